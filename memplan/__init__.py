@@ -1,0 +1,3 @@
+"""Plan the GPU memory of a PyTorch training step before the run."""
+
+from __future__ import annotations

@@ -1,0 +1,97 @@
+"""Every error memplan raises on purpose.
+
+::
+
+    MemplanError
+    ├── UsageError               an option or argument is out of range or contradicts another
+    │   └── UnitError            a size such as "24GiB" cannot be read
+    ├── ConfigError              a config file cannot be read, or a knob in it cannot be found
+    │   └── PatchError           a change cannot be written into, or no longer fits, the user's file
+    ├── WorkloadError            the user's workload cannot be found, raises, or breaks its contract
+    ├── DeviceError              a card is unknown, or a live device cannot be reached
+    ├── TraceError               the model cannot be traced on fake tensors
+    ├── NothingFitsError         no recipe fits the budget
+    ├── StoreError               the journal cannot be read or written
+    ├── ChildError               a helper process ended without an answer
+    └── MissingExtraError        an optional dependency is not installed
+
+Running out of memory inside a trial is not an error: it is an outcome, see ``memplan.results.Outcome``.
+"""
+
+from __future__ import annotations
+
+
+class MemplanError(Exception):
+    """One line for the user: where it happened, what is wrong, what to do.
+
+    Args:
+        problem: what is wrong, naming the offending key and value.
+        where: file, ``file:line`` or option the problem was found in; None when there is no such place.
+        hint: what the user can do about it; None when nothing sensible can be said.
+        detail: longer evidence (a traceback, the end of a log) that is shown below the one line where it helps.
+    """
+
+    def __init__(
+        self, problem: str, *, where: str | None = None, hint: str | None = None, detail: str | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.where = where
+        self.hint = hint
+        self.detail = detail
+
+    def __str__(self) -> str:
+        located = f"{self.where}: {self.problem}" if self.where else self.problem
+        return f"{located}; {self.hint}" if self.hint else located
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"where": self.where, "hint": self.hint, "detail": self.detail}
+        return (_rebuild, (type(self), self.problem, state))
+
+
+def _rebuild(kind: type[MemplanError], problem: str, state: dict[str, str | None]) -> MemplanError:
+    return kind(problem, **state)
+
+
+class UsageError(MemplanError):
+    """An option or argument is out of range or contradicts another."""
+
+
+class UnitError(UsageError):
+    """A size such as ``24GiB`` cannot be read."""
+
+
+class ConfigError(MemplanError):
+    """A config file cannot be read, or a knob in it cannot be found."""
+
+
+class PatchError(ConfigError):
+    """A change cannot be written into, or no longer fits, the user's file."""
+
+
+class WorkloadError(MemplanError):
+    """The user's workload cannot be found, raises, or breaks its contract."""
+
+
+class DeviceError(MemplanError):
+    """A card is unknown, or a live device cannot be reached."""
+
+
+class TraceError(MemplanError):
+    """The model cannot be traced on fake tensors."""
+
+
+class NothingFitsError(MemplanError):
+    """No recipe fits the budget."""
+
+
+class StoreError(MemplanError):
+    """The journal cannot be read or written."""
+
+
+class ChildError(MemplanError):
+    """A helper process ended without an answer."""
+
+
+class MissingExtraError(MemplanError):
+    """An optional dependency is not installed."""

@@ -1,0 +1,88 @@
+"""The knobs of one training step, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from memplan.errors import UsageError
+
+
+class Precision(StrEnum):
+    """Number formats of one training step.
+
+    ``fp16`` and ``bf16`` are autocast with fp32 weights (fp16 with a gradient scaler); ``tf32`` is fp32 storage with
+    TF32 matrix products; ``bf16-true`` and ``fp16-true`` keep the weights themselves in half precision.
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP16_TRUE = "fp16-true"
+    BF16_TRUE = "bf16-true"
+
+    @property
+    def is_autocast(self) -> bool:
+        """Whether the step runs under ``torch.autocast``."""
+        return self in (Precision.FP16, Precision.BF16)
+
+    @property
+    def has_half_weights(self) -> bool:
+        """Whether parameters and gradients take two bytes an element."""
+        return self in (Precision.FP16_TRUE, Precision.BF16_TRUE)
+
+
+def parse_precision(text: str) -> Precision:
+    """Read a precision by its name.
+
+    Raises:
+        UsageError: there is no precision of that name.
+    """
+    try:
+        return Precision(text.strip().lower())
+    except ValueError:
+        known = ", ".join(Precision)
+        raise UsageError(f"precision {text!r} is not known", hint=f"use one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One full setting of the knobs.
+
+    Args:
+        micro_batch_size: samples one device sees in one forward pass, at least 1.
+        accumulation_steps: forward/backward passes per optimizer step, at least 1.
+        precision: a :class:`Precision`; its name as text is accepted and converted.
+        learning_rate: peak learning rate of the optimizer; None where the workload's own is kept.
+        activation_checkpointing: whether activations are recomputed in the backward pass.
+        world_size: data-parallel replicas, at least 1.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    micro_batch_size: int
+    accumulation_steps: int = 1
+    precision: Precision = Precision.FP32
+    learning_rate: float | None = None
+    activation_checkpointing: bool = False
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", parse_precision(self.precision))
+        for name in ("micro_batch_size", "accumulation_steps", "world_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
+        if self.learning_rate is not None and not self.learning_rate > 0:
+            raise UsageError(f"learning_rate={self.learning_rate!r} must be above 0")
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step over all replicas."""
+        return self.micro_batch_size * self.accumulation_steps * self.world_size
+
+    def with_micro_batch_size(self, micro_batch_size: int) -> Recipe:
+        """Return the same recipe at another micro-batch size."""
+        return replace(self, micro_batch_size=micro_batch_size)

@@ -1,0 +1,347 @@
+"""What memplan finds out: estimates, measurements, outcomes of trials, patches and plans, all as values.
+
+Every figure says which peak it is. *Allocated* is bytes in live blocks of the allocator, *reserved* is what the
+allocator holds from the driver, *process* adds the context and libraries, *device* adds what others use on the card.
+On the CPU there is no reserved peak (None), process is the resident set, and device equals process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from memplan.recipe import Precision, Recipe
+
+
+class Phase(StrEnum):
+    """Part of a training step in which a peak falls."""
+
+    SETUP = "setup"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER_STEP = "optimizer step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakdownBytes(Mapping[str, int]):
+    """Where the process peak goes at one instant, in bytes; also readable as a mapping from component name to bytes.
+
+    Args:
+        parameters: weights, tied ones once.
+        buffers: registered buffers, such as running statistics.
+        gradients: ``.grad`` of the parameters.
+        optimizer_state: what the optimizer keeps between steps.
+        activations: made in the forward pass and kept for the backward pass.
+        temporaries: everything else that is alive at the instant of the peak.
+        inputs: the batch.
+        workspaces: library workspaces that the caching allocator hands out.
+        allocator_slack: held by the allocator beyond its live blocks: rounding, segments, fragmentation.
+        context: CUDA context and library modules; on the CPU the resident interpreter and libraries.
+    """
+
+    parameters: int = 0
+    buffers: int = 0
+    gradients: int = 0
+    optimizer_state: int = 0
+    activations: int = 0
+    temporaries: int = 0
+    inputs: int = 0
+    workspaces: int = 0
+    allocator_slack: int = 0
+    context: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Process peak: the sum of all components."""
+        return sum(self.values())
+
+    def __getitem__(self, component: str) -> int:
+        if component not in COMPONENTS:
+            raise KeyError(component)
+        value: int = getattr(self, component)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMPONENTS)
+
+    def __len__(self) -> int:
+        return len(COMPONENTS)
+
+
+COMPONENTS: tuple[str, ...] = tuple(each.name for each in fields(BreakdownBytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakShare:
+    """Bytes that one module or operator holds at the instant of the peak."""
+
+    name: str
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Predicted figures for one recipe on one device, for steady-state steps with optimizer state resident.
+
+    Args:
+        workload_name: what is trained.
+        recipe: the setting the figures are for.
+        device_name: the card, or ``cpu``.
+        device_total_bytes: what the device offers.
+        peak_requested_bytes: largest sum of the tensors' own sizes.
+        peak_allocated_bytes: largest sum of live allocator blocks (``max_memory_allocated``).
+        peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``).
+        peak_process_bytes: reserved peak plus context; the sum of ``breakdown``.
+        breakdown: components of the process peak.
+        peak_phase: part of the step in which the allocated peak falls.
+        method: how the figures were obtained, e.g. ``fake-tensor trace``.
+        top_modules: largest holders at the peak by module path, largest first.
+        top_operators: largest holders at the peak by operator, largest first.
+        uncounted: what is known to be missing, one phrase each.
+        notes: what a reader should know, one sentence each.
+    """
+
+    workload_name: str
+    recipe: Recipe
+    device_name: str
+    device_total_bytes: int
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_process_bytes: int
+    breakdown: BreakdownBytes
+    peak_phase: Phase
+    method: str
+    top_modules: tuple[PeakShare, ...] = ()
+    top_operators: tuple[PeakShare, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def utilisation(self) -> float:
+        """Process peak over the device's total; other processes on the card are not counted."""
+        return self.peak_process_bytes / self.device_total_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON-ready data."""
+        return {**plain(self), "utilisation": round(self.utilisation, 4)}
+
+
+class OutcomeKind(StrEnum):
+    """How a trial ended."""
+
+    FITS = "fits"
+    DEVICE_OUT_OF_MEMORY = "out of memory (device)"
+    HOST_OUT_OF_MEMORY = "out of memory (host)"
+    ALLOCATOR_RETRIES = "allocator retries"
+    KERNEL_FAILURE = "kernel failure"
+    USER_ERROR = "user error"
+    NON_FINITE_LOSS = "non-finite loss"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a smaller micro-batch could help; true for nothing but memory."""
+        return self in (
+            OutcomeKind.DEVICE_OUT_OF_MEMORY,
+            OutcomeKind.HOST_OUT_OF_MEMORY,
+            OutcomeKind.ALLOCATOR_RETRIES,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a live trial read from the device.
+
+    Args:
+        peak_allocated_bytes: tensor bytes on the CPU, ``max_memory_allocated`` on CUDA.
+        peak_reserved_bytes: ``max_memory_reserved``; None on the CPU.
+        peak_process_bytes: resident set on the CPU; reserved plus context on CUDA.
+        peak_device_bytes: process peak plus what others use on the device.
+        breakdown: components of the process peak, at the instant of the allocated peak.
+        step_times_s: wall time of each timed optimizer step, device synchronised.
+        samples_per_s: samples of one optimizer step over the median step time.
+        losses: mean loss of each optimizer step, warm-up included, in order.
+        alloc_retries: times the allocator had to free its cache and try again.
+        loss_scale: gradient scale after the last step; None without a scaler.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_process_bytes: int
+    peak_device_bytes: int
+    breakdown: BreakdownBytes
+    step_times_s: tuple[float, ...]
+    samples_per_s: float
+    losses: tuple[float, ...]
+    alloc_retries: int = 0
+    loss_scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one trial ended, with its evidence.
+
+    Args:
+        kind: the class of ending.
+        evidence: one line that says what was seen.
+        duration_s: wall time of the whole trial, start of the process included.
+        measurement: the readings; None where the trial ended before they were complete.
+        log_tail: the end of what the trial printed, tracebacks included.
+    """
+
+    kind: OutcomeKind
+    evidence: str
+    duration_s: float
+    measurement: Measurement | None = None
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One live run of one recipe.
+
+    Args:
+        number: position within the run, from 1.
+        purpose: why it was run, e.g. ``current recipe`` or ``confirm``.
+        recipe: what was run.
+        device_name: where it ran.
+        budget_bytes: the memory the trial was held to.
+        outcome: how it ended.
+    """
+
+    number: int
+    purpose: str
+    recipe: Recipe
+    device_name: str
+    budget_bytes: int
+    outcome: Outcome
+
+    @property
+    def utilisation(self) -> float | None:
+        """Device peak over the budget; None where nothing was measured."""
+        measured = self.outcome.measurement
+        return None if measured is None else measured.peak_device_bytes / self.budget_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the trial completed within its budget with a finite loss."""
+        return self.outcome.kind is OutcomeKind.FITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionVerdict:
+    """What one precision is worth on this device.
+
+    Args:
+        precision: the number format.
+        best: the trial of its best micro-batch; None where nothing ran.
+        loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
+            either is missing.
+        remark: one line on why it was kept or dropped.
+    """
+
+    precision: Precision
+    best: Trial | None
+    loss_deviation: float | None
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueChange:
+    """One changed value in the user's config: where, from what, to what and why."""
+
+    key: str
+    before: str
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigPatch:
+    """A change to the user's files that has not been made yet.
+
+    Args:
+        target_path: file the patch creates or changes, absolute.
+        original_sha256: digest of the target before the patch; None where the patch creates it.
+        patched_text: whole text of the target after the patch, line endings kept.
+        diff: unified diff that ``git apply`` takes, relative to ``root_path``.
+        root_path: folder the diff's paths are relative to.
+        changes: every changed value with its reason.
+        verified_by: name of the loader that read the patched config back and found only the intended changes.
+        notes: what could not be changed and what the user should look at.
+    """
+
+    target_path: str
+    original_sha256: str | None
+    patched_text: str
+    diff: str
+    root_path: str
+    changes: tuple[ValueChange, ...]
+    verified_by: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The recommended recipe, the evidence for it and the patch.
+
+    Args:
+        run_id: under which the run is stored.
+        workload_name: what is trained.
+        device_name: what the plan is for.
+        device_total_bytes: the budget the utilisation refers to.
+        min_utilisation: lower edge of the band.
+        max_utilisation: upper edge of the band.
+        current: the recipe in the user's config.
+        recipe: the recommended recipe, learning rate included.
+        chosen: the trial of exactly the recommended recipe.
+        estimate: prediction for the recommended recipe on the device the trial ran on.
+        trials: every live run, in order.
+        precisions: one verdict for each precision that was compared.
+        reasons: why this recipe, one sentence each.
+        patch: change to the user's config; None where there is no file or nothing to change.
+        notes: warnings and limits, one sentence each.
+    """
+
+    run_id: str
+    workload_name: str
+    device_name: str
+    device_total_bytes: int
+    min_utilisation: float
+    max_utilisation: float
+    current: Recipe
+    recipe: Recipe
+    chosen: Trial
+    estimate: Estimate
+    trials: tuple[Trial, ...]
+    precisions: tuple[PrecisionVerdict, ...]
+    reasons: tuple[str, ...]
+    patch: ConfigPatch | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether the recommended recipe differs from the one in the config."""
+        return self.recipe != self.current
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-ready data."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+
+def plain(value: Any) -> Any:
+    """Turn a value of this module into JSON-ready dicts, lists and scalars; a non-finite number becomes None."""
+    if isinstance(value, BreakdownBytes):
+        return dict(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, StrEnum) else value

@@ -1,0 +1,47 @@
+"""Bytes as integers, and their one way into and out of text."""
+
+from __future__ import annotations
+
+import re
+
+from memplan.errors import UnitError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+TIB = 1024 * GIB
+
+_BINARY_STEPS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+_FACTORS = {
+    "": 1, "b": 1,
+    "k": KIB, "kib": KIB, "kb": 10**3,
+    "m": MIB, "mib": MIB, "mb": 10**6,
+    "g": GIB, "gib": GIB, "gb": 10**9,
+    "t": TIB, "tib": TIB, "tb": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def format_bytes(count_bytes: int) -> str:
+    """Write a byte count in the largest binary unit that keeps it at one or above, e.g. ``23.69 GiB``."""
+    sign, magnitude = ("-" if count_bytes < 0 else ""), abs(count_bytes)
+    for step, unit in _BINARY_STEPS:
+        if magnitude >= step:
+            value = magnitude / step
+            return f"{sign}{value:.2f} {unit}" if value < 100 else f"{sign}{value:.1f} {unit}"
+    return f"{sign}{magnitude} B"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``24GiB``, ``800M`` or ``1.5 GB`` as bytes.
+
+    ``K M G T`` and ``KiB MiB ...`` are powers of 1024, ``KB MB GB TB`` powers of 1000, no unit means bytes.
+
+    Raises:
+        UnitError: the text is not a positive number with one of these units.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None or float(match[1]) <= 0:
+        raise UnitError(f"size {text!r} is not understood", hint="write it like 24GiB, 800MiB or 1.5GB")
+    return round(float(match[1]) * factor)

@@ -1,0 +1,77 @@
+"""What is trained, and how a child process gets hold of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is trained: how to make the model, a batch, the loss and the optimizer.
+
+    Args:
+        model: a factory; called for the estimate as well as for live trials.
+        batch: micro-batch size -> worst-case batch of that many samples, any pytree of tensors, on the CPU.
+        loss: forward pass and loss; returns the scalar to call ``backward`` on.
+        optimizer: parameters -> optimizer.
+        name: shown in reports; None takes the model's class name.
+        grad_clip_norm: largest gradient norm; None where gradients are not clipped.
+        zero_grad_set_to_none: whether ``zero_grad`` frees the gradients (PyTorch's default) or fills them with zeros.
+        channels_last: whether the model and 4-D inputs use the channels-last memory format.
+        ema: whether an exponential moving average of the parameters is kept on the device.
+        loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
+    """
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], Any]
+    loss: Callable[[nn.Module, Any], torch.Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    name: str | None = None
+    grad_clip_norm: float | None = None
+    zero_grad_set_to_none: bool = True
+    channels_last: bool = False
+    ema: bool = False
+    loader: Callable[[int], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadReference:
+    """A workload function named in a config, resolved in the child process that needs it.
+
+    Args:
+        target: ``package.module:function``; the function takes the config and returns a :class:`Workload`.
+        config: the effective config as plain nested data (dicts, lists, scalars).
+        config_path: the file it came from, for messages and for the function's own relative paths.
+        search_path: folders tried before ``sys.path``, in order.
+    """
+
+    target: str
+    config: dict[str, Any]
+    config_path: str | None
+    search_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickledWorkload:
+    """A workload made in the caller's process, as cloudpickle bytes.
+
+    Args:
+        payload: ``cloudpickle.dumps`` of a :class:`Workload`.
+        fingerprint: a digest that is the same for the same workload in the same process.
+        search_path: the caller's ``sys.path``, so that what was pickled by reference is found again.
+    """
+
+    payload: bytes
+    fingerprint: str
+    search_path: tuple[str, ...]
+
+
+WorkloadSource = WorkloadReference | PickledWorkload
