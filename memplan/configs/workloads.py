@@ -1,0 +1,112 @@
+"""Turn a workload source into a workload: the one place that imports and calls the user's code, in a child process."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from memplan.errors import WorkloadError
+from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from memplan.workload import WorkloadReference, WorkloadSource
+
+
+class ConfigNode(Mapping[str, Any]):
+    """A nested mapping with attribute access, the form in which a workload function receives its config."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {key: _as_node(value) for key, value in values.items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_values" not in self.__dict__:
+            raise AttributeError(name)
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the config has no key {name!r}; it has {', '.join(self._values)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"ConfigNode({self._values!r})"
+
+
+def _as_node(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ConfigNode(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_as_node(each) for each in value)
+    return value
+
+
+def load_workload(source: WorkloadSource) -> Workload:
+    """Import, call or unpickle the user's workload; the caller should be a child process.
+
+    Raises:
+        WorkloadError: it cannot be found, raises, or is not a :class:`Workload`; ``detail`` holds the user's traceback.
+    """
+    for folder in reversed(source.search_path):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if isinstance(source, PickledWorkload):
+        made, origin = _unpickled(source), "the workload"
+    else:
+        made, origin = _called(source), f"workload {source.target!r}"
+    if not isinstance(made, Workload):
+        raise WorkloadError(f"{origin} returned a {type(made).__name__}, not a memplan.Workload")
+    return made
+
+
+def _unpickled(source: PickledWorkload) -> object:
+    try:
+        return pickle.loads(source.payload)  # noqa: S301 - made by the caller's own process
+    except Exception as error:
+        raise _user_error("the workload cannot be rebuilt in a child process", error) from error
+
+
+def _called(source: WorkloadReference) -> object:
+    module_name, _, function_name = source.target.partition(":")
+    if not module_name or not function_name:
+        raise WorkloadError(
+            f"workload {source.target!r} does not name a function",
+            where=source.config_path,
+            hint='write it as "package.module:function"',
+        )
+    try:
+        function = getattr(importlib.import_module(module_name), function_name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise _user_error(f"importing workload {source.target!r} failed", error) from error
+        raise WorkloadError(
+            f"workload {source.target!r}: there is no module {error.name!r}",
+            where=source.config_path,
+            hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
+        ) from None
+    except Exception as error:
+        raise _user_error(f"importing workload {source.target!r} failed", error) from error
+    if not callable(function):
+        raise WorkloadError(
+            f"workload {source.target!r}: module {module_name!r} has no function {function_name!r}",
+            where=source.config_path,
+        )
+    try:
+        return function(ConfigNode(source.config))
+    except Exception as error:
+        raise _user_error(f"workload {source.target!r} raised", error) from error
+
+
+def _user_error(what: str, error: Exception) -> WorkloadError:
+    trace = "".join(traceback.format_exception(error))
+    return WorkloadError(f"{what}: {type(error).__name__}: {error}", detail=trace)
