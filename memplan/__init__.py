@@ -1,3 +1,61 @@
-"""Plan the GPU memory of a PyTorch training step before the run."""
+"""Plan the GPU memory of a PyTorch training step before the run.
+
+The public names are loaded on first use, so that importing memplan costs nothing and never imports torch.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memplan.errors import MemplanError
+    from memplan.planner import estimate, plan, probe
+    from memplan.recipe import Precision, Recipe
+    from memplan.results import Estimate, Outcome, OutcomeKind, Plan, ProbeResult, Trial
+    from memplan.workload import Workload
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Estimate": "memplan.results",
+    "MemplanError": "memplan.errors",
+    "Outcome": "memplan.results",
+    "OutcomeKind": "memplan.results",
+    "Plan": "memplan.results",
+    "Precision": "memplan.recipe",
+    "ProbeResult": "memplan.results",
+    "Recipe": "memplan.recipe",
+    "Trial": "memplan.results",
+    "Workload": "memplan.workload",
+    "estimate": "memplan.planner",
+    "plan": "memplan.planner",
+    "probe": "memplan.planner",
+}
+
+__all__ = [
+    "Estimate",
+    "MemplanError",
+    "Outcome",
+    "OutcomeKind",
+    "Plan",
+    "Precision",
+    "ProbeResult",
+    "Recipe",
+    "Trial",
+    "Workload",
+    "__version__",
+    "estimate",
+    "plan",
+    "probe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memplan' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -212,6 +212,7 @@ class Trial:
         device_name: where it ran.
         budget_bytes: the memory the trial was held to.
         outcome: how it ended.
+        estimate: what was predicted for this recipe on this device; None where nothing was.
     """
 
     number: int
@@ -220,6 +221,7 @@ class Trial:
     device_name: str
     budget_bytes: int
     outcome: Outcome
+    estimate: Estimate | None = None
 
     @property
     def utilisation(self) -> float | None:
@@ -231,6 +233,32 @@ class Trial:
     def fits(self) -> bool:
         """Whether the trial completed within its budget with a finite loss."""
         return self.outcome.kind is OutcomeKind.FITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """The largest micro-batch of one recipe that was found to fit, and how it was found.
+
+    Args:
+        best: the trial of the returned micro-batch.
+        trials: every live run, in order.
+        reached_cap: whether the search stopped at the largest micro-batch it was allowed to try.
+        remark: one line on how the search ended.
+    """
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    reached_cap: bool
+    remark: str
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe at the returned micro-batch."""
+        return self.best.recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON-ready data."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,8 +327,9 @@ class Plan:
         max_utilisation: upper edge of the band.
         current: the recipe in the user's config.
         recipe: the recommended recipe, learning rate included.
-        chosen: the trial of exactly the recommended recipe.
-        estimate: prediction for the recommended recipe on the device the trial ran on.
+        chosen: the trial of exactly the recommended recipe; None where the device is not present and the recipe is
+            recommended by its estimate alone.
+        estimate: prediction for the recommended recipe on the device the plan is for.
         trials: every live run, in order.
         precisions: one verdict for each precision that was compared.
         reasons: why this recipe, one sentence each.
@@ -316,7 +345,7 @@ class Plan:
     max_utilisation: float
     current: Recipe
     recipe: Recipe
-    chosen: Trial
+    chosen: Trial | None
     estimate: Estimate
     trials: tuple[Trial, ...]
     precisions: tuple[PrecisionVerdict, ...]

@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   := examples/depth_segmentation
+
+.PHONY: help setup demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples]'
+	touch $@
+
+setup: $(VENV)/.ready ## install memplan and what its tests need into .venv
+
+demo: setup ## run the main job on a real example: estimate, probe, recommend, patch
+	cd $(DEMO) && ../../$(BIN)/memplan probe configs/baseline/unet_small_motorcycle_256x256.py \
+		--device cpu --budget 1.5GiB --max-util 0.8
+
+test: setup lint ## run every check and all tests
+	$(BIN)/python -m pytest -n 2
+
+lint: setup ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup ## speed and accuracy benchmarks
+	for each in benchmarks/*.py; do $(BIN)/python $$each; done
+
+clean: ## remove everything that setup and runs made
+	rm -rf $(VENV) .memplan $(DEMO)/.memplan build *.egg-info

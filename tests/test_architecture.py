@@ -1,0 +1,125 @@
+"""The direction of imports, and who may import what."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "memplan"
+
+# A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
+LAYERS = (
+    ("units", "errors"),
+    ("recipe", "workload", "results"),
+    ("children", "cards", "devices"),
+    ("configs",),
+    ("estimators",),
+    ("probe",),
+    ("recommend",),
+    ("report",),
+    ("planner",),
+    ("cli", "integrations"),
+)
+ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
+
+# Foreign package -> the rooms that may import it.
+GATEWAYS = {
+    "pynvml": {"devices"},
+    "typer": {"cli"},
+    "rich": {"cli", "report"},
+    "torch": {"estimators", "probe", "integrations"},
+    "subprocess": {"children"},
+    "sqlite3": {"probe"},
+}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path, *, at_run_time_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped: set[ast.AST] = set()
+    if at_run_time_only:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                skipped.update(inner for statement in node.body for inner in ast.walk(statement))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_downwards_only(path: Path) -> None:
+    room = room_of(path)
+    if room in ROOF:
+        return
+    level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+    assert room in level, f"{room} has no place in LAYERS"
+    for module in imported_modules(path):
+        if module.startswith("memplan."):
+            other = module.split(".")[1]
+            assert level[other] <= level[room], f"{path.name} imports {module}, which lies above it"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_foreign_systems_have_one_gateway_each(path: Path) -> None:
+    for module in imported_modules(path, at_run_time_only=True):
+        top = module.split(".")[0]
+        if top in GATEWAYS:
+            assert room_of(path) in GATEWAYS[top], f"{path.name} imports {top}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_room_is_a_grab_bag_and_none_is_too_long(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "common", "helpers", "misc"}
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+PURE_MODULES = (
+    "memplan",
+    "memplan.cli",
+    "memplan.planner",
+    "memplan.configs",
+    "memplan.estimators",
+    "memplan.estimators.allocator",
+    "memplan.probe",
+    "memplan.probe.search",
+    "memplan.recommend",
+    "memplan.report",
+)
+
+
+@pytest.mark.parametrize("module", PURE_MODULES)
+def test_the_module_loads_without_torch(module: str) -> None:
+    check = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_help_loads_no_torch_and_no_driver_library() -> None:
+    check = (
+        "import sys\n"
+        "from memplan.cli import main\n"
+        "sys.argv = ['memplan', '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as ended:\n"
+        "    assert not ended.code\n"
+        "sys.exit(bool({'torch', 'pynvml', 'pandas'} & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", check], check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
