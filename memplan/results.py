@@ -267,7 +267,8 @@ class PrecisionVerdict:
 
     Args:
         precision: the number format.
-        best: the trial of its best micro-batch; None where nothing ran.
+        best: the trial of its best micro-batch; None where nothing ran or nothing fits.
+        estimate: prediction at its best micro-batch; None where there is none.
         loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
             either is missing.
         remark: one line on why it was kept or dropped.
@@ -275,6 +276,7 @@ class PrecisionVerdict:
 
     precision: Precision
     best: Trial | None
+    estimate: Estimate | None
     loss_deviation: float | None
     remark: str
 

@@ -38,57 +38,58 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
         band: the utilisation to land in.
         current: the recipe in the user's config.
     """
-    fitting = [(trial, read) for trial in trials if (read := _measured(trial)) and _is_allowed(read, band)]
-    inside = [pair for pair in fitting if band.place(pair[1].peak_device_bytes) is Place.INSIDE]
-    candidates = inside or _largest(fitting)
+    fitting = [
+        _Run(trial=trial, read=trial.outcome.measurement)
+        for trial in trials
+        if trial.fits and trial.outcome.measurement is not None
+    ]
+    allowed = [run for run in fitting if band.place(run.read.peak_device_bytes) is not Place.ABOVE]
+    inside = [run for run in allowed if band.place(run.read.peak_device_bytes) is Place.INSIDE]
+    candidates = inside or _nearest(allowed)
     if not candidates:
         return None
-    fastest = max(read.samples_per_s for _, read in candidates)
-    equals = [pair for pair in candidates if pair[1].samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
-    kept = next((pair for pair in equals if pair[0].recipe == current), None)
-    trial, read = kept or min(equals, key=lambda pair: pair[1].peak_device_bytes)
-    return Choice(trial=trial, reasons=tuple(_reasons(trial, read, fitting, candidates, band, current)))
+    fastest = max(run.read.samples_per_s for run in candidates)
+    equals = [run for run in candidates if run.read.samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
+    kept = next((run for run in equals if run.trial.recipe == current), None)
+    chosen = kept or min(equals, key=lambda run: run.read.peak_device_bytes)
+    before = next((run for run in fitting if run.trial.recipe == current), None)
+    return Choice(
+        trial=chosen.trial,
+        reasons=(*_memory_reasons(chosen, band), *_speed_reasons(chosen, candidates, before)),
+    )
 
 
-def _measured(trial: Trial) -> Measurement | None:
-    return trial.outcome.measurement if trial.fits else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    trial: Trial
+    read: Measurement
 
 
-def _is_allowed(read: Measurement, band: Band) -> bool:
-    return band.place(read.peak_device_bytes) is not Place.ABOVE
-
-
-def _largest(fitting: list[tuple[Trial, Measurement]]) -> list[tuple[Trial, Measurement]]:
+def _nearest(runs: list[_Run]) -> list[_Run]:
     """Of each precision, the run with the highest peak: the nearest to a band that nothing reached."""
-    nearest: dict[str, tuple[Trial, Measurement]] = {}
-    for trial, read in fitting:
-        known = nearest.get(trial.recipe.precision)
-        if known is None or read.peak_device_bytes > known[1].peak_device_bytes:
-            nearest[trial.recipe.precision] = (trial, read)
+    nearest: dict[str, _Run] = {}
+    for run in sorted(runs, key=lambda run: run.read.peak_device_bytes):
+        nearest[run.trial.recipe.precision] = run
     return list(nearest.values())
 
 
-def _reasons(
-    trial: Trial,
-    read: Measurement,
-    fitting: list[tuple[Trial, Measurement]],
-    candidates: list[tuple[Trial, Measurement]],
-    band: Band,
-    current: Recipe,
-) -> list[str]:
-    utilisation = read.peak_device_bytes / band.total_bytes
-    edges = f"{band.min_utilisation:.0%}–{band.max_utilisation:.0%}"
-    place = band.place(read.peak_device_bytes)
-    reasons = [f"It peaks at {format_bytes(read.peak_device_bytes)}, {utilisation:.0%} of the device ({edges} wanted)."]
-    if place is Place.BELOW:
+def _memory_reasons(chosen: _Run, band: Band) -> list[str]:
+    peak_bytes = chosen.read.peak_device_bytes
+    wanted = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
+    reasons = [f"It peaks at {format_bytes(peak_bytes)}, {peak_bytes / band.total_bytes:.0%} of the device ({wanted})."]
+    if band.place(peak_bytes) is Place.BELOW:
         reasons.append("Nothing that was tried reaches the band; this is the nearest below it.")
-    rivals = [other for other, _ in candidates if other is not trial]
-    if rivals:
-        faster = sum(1 for _, other in candidates if other.samples_per_s > read.samples_per_s)
-        standing = "the fastest" if not faster else f"within {EQUAL_THROUGHPUT:.0%} of the fastest"
-        reasons.append(f"At {read.samples_per_s:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
-    before = next((other for other in fitting if other[0].recipe == current), None)
-    if before and trial.recipe != current:
-        gain = read.samples_per_s / before[1].samples_per_s
-        reasons.append(f"The current recipe runs {before[1].samples_per_s:.1f} samples/s: {gain:.2f} times that.")
+    return reasons
+
+
+def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) -> list[str]:
+    speed = chosen.read.samples_per_s
+    reasons = []
+    if len(candidates) > 1:
+        is_fastest = all(run.read.samples_per_s <= speed for run in candidates)
+        standing = "the fastest" if is_fastest else f"within {EQUAL_THROUGHPUT:.0%} of the fastest, and smaller,"
+        reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
+    if before and before.trial is not chosen.trial:
+        speedup = speed / before.read.samples_per_s
+        reasons.append(f"The current recipe runs {before.read.samples_per_s:.1f} samples/s: {speedup:.2f} times that.")
     return reasons

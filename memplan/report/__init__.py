@@ -1,1 +1,3 @@
-"""memplan."""
+"""Estimated against measured: the facts of a run first, then its renderers."""
+
+from __future__ import annotations

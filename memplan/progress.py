@@ -1,0 +1,60 @@
+"""What a caller can follow while memplan works: events, handed to a callback in the order they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.recipe import Recipe
+    from memplan.results import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A new part of the work begins, e.g. tracing; ``text`` says which in the present tense."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the user should know while the work goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A live trial begins."""
+
+    number: int
+    purpose: str
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialAdvanced:
+    """A live trial moved on: what it does now, and how many of its steps are done."""
+
+    doing: str
+    done_steps: int
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded:
+    """A live trial ended, or was found finished in the journal of an interrupted run."""
+
+    trial: Trial
+    was_resumed: bool
+
+
+Event = Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded
+Observer = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Observe nothing."""
+    del event

@@ -1,0 +1,200 @@
+"""Reports for the terminal, as rich renderables made from facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from memplan.report.wording import bytes_text, error_text, rate_text, recipe_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from memplan.report.facts import Comparison, RunReport, TrialRow
+    from memplan.results import ConfigPatch, Estimate, Plan
+
+_GOOD, _BAD, _QUIET = "green", "red", "dim"
+
+
+def _table(title: str, *columns: str, caption: str | None = None) -> Table:
+    """Make a table whose first column is text and whose others are figures."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", caption=caption, caption_justify="left", box=None,
+        pad_edge=False, header_style=_QUIET,
+    )  # fmt: skip
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+    return table
+
+
+def run_view(report: RunReport) -> RenderableType:
+    """Show a whole run: trials, precisions, accumulation, components and the recommendation."""
+    parts: list[RenderableType] = [trial_table(report)]
+    if report.precisions:
+        parts.append(precision_table(report))
+    if any(trial.recipe.accumulation_steps > 1 for trial in report.trials):
+        parts.append(accumulation_table(report))
+    if report.components:
+        parts.append(component_table(report))
+    if report.plan is not None:
+        parts.append(recommendation(report.plan))
+        if report.plan.patch is not None:
+            parts.append(patch_view(report.plan.patch))
+    return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
+
+
+def trial_table(report: RunReport) -> Table:
+    """Show every live run with its process peak, estimated and measured."""
+    table = _table("Live trials", "#  purpose", "recipe", "outcome", "estimated", "measured", "of budget", "samples/s")
+    for trial in report.trials:
+        table.add_row(
+            f"{trial.number:<2} {trial.purpose}",
+            recipe_text(trial.recipe),
+            Text(trial.outcome, style=_GOOD if trial.fits else _BAD),
+            bytes_text(trial.process.estimated_bytes),
+            bytes_text(trial.process.measured_bytes),
+            share_text(trial.utilisation),
+            rate_text(trial.samples_per_s),
+        )
+    return table
+
+
+def trial_line(trial: TrialRow, *, was_resumed: bool) -> Text:
+    """Say in one line how a trial ended."""
+    line = Text()
+    line.append(f"{trial.number:>3}  {trial.purpose:<22} {recipe_text(trial.recipe):<14} ")
+    line.append("✓ " if trial.fits else "✗ ", style=_GOOD if trial.fits else _BAD)
+    if trial.fits:
+        line.append(f"peak {bytes_text(trial.peak_device_bytes):>10}  {share_text(trial.utilisation):>4} of budget  ")
+        line.append(f"{rate_text(trial.samples_per_s):>5} samples/s")
+    else:
+        line.append(f"{trial.outcome}: {trial.evidence}", style=_BAD)
+    line.append(f"  {'from the journal' if was_resumed else f'{trial.duration_s:.0f} s'}", style=_QUIET)
+    return line
+
+
+def precision_table(report: RunReport) -> Table:
+    """Compare precisions, each at its own best micro-batch."""
+    table = _table("Precisions", "precision", "micro-batch", "of budget", "samples/s", "loss vs fp32", "remark")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for row in report.precisions:
+        table.add_row(
+            str(row.precision),
+            "-" if row.micro_batch_size is None else str(row.micro_batch_size),
+            share_text(row.utilisation),
+            rate_text(row.samples_per_s),
+            "-" if row.loss_deviation is None else f"{row.loss_deviation:.2%}",
+            row.remark,
+        )
+    return table
+
+
+def accumulation_table(report: RunReport) -> Table:
+    """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
+    table = _table("Accumulation", "recipe", "global batch", "allocated", "process", "of budget", "samples/s")
+    settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if _accumulates(t)}
+    for trial in report.trials:
+        if trial.fits and (trial.recipe.precision, trial.recipe.micro_batch_size) in settings:
+            table.add_row(
+                recipe_text(trial.recipe),
+                str(trial.recipe.global_batch_size),
+                bytes_text(trial.peak_allocated_bytes),
+                bytes_text(trial.process.measured_bytes),
+                share_text(trial.utilisation),
+                rate_text(trial.samples_per_s),
+            )
+    return table
+
+
+def _accumulates(trial: TrialRow) -> bool:
+    return trial.recipe.accumulation_steps > 1
+
+
+def component_table(report: RunReport) -> Table:
+    """Set estimated and measured components side by side for the compared trial."""
+    subject = next(trial for trial in report.trials if trial.number == report.subject)
+    title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {report.device_name}"
+    table = _table(title, "component", "estimated", "measured", "error")
+    for index, row in enumerate(report.components):
+        if row.name.startswith("peak") and not report.components[index - 1].name.startswith("peak"):
+            table.add_section()
+        table.add_row(*_comparison_cells(row))
+    return table
+
+
+def _comparison_cells(row: Comparison) -> tuple[str, str, str, str]:
+    return (row.name, bytes_text(row.estimated_bytes), bytes_text(row.measured_bytes), error_text(row.relative_error))
+
+
+def recommendation(plan: Plan) -> RenderableType:
+    """Say what is recommended and why, or that nothing needs to change."""
+    lines = Text()
+    if plan.changes_anything:
+        lines.append("Recommended: ", style="bold")
+        lines.append(recipe_text(plan.recipe), style=f"bold {_GOOD}")
+        if plan.recipe.learning_rate is not None:
+            lines.append(f", learning rate {plan.recipe.learning_rate:g}", style=f"bold {_GOOD}")
+        lines.append(f"  (now {recipe_text(plan.current)})", style=_QUIET)
+    else:
+        lines.append("Nothing to change: ", style="bold")
+        lines.append(recipe_text(plan.current), style=f"bold {_GOOD}")
+    for reason in plan.reasons:
+        lines.append(f"\n  {reason}")
+    for note in plan.notes:
+        lines.append(f"\n  note: {note}", style="yellow")
+    return lines
+
+
+def patch_view(patch: ConfigPatch) -> RenderableType:
+    """Show the patch as a coloured diff with the loader that verified it."""
+    checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=_QUIET)
+    notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
+    diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True)
+    return Group(Text("Patch", style="bold"), diff, checked, *notes)
+
+
+def estimate_table(estimates: Sequence[Estimate]) -> Table:
+    """Compare estimates of several recipes on one device."""
+    first = estimates[0]
+    table = _table(
+        f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
+        "recipe", "allocated", "reserved", "process", "of device", "peak in",
+    )  # fmt: skip
+    for each in estimates:
+        table.add_row(
+            recipe_text(each.recipe),
+            bytes_text(each.peak_allocated_bytes),
+            bytes_text(each.peak_reserved_bytes),
+            bytes_text(each.peak_process_bytes),
+            Text(share_text(each.utilisation), style=_GOOD if each.utilisation <= 1 else _BAD),
+            str(each.peak_phase),
+        )
+    return table
+
+
+def breakdown_view(estimate: Estimate) -> RenderableType:
+    """Show where the process peak of one estimate goes, and what is not counted."""
+    table = _table(f"At the peak of {recipe_text(estimate.recipe)}", "component", "bytes", "share")
+    for name, held_bytes in estimate.breakdown.items():
+        if held_bytes:
+            share = held_bytes / estimate.peak_process_bytes
+            table.add_row(name.replace("_", " "), bytes_text(held_bytes), share_text(share))
+    table.add_section()
+    table.add_row("peak process", bytes_text(estimate.peak_process_bytes), "100%")
+    parts: list[RenderableType] = [table]
+    for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
+        if shares:
+            top = _table(f"Largest at the peak by {title}", title, "bytes")
+            for share_of_peak in shares:
+                top.add_row(share_of_peak.name or "(outside any module)", bytes_text(share_of_peak.held_bytes))
+            parts.append(Padding(top, (1, 0, 0, 0)))
+    remarks = [f"method: {estimate.method}", *(f"note: {note}" for note in estimate.notes)]
+    remarks += [f"not counted: {what}" for what in estimate.uncounted]
+    return Group(*parts, Padding(Text("\n".join(remarks), style=_QUIET), (1, 0, 0, 0)))

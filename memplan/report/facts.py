@@ -1,0 +1,171 @@
+"""The facts of one run, as values that every renderer reads and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.results import COMPONENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.recipe import Precision, Recipe
+    from memplan.results import Estimate, Measurement, Plan, PrecisionVerdict, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One quantity estimated and measured.
+
+    Args:
+        name: component or peak, e.g. ``activations`` or ``peak allocated``.
+        estimated_bytes: None where nothing was estimated.
+        measured_bytes: None where nothing was measured.
+    """
+
+    name: str
+    estimated_bytes: int | None
+    measured_bytes: int | None
+
+    @property
+    def relative_error(self) -> float | None:
+        """(estimated - measured) / measured; None where either is missing or nothing was measured to relate to."""
+        if self.estimated_bytes is None or not self.measured_bytes:
+            return None
+        return (self.estimated_bytes - self.measured_bytes) / self.measured_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """One live run: its setting, how it ended and its process peak, estimated and measured."""
+
+    number: int
+    purpose: str
+    recipe: Recipe
+    outcome: str
+    evidence: str
+    fits: bool
+    process: Comparison
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    peak_device_bytes: int | None
+    utilisation: float | None
+    samples_per_s: float | None
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRow:
+    """What one precision reached, measured or (without ``samples_per_s``) estimated; None with the reason in ``remark``."""
+
+    precision: Precision
+    micro_batch_size: int | None
+    utilisation: float | None
+    samples_per_s: float | None
+    loss_deviation: float | None
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """Everything a reader of one run wants to see.
+
+    Args:
+        run_id: under which the run is stored.
+        device_name: where the trials ran.
+        budget_bytes: what the utilisation refers to; None where no trial was run.
+        subject: number of the trial whose components are compared; None where nothing was measured.
+        components: parts of the process peak of that trial, then the peaks themselves.
+        trials: every live run, in order.
+        precisions: one row for each precision that was compared.
+        plan: the finished plan; None for a run that was interrupted.
+    """
+
+    run_id: str
+    device_name: str
+    budget_bytes: int | None
+    subject: int | None
+    components: tuple[Comparison, ...]
+    trials: tuple[TrialRow, ...]
+    precisions: tuple[PrecisionRow, ...]
+    plan: Plan | None
+
+
+def report_run(run_id: str, trials: Sequence[Trial], plan: Plan | None) -> RunReport:
+    """Collect the facts of a finished or interrupted run."""
+    subject = plan.chosen if plan and plan.chosen else _last_measured(trials)
+    return RunReport(
+        run_id=run_id,
+        device_name=plan.device_name if plan else (trials[-1].device_name if trials else "none"),
+        budget_bytes=trials[-1].budget_bytes if trials else None,
+        subject=subject.number if subject else None,
+        components=compare(subject.estimate, subject.outcome.measurement) if subject else (),
+        trials=tuple(trial_row(trial) for trial in trials),
+        precisions=tuple(_precision_row(verdict) for verdict in plan.precisions) if plan else (),
+        plan=plan,
+    )
+
+
+def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Comparison, ...]:
+    """Set the components of the process peak side by side, then the allocated, reserved and process peaks."""
+    components = [
+        Comparison(
+            name=name.replace("_", " "),
+            estimated_bytes=estimate.breakdown[name] if estimate else None,
+            measured_bytes=measured.breakdown[name] if measured else None,
+        )
+        for name in COMPONENTS
+    ]
+    peaks = [
+        Comparison(
+            name=name.replace("_", " ").removesuffix(" bytes"),
+            estimated_bytes=getattr(estimate, name) if estimate else None,
+            measured_bytes=getattr(measured, name) if measured else None,
+        )
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes")
+    ]
+    present = [row for row in components if row.estimated_bytes or row.measured_bytes]
+    has_reserved = measured is None or measured.peak_reserved_bytes is not None
+    return (*present, *(row for row in peaks if has_reserved or row.name != "peak reserved"))
+
+
+def _last_measured(trials: Sequence[Trial]) -> Trial | None:
+    return next((trial for trial in reversed(trials) if trial.outcome.measurement), None)
+
+
+def trial_row(trial: Trial) -> TrialRow:
+    """Collect the facts of one trial."""
+    measured = trial.outcome.measurement
+    return TrialRow(
+        number=trial.number,
+        purpose=trial.purpose,
+        recipe=trial.recipe,
+        outcome=str(trial.outcome.kind),
+        evidence=trial.outcome.evidence,
+        fits=trial.fits,
+        process=Comparison(
+            name="peak process",
+            estimated_bytes=trial.estimate.peak_process_bytes if trial.estimate else None,
+            measured_bytes=measured.peak_process_bytes if measured else None,
+        ),
+        peak_allocated_bytes=measured.peak_allocated_bytes if measured else None,
+        peak_reserved_bytes=measured.peak_reserved_bytes if measured else None,
+        peak_device_bytes=measured.peak_device_bytes if measured else None,
+        utilisation=trial.utilisation,
+        samples_per_s=measured.samples_per_s if measured else None,
+        duration_s=trial.outcome.duration_s,
+    )
+
+
+def _precision_row(verdict: PrecisionVerdict) -> PrecisionRow:
+    best = verdict.best or verdict.estimate
+    measured = verdict.best.outcome.measurement if verdict.best else None
+    return PrecisionRow(
+        precision=verdict.precision,
+        micro_batch_size=best.recipe.micro_batch_size if best else None,
+        utilisation=best.utilisation if best else None,
+        samples_per_s=measured.samples_per_s if measured else None,
+        loss_deviation=verdict.loss_deviation,
+        remark=verdict.remark,
+    )

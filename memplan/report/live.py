@@ -1,0 +1,71 @@
+"""The view of a plan in the making: one progress bar for the running trial, one line for each that ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from memplan.progress import Notice, Stage, TrialAdvanced, TrialEnded, TrialStarted
+from memplan.report.console import trial_line
+from memplan.report.facts import trial_row
+from memplan.report.wording import recipe_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rich.console import Console
+
+    from memplan.progress import Event
+
+
+class LiveView:
+    """Follow the events of a plan on a terminal; elsewhere, only the lines that end a trial are printed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[doing]}", style="dim"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case Stage(text=text):
+                self._begin(text)
+            case Notice(text=text):
+                self._console.print(Text(text, style="yellow"))
+            case TrialStarted(number=number, purpose=purpose, recipe=recipe):
+                self._begin(f"trial {number}  {purpose}  {recipe_text(recipe)}")
+            case TrialAdvanced(doing=doing, done_steps=done, total_steps=total):
+                if self._task is not None:
+                    self._progress.update(self._task, completed=done, total=total, doing=doing)
+            case TrialEnded(trial=trial, was_resumed=was_resumed):
+                self._end()
+                self._console.print(trial_line(trial_row(trial), was_resumed=was_resumed))
+
+    def _begin(self, description: str) -> None:
+        self._end()
+        self._task = self._progress.add_task(description, total=None, doing="")
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None

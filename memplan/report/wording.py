@@ -1,0 +1,39 @@
+"""How recipes, shares and errors are written, the same in every renderer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from memplan.recipe import Recipe
+
+NOTHING = "-"
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """Write the knobs that shape a step, e.g. ``bf16, 12 x 2`` for micro-batch 12 and two accumulation steps."""
+    world = f" x {recipe.world_size} replicas" if recipe.world_size > 1 else ""
+    checkpointing = ", checkpointed" if recipe.activation_checkpointing else ""
+    return f"{recipe.precision}, {recipe.micro_batch_size} x {recipe.accumulation_steps}{world}{checkpointing}"
+
+
+def bytes_text(count_bytes: int | None) -> str:
+    """Write bytes in binary units, or a dash where there are none."""
+    return NOTHING if count_bytes is None else format_bytes(count_bytes)
+
+
+def share_text(share: float | None) -> str:
+    """Write a share as whole percent, or a dash."""
+    return NOTHING if share is None else f"{share:.0%}"
+
+
+def error_text(error: float | None) -> str:
+    """Write a relative error with its sign, or a dash."""
+    return NOTHING if error is None else f"{error:+.1%}"
+
+
+def rate_text(samples_per_s: float | None) -> str:
+    """Write samples per second with three figures, or a dash."""
+    return NOTHING if samples_per_s is None else f"{samples_per_s:.3g}"
