@@ -1,1 +1,9 @@
-"""memplan."""
+"""Estimates: trace a training step on fake tensors, replay it on the target device's allocator, answer in bytes."""
+
+from __future__ import annotations
+
+from memplan.estimators.answers import estimate, largest_micro_batch
+from memplan.estimators.step_trace import StepTrace
+from memplan.estimators.tracing import trace_step
+
+__all__ = ["StepTrace", "estimate", "largest_micro_batch", "trace_step"]

@@ -1,0 +1,121 @@
+"""Answers from a trace for any micro-batch size: an estimate, and the largest size within a limit. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.errors import UsageError
+from memplan.estimators.figures import Figures, Peaks, figures_at, peaks_at
+from memplan.results import COMPONENTS, BreakdownBytes, Estimate
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.estimators.step_trace import StepTrace
+
+_INTERPOLATIONS = 8
+
+
+def estimate(trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec) -> Estimate:
+    """Predict the peaks of steady-state steps at a micro-batch size.
+
+    Raises:
+        UsageError: the size is below 1, or the trace was lowered to another kind of device.
+    """
+    _check(trace, micro_batch_size, device)
+    figures = _figures(trace, micro_batch_size, device)
+    breakdown = replace(figures.breakdown, context=device.context_bytes or 0)
+    missing = () if device.context_bytes is not None else (f"context and libraries of {device.name}",)
+    return Estimate(
+        workload_name=trace.workload_name,
+        recipe=trace.recipe.with_micro_batch_size(micro_batch_size),
+        device_name=device.name,
+        device_total_bytes=device.total_bytes,
+        peak_requested_bytes=figures.peaks.requested_bytes,
+        peak_allocated_bytes=figures.peaks.allocated_bytes,
+        peak_reserved_bytes=figures.peaks.reserved_bytes,
+        peak_process_bytes=breakdown.total_bytes,
+        breakdown=breakdown,
+        peak_phase=figures.phase,
+        method=trace.method,
+        top_modules=figures.top_modules,
+        top_operators=figures.top_operators,
+        uncounted=(*trace.uncounted, *missing),
+        notes=trace.notes,
+    )
+
+
+def largest_micro_batch(trace: StepTrace, *, device: DeviceSpec, limit_bytes: int, cap: int) -> int | None:
+    """Return the largest micro-batch size up to ``cap`` whose process peak is within the limit; None where 1 is not.
+
+    The size is interpolated between a size that fits and one that does not, and both neighbours are replayed.
+
+    Raises:
+        UsageError: the cap is below 1, or the trace was lowered to another kind of device.
+    """
+    _check(trace, cap, device)
+
+    def excess(size: int) -> int:
+        return _process_bytes(trace, size, device) - limit_bytes
+
+    fits, fails = 1, cap
+    excess_at_fit, excess_at_fail = excess(fits), excess(fails)
+    if excess_at_fit > 0:
+        return None
+    if excess_at_fail <= 0:
+        return cap
+    tries = 0
+    while fails - fits > 1:
+        share = -excess_at_fit / (excess_at_fail - excess_at_fit) if tries < _INTERPOLATIONS else 0.5
+        size = min(max(fits + int(share * (fails - fits)), fits + 1), fails - 1)
+        found = excess(size)
+        if found > 0:
+            fails, excess_at_fail = size, found
+        else:
+            fits, excess_at_fit = size, found
+        tries += 1
+    return fits
+
+
+def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
+    if micro_batch_size < 1:
+        raise UsageError(f"micro_batch_size={micro_batch_size!r} must be a whole number of at least 1")
+    if (trace.device_kind, trace.compute_capability) != (device.kind, device.compute_capability):
+        raise UsageError(
+            f"the trace was lowered to a {trace.device_kind} device of compute capability {trace.compute_capability}, "
+            f"not to {device.name}",
+            hint="trace the step again for this device",
+        )
+
+
+def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> int:
+    if len(trace.timelines) == 1:
+        reserved = peaks_at(trace.timelines[0], micro_batch_size, device).reserved_bytes
+    else:
+        reserved = _figures(trace, micro_batch_size, device).peaks.reserved_bytes
+    return reserved + (device.context_bytes or 0)
+
+
+def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> Figures:
+    if len(trace.timelines) == 1:
+        return figures_at(trace.timelines[0], micro_batch_size, device)
+    (low, small), (high, large) = sorted(
+        (size, figures_at(timeline, size, device))
+        for size, timeline in zip(trace.traced_batch_sizes, trace.timelines, strict=True)
+    )[-2:]
+    return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))
+
+
+def _on_the_line(small: Figures, large: Figures, *, at: float) -> Figures:
+    def between(first: int, second: int) -> int:
+        return max(0, round(first + at * (second - first)))
+
+    parts = {name: between(small.breakdown[name], large.breakdown[name]) for name in COMPONENTS}
+    breakdown = BreakdownBytes(**parts)
+    peaks = Peaks(
+        requested_bytes=between(small.peaks.requested_bytes, large.peaks.requested_bytes),
+        allocated_bytes=between(small.peaks.allocated_bytes, large.peaks.allocated_bytes),
+        reserved_bytes=breakdown.total_bytes,
+        event=large.peaks.event,
+    )
+    return replace(large, peaks=peaks, breakdown=breakdown)

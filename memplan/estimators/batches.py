@@ -1,0 +1,48 @@
+"""The batch as a tree of tensors: dicts, lists, tuples, mappings and dataclasses of them, nested at will."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """Return the batch with every tensor in it replaced by ``change`` of it, containers rebuilt."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        changed = {key: map_tensors(change, value) for key, value in batch.items()}
+        return changed if type(batch) is dict else _rebuilt(batch, changed)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(change, value) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(change, value) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [each.name for each in dataclasses.fields(batch) if each.init]
+        return dataclasses.replace(batch, **{name: map_tensors(change, getattr(batch, name)) for name in names})
+    return batch
+
+
+def tensors_in(batch: Any) -> list[torch.Tensor]:
+    """Return the tensors of a batch in order."""
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(keep, batch)
+    return found
+
+
+def _rebuilt(original: Mapping[Any, Any], changed: dict[Any, Any]) -> Any:
+    try:
+        return type(original)(changed)  # type: ignore[call-arg]  # mappings are made from a dict by convention
+    except TypeError:
+        return changed

@@ -1,0 +1,89 @@
+"""The figures of one timeline at one micro-batch size, on one device: pure arithmetic and an allocator replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan.cards import DeviceKind
+from memplan.estimators.allocator import replay
+from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at
+from memplan.estimators.step_trace import PHASES
+from memplan.results import BreakdownBytes, PeakShare, Phase
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from memplan.cards import DeviceSpec
+    from memplan.estimators.step_trace import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Peaks of a replayed timeline.
+
+    Args:
+        requested_bytes: largest sum of the requests alive.
+        allocated_bytes: largest sum of live allocator blocks.
+        reserved_bytes: largest amount held from the driver; on the CPU the allocated peak.
+        event: event of the timeline at which the allocated peak is first reached.
+    """
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    event: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Peaks with what is alive at the instant of the allocated peak; the breakdown has no context yet."""
+
+    peaks: Peaks
+    breakdown: BreakdownBytes
+    phase: Phase
+    top_modules: tuple[PeakShare, ...]
+    top_operators: tuple[PeakShare, ...]
+
+
+def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) -> Peaks:
+    """Replay the timeline at a micro-batch size on the device's allocator."""
+    sizes = timeline.block_bytes(micro_batch_size)
+    kept = np.flatnonzero(sizes[timeline.event_blocks] > 0)  # a request of zero bytes allocates nothing
+    blocks = timeline.event_blocks[kept]
+    requests = np.where(timeline.event_allocates[kept], sizes[blocks], 0)
+    if device.kind is DeviceKind.CPU:
+        return _host_peaks(requests, sizes[blocks], kept)
+    peaks = replay(blocks.tolist(), requests.tolist())
+    return Peaks(
+        requested_bytes=peaks.peak_requested_bytes,
+        allocated_bytes=peaks.peak_allocated_bytes,
+        reserved_bytes=peaks.peak_reserved_bytes,
+        event=int(kept[peaks.peak_event_index]),
+    )
+
+
+def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) -> Figures:
+    """Replay the timeline and say what is alive at its allocated peak."""
+    peaks = peaks_at(timeline, micro_batch_size, device)
+    sizes = timeline.block_bytes(micro_batch_size)
+    live = live_blocks_at(timeline, peaks.event)
+    held = {category.name.lower(): size for category, size in category_bytes(timeline, live, sizes).items()}
+    return Figures(
+        peaks=peaks,
+        breakdown=BreakdownBytes(**held, allocator_slack=peaks.reserved_bytes - sum(held.values())),
+        phase=PHASES[timeline.event_phases[peaks.event]],
+        top_modules=largest_shares(timeline.module_names, timeline.modules, live, sizes),
+        top_operators=largest_shares(timeline.operator_names, timeline.operators, live, sizes),
+    )
+
+
+def _host_peaks(
+    requests: npt.NDArray[np.int64], event_bytes: npt.NDArray[np.int64], kept: npt.NDArray[np.intp]
+) -> Peaks:
+    levels = np.cumsum(np.where(requests > 0, event_bytes, -event_bytes))
+    top = int(np.argmax(levels))
+    peak = int(levels[top])
+    return Peaks(requested_bytes=peak, allocated_bytes=peak, reserved_bytes=peak, event=int(kept[top]))

@@ -1,0 +1,43 @@
+"""Which module is running: a stack of module paths kept by forward hooks."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch.nn.modules import module as hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+
+class ModulePaths:
+    """The path of the module whose forward is running, as in ``named_modules``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {module: name for name, module in model.named_modules()}
+        self._stack = [""]
+
+    @property
+    def current(self) -> str:
+        """Path of the innermost running module; empty outside all of them."""
+        return self._stack[-1]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Follow every module's forward while the context is open."""
+        entering = hooks.register_module_forward_pre_hook(self._enter)
+        leaving = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            entering.remove()
+            leaving.remove()
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        self._stack.append(self._names.get(module, self._stack[-1]))
+
+    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        self._stack.pop()

@@ -1,0 +1,58 @@
+"""One run of a training step as it is recorded: events and blocks in plain lists, before any size is generalised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from memplan.estimators.step_trace import PHASES, Category
+from memplan.results import Phase
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Events and blocks of one run at one micro-batch size, in the order they happened.
+
+    Args:
+        micro_batch_size: samples of each forward pass.
+        event_blocks: block number of each event.
+        event_allocates: whether each event allocates its block.
+        event_phases: index into ``PHASES`` of each event.
+        block_bytes: requested bytes of each block.
+        categories: category of each block.
+        modules: index into ``module_names`` of each block.
+        operators: index into ``operator_names`` of each block.
+        module_names: module paths met so far, by index.
+        operator_names: operators met so far, by index.
+        phase: part of the step that is running.
+    """
+
+    micro_batch_size: int
+    event_blocks: list[int] = field(default_factory=list)
+    event_allocates: list[bool] = field(default_factory=list)
+    event_phases: list[int] = field(default_factory=list)
+    block_bytes: list[int] = field(default_factory=list)
+    categories: list[Category] = field(default_factory=list)
+    modules: list[int] = field(default_factory=list)
+    operators: list[int] = field(default_factory=list)
+    module_names: dict[str, int] = field(default_factory=dict)
+    operator_names: dict[str, int] = field(default_factory=dict)
+    phase: Phase = Phase.SETUP
+
+    def allocate(self, size_bytes: int, category: Category, *, module: str, operator: str) -> int:
+        """Record a new block and return its number."""
+        block = len(self.block_bytes)
+        self.block_bytes.append(size_bytes)
+        self.categories.append(category)
+        self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
+        self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
+        self._event(block, allocates=True)
+        return block
+
+    def free(self, block: int) -> None:
+        """Record that a block is given back."""
+        self._event(block, allocates=False)
+
+    def _event(self, block: int, *, allocates: bool) -> None:
+        self.event_blocks.append(block)
+        self.event_allocates.append(allocates)
+        self.event_phases.append(PHASES.index(self.phase))

@@ -1,0 +1,100 @@
+"""What a trace of a training step is: a timeline of blocks whose sizes are polynomials of the micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan.results import Phase
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from memplan.cards import DeviceKind
+    from memplan.recipe import Recipe
+
+PHASES = tuple(Phase)
+
+
+class Category(IntEnum):
+    """What a block of memory holds; the names are those of ``BreakdownBytes``."""
+
+    PARAMETERS = 0
+    BUFFERS = 1
+    GRADIENTS = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATIONS = 4
+    TEMPORARIES = 5
+    INPUTS = 6
+    WORKSPACES = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Allocations and frees of two or more training steps in order, and what is known of each block.
+
+    A block's requested bytes at micro-batch ``b`` are ``sum(size_terms[:, block] * b**[0, 1, 2])``.
+
+    Args:
+        event_blocks: block number of each event.
+        event_allocates: whether each event allocates its block; it frees it otherwise.
+        event_phases: index into ``PHASES`` of each event.
+        size_terms: constant, linear and quadratic coefficient of each block's bytes, shape (3, blocks).
+        categories: ``Category`` of each block.
+        modules: index into ``module_names`` of each block.
+        operators: index into ``operator_names`` of each block.
+        module_names: module paths; the empty path is the model itself.
+        operator_names: operators that made the blocks.
+    """
+
+    event_blocks: npt.NDArray[np.int32]
+    event_allocates: npt.NDArray[np.bool_]
+    event_phases: npt.NDArray[np.int8]
+    size_terms: npt.NDArray[np.float64]
+    categories: npt.NDArray[np.int8]
+    modules: npt.NDArray[np.int32]
+    operators: npt.NDArray[np.int32]
+    module_names: tuple[str, ...]
+    operator_names: tuple[str, ...]
+
+    def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
+        """Return each block's requested bytes at this micro-batch size."""
+        powers = float(micro_batch_size) ** np.arange(3)
+        return np.maximum(np.rint(powers @ self.size_terms), 0).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrace:
+    """What one workload and recipe allocate, for any micro-batch size.
+
+    Args:
+        workload_name: what is trained.
+        recipe: the setting that was traced; its micro-batch size is the one the caller asked about.
+        device_kind: kind of device the trace was lowered to.
+        compute_capability: card the trace was lowered to; None on the CPU.
+        timelines: one timeline that holds for every size; or, where the number of allocations depends on the
+            micro-batch, one for each traced size, without linear or quadratic terms.
+        traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
+        parameter_count: elements of all parameters, tied ones once.
+        uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
+        optimizer_name: class name of the optimizer.
+        method: how the trace was obtained.
+        uncounted: what is known to be missing, one phrase each.
+        notes: what a reader should know, one sentence each.
+    """
+
+    workload_name: str
+    recipe: Recipe
+    device_kind: DeviceKind
+    compute_capability: tuple[int, int] | None
+    timelines: tuple[Timeline, ...]
+    traced_batch_sizes: tuple[int, ...]
+    parameter_count: int
+    uses_batch_norm: bool
+    optimizer_name: str
+    method: str
+    uncounted: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())

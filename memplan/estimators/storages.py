@@ -1,0 +1,61 @@
+"""Which storages are alive: each is a block from the operator that made it until its last owner is gone."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from memplan.estimators.recording import Recording
+    from memplan.estimators.step_trace import Category
+
+
+class StorageLedger:
+    """Turns the life of tensor storages into events of a recording.
+
+    A storage's Python object lives exactly as long as the storage itself, saved variables of the autograd graph
+    included, so a weak reference to it tells when the memory is given back.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._blocks: dict[int, int] = {}
+        self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._frozen = False
+
+    def block_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the block that holds the tensor; None where it is unknown or empty."""
+        return self._blocks.get(id(tensor.untyped_storage()))
+
+    def blocks_of(self, tensors: Iterable[torch.Tensor]) -> set[int]:
+        """Return the blocks that hold these tensors."""
+        return {block for tensor in tensors if (block := self.block_of(tensor)) is not None}
+
+    def see(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> int | None:
+        """Record the tensor's storage as a new block unless it is known; return the new block."""
+        storage = tensor.untyped_storage()
+        identity = id(storage)
+        if identity in self._blocks or storage.nbytes() == 0:
+            return None
+        block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
+        self._blocks[identity] = block
+        self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
+        return block
+
+    def live_blocks(self) -> set[int]:
+        """Return the blocks that are alive now."""
+        return set(self._blocks.values())
+
+    def close(self) -> None:
+        """Stop recording: what is freed from now on belongs to the end of the process, not to a step."""
+        self._frozen = True
+
+    def _gone(self, identity: int) -> None:
+        block = self._blocks.pop(identity)
+        del self._references[identity]
+        if not self._frozen:
+            self._recording.free(block)

@@ -1,0 +1,90 @@
+"""Building a real model without writing its weights: pages that are never touched cost neither time nor memory.
+
+Constructors run on real tensors, because they read values; only the fills of large tensors are left out. Initialisers
+are neutralised as functions as well, because some resample until their values are in range, which untouched pages
+never are.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import init
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LARGE_ELEMENTS = 1 << 16
+
+_FILLS = {
+    "normal_", "uniform_", "fill_", "zero_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_",
+    "geometric_", "erfinv_", "mul_", "add_", "sub_", "div_", "clamp_", "clamp_min_", "clamp_max_",
+}  # fmt: skip
+_FACTORIES = {"randn", "rand", "zeros", "ones", "full"}
+_LIKE_FACTORIES = {"randn_like", "rand_like", "zeros_like", "ones_like", "full_like"}
+_INITIALISERS = (
+    "uniform_", "normal_", "trunc_normal_", "constant_", "ones_", "zeros_", "eye_", "dirac_", "xavier_uniform_",
+    "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "sparse_",
+    "_no_grad_uniform_", "_no_grad_normal_", "_no_grad_trunc_normal_", "_no_grad_fill_", "_no_grad_zero_",
+)  # fmt: skip
+
+
+@contextmanager
+def untouched_fills() -> Iterator[None]:
+    """Leave out every fill of a large tensor while the context is open."""
+    with _UntouchedFills():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+        yield
+
+
+def neutralise_initialisers() -> None:
+    """Make ``torch.nn.init`` skip large tensors for the rest of this process.
+
+    To be called before the user's modules are imported: they take the functions by name.
+    """
+    for name in _INITIALISERS:
+        function = getattr(init, name, None)
+        if function is not None:
+            setattr(init, name, _skipping_large(function))
+
+
+class _UntouchedFills(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+    """Leaves out in-place fills of large tensors, and makes large filled tensors as empty ones."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, or stand in for it where it would write a large tensor."""
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if name in _FILLS and _is_large(args[0]):
+            return args[0]
+        if name in _LIKE_FACTORIES and _is_large(args[0]):
+            return torch.empty_like(args[0], dtype=kwargs.get("dtype"))
+        if name in _FACTORIES and _on_cpu(kwargs.get("device")) and torch.Size(args[0]).numel() >= LARGE_ELEMENTS:
+            return torch.empty(args[0], dtype=_dtype_made(name, args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() >= LARGE_ELEMENTS and value.device.type == "cpu"
+
+
+def _on_cpu(device: Any) -> bool:
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _dtype_made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    dtype: torch.dtype | None = kwargs.get("dtype")
+    return torch.tensor(args[1]).dtype if dtype is None and name == "full" else dtype
+
+
+def _skipping_large(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def skipping(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if _is_large(tensor) else function(tensor, *args, **kwargs)
+
+    return skipping

@@ -1,0 +1,55 @@
+"""Calling the user's functions so that what goes wrong in them is told in one line, with their traceback at hand."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.errors import MemplanError, WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call one of the workload's functions.
+
+    Raises:
+        WorkloadError: it raised; the message names its role and itself, ``detail`` holds the traceback.
+    """
+    try:
+        return function(*arguments)
+    except MemplanError:
+        raise
+    except Exception as error:
+        told = "".join(traceback.format_exception(error))
+        raise WorkloadError(
+            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {error}", detail=told
+        ) from error
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the function's name with its module, for messages."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
+    """Return the loss if ``backward`` can be called on it.
+
+    Raises:
+        WorkloadError: it is not a tensor of one element that requires grad.
+    """
+    if not isinstance(loss, torch.Tensor):
+        found = f"returned a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        found = f"returned a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        found = "returned a tensor that does not require grad"
+    else:
+        return loss
+    raise WorkloadError(
+        f"the workload's loss {name_of(function)} {found}", hint="return one number that depends on the parameters"
+    )

@@ -1,0 +1,28 @@
+"""In the child process: load the workload, trace its step at a few micro-batch sizes, answer a ``StepTrace``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.children import serve
+from memplan.errors import MemplanError
+from memplan.estimators.untouched_build import neutralise_initialisers
+from memplan.estimators.workload_trace import trace_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.estimators.tracing import TraceRequest
+
+
+def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
+    """Reply with the trace, or with the error that is for the user."""
+    neutralise_initialisers()
+    try:
+        reply(trace_workload(request))
+    except MemplanError as error:
+        reply(error)
+
+
+if __name__ == "__main__":
+    serve(answer)

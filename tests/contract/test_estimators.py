@@ -1,0 +1,167 @@
+"""What every estimate promises, on models whose figures can be worked out in the head."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.errors import UsageError, WorkloadError
+from memplan.estimators import StepTrace, estimate, largest_micro_batch, trace_step
+from memplan.recipe import Precision, Recipe
+from memplan.units import GIB, MIB
+from memplan.workload import PickledWorkload, Workload
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB, context_bytes=200 * MIB)
+CARD = DeviceSpec(
+    name="rtx-3090",
+    kind=DeviceKind.CUDA,
+    total_bytes=24 * GIB,
+    compute_capability=(8, 6),
+    sm_count=82,
+    context_bytes=400 * MIB,
+)
+DEVICES = pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
+
+
+def linear_workload(**changes: object) -> Workload:
+    """One bias-free 512 x 512 layer: 1 MiB of weights."""
+    parts: dict[str, object] = {
+        "model": lambda: nn.Linear(512, 512, bias=False),
+        "batch": lambda size: torch.zeros(size, 512),
+        "loss": lambda model, batch: model(batch).sum(),
+        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    }
+    return Workload(**{**parts, **changes})
+
+
+def source_of(workload: Workload) -> PickledWorkload:
+    return PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint="test", search_path=())
+
+
+@functools.cache
+def linear_trace(device: DeviceSpec, precision: Precision = Precision.FP32) -> StepTrace:
+    recipe = Recipe(micro_batch_size=4, precision=precision)
+    return trace_step(source_of(linear_workload()), recipe, device)
+
+
+@DEVICES
+def test_parameters_gradients_and_adam_state_are_exact_to_the_byte(device: DeviceSpec) -> None:
+    breakdown = estimate(linear_trace(device), micro_batch_size=4, device=device).breakdown
+    assert breakdown.parameters == MIB
+    assert breakdown.gradients == MIB
+    assert breakdown.optimizer_state // MIB == 2
+    assert breakdown.optimizer_state % MIB in (0, 4)  # and a step counter of four bytes, where it is on the device
+
+
+def test_weights_in_half_precision_take_half() -> None:
+    breakdown = estimate(linear_trace(CARD, Precision.BF16_TRUE), micro_batch_size=4, device=CARD).breakdown
+    assert (breakdown.parameters, breakdown.gradients) == (MIB // 2, MIB // 2)
+
+
+@DEVICES
+def test_the_batch_counts_as_input(device: DeviceSpec) -> None:
+    assert estimate(linear_trace(device), micro_batch_size=512, device=device).breakdown.inputs == MIB
+
+
+@DEVICES
+@pytest.mark.parametrize("micro_batch_size", [1, 7, 4096])
+def test_the_parts_are_whole_bytes_and_add_up_to_the_process_peak(device: DeviceSpec, micro_batch_size: int) -> None:
+    found = estimate(linear_trace(device), micro_batch_size=micro_batch_size, device=device)
+    assert all(type(size) is int and size >= 0 for size in found.breakdown.values())
+    assert sum(found.breakdown.values()) == found.peak_process_bytes
+    assert found.peak_requested_bytes <= found.peak_allocated_bytes <= found.peak_reserved_bytes
+    assert found.peak_process_bytes >= found.peak_reserved_bytes + device.context_bytes
+
+
+@DEVICES
+def test_a_larger_batch_never_needs_less(device: DeviceSpec) -> None:
+    peaks = [
+        estimate(linear_trace(device), micro_batch_size=size, device=device).peak_process_bytes for size in range(1, 64)
+    ]
+    assert peaks == sorted(peaks)
+
+
+@DEVICES
+def test_the_same_question_gets_the_same_answer(device: DeviceSpec) -> None:
+    recipe = Recipe(micro_batch_size=4)
+    first, second = (
+        estimate(trace_step(source_of(linear_workload()), recipe, device), micro_batch_size=9, device=device)
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@DEVICES
+def test_the_largest_micro_batch_fits_and_the_next_does_not(device: DeviceSpec) -> None:
+    trace = linear_trace(device)
+    size = largest_micro_batch(trace, device=device, limit_bytes=GIB, cap=10**6)
+    assert size is not None
+    assert estimate(trace, micro_batch_size=size, device=device).peak_process_bytes <= GIB
+    assert estimate(trace, micro_batch_size=size + 1, device=device).peak_process_bytes > GIB
+
+
+def test_the_largest_micro_batch_stops_at_the_cap_and_is_none_where_one_sample_is_too_much() -> None:
+    trace = linear_trace(CPU)
+    assert largest_micro_batch(trace, device=CPU, limit_bytes=GIB, cap=64) == 64
+    assert largest_micro_batch(trace, device=CPU, limit_bytes=MIB, cap=64) is None
+
+
+def test_a_trace_answers_only_for_the_device_it_was_lowered_to() -> None:
+    with pytest.raises(UsageError, match="not to rtx-3090"):
+        estimate(linear_trace(CPU), micro_batch_size=4, device=CARD)
+
+
+def test_the_trace_tells_what_the_planner_asks() -> None:
+    workload = linear_workload(
+        model=lambda: nn.Sequential(nn.Linear(512, 512), nn.BatchNorm1d(512)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    assert trace.parameter_count == 512 * 512 + 512 + 2 * 512
+    assert trace.uses_batch_norm
+    assert (trace.optimizer_name, trace.workload_name) == ("SGD", "Sequential")
+
+
+def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
+    workload = linear_workload(loss=lambda model, batch: (model(batch) @ batch.T).sum())
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    peak = estimate(trace, micro_batch_size=8192, device=CPU).peak_allocated_bytes
+    assert peak > 8192 * 8192 * 4
+    assert len(trace.traced_batch_sizes) == 3
+
+
+def fails(*_: object) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+@pytest.mark.parametrize("part", ["model", "batch", "loss", "optimizer"])
+def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> None:
+    with pytest.raises(WorkloadError, match=r"fails raised ZeroDivisionError: on purpose") as caught:
+        trace_step(source_of(linear_workload(**{part: fails})), Recipe(micro_batch_size=4), CPU)
+    assert "in fails" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("part", "function", "complaint"),
+    [
+        ("batch", lambda size: torch.zeros(4, 512), "ignores its argument"),
+        ("batch", lambda size: size, "returned no tensor"),
+        ("model", lambda: None, "returned a NoneType"),
+        ("loss", lambda model, batch: model(batch), r"returned a tensor of shape \(2, 512\)"),
+        ("loss", lambda model, batch: model(batch).sum().detach(), "does not require grad"),
+        ("loss", lambda model, batch: 1.0, "returned a float"),
+    ],
+    ids=["constant batch", "no tensors", "no module", "no scalar", "no grad", "no tensor"],
+)
+def test_a_broken_contract_names_the_function_that_breaks_it(part: str, function: object, complaint: str) -> None:
+    with pytest.raises(WorkloadError, match=complaint) as caught:
+        trace_step(source_of(linear_workload(**{part: function})), Recipe(micro_batch_size=4), CPU)
+    assert "<lambda>" in str(caught.value)
