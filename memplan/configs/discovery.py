@@ -1,0 +1,119 @@
+"""What surrounds a config: its project, the folders its workload may lie in, and the options set for memplan."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from memplan.configs.user_config import KnobName, MemplanOptions
+from memplan.errors import ConfigError
+
+_OPTION_NAMES = tuple(each.name for each in fields(MemplanOptions))
+_NUMBERS = ("max_util", "min_util")
+_PROJECT_FILE = "pyproject.toml"
+
+
+def search_path_of(config_path: Path) -> tuple[str, ...]:
+    """Return where a workload's module is looked for: the config's folder, its project's above it, the current."""
+    root, current = project_root(config_path), Path.cwd()
+    above = [each for each in config_path.parents if root is not None and each.is_relative_to(root)]
+    return tuple(dict.fromkeys(str(each) for each in (config_path.parent, *above, current)))
+
+
+def project_root(config_path: Path) -> Path | None:
+    """Return the nearest folder above a config that holds ``.git`` or ``pyproject.toml`` or is the current one."""
+    current = Path.cwd()
+    for folder in config_path.parents:
+        if folder == current or (folder / ".git").exists() or (folder / _PROJECT_FILE).exists():
+            return folder
+    return None
+
+
+def diff_root(config_path: Path) -> Path:
+    """Return the folder a diff's paths are relative to: the git checkout's, else the config's own."""
+    return next((each for each in config_path.parents if (each / ".git").exists()), config_path.parent)
+
+
+def options_of(config_path: Path, values: Mapping[str, Any]) -> MemplanOptions:
+    """Merge ``[tool.memplan]`` of the nearest project file with the config's ``memplan`` section, which wins.
+
+    Raises:
+        ConfigError: an option is unknown or of the wrong kind, or the project file is invalid.
+    """
+    project, project_file = _project_section(config_path)
+    own = values.get("memplan") or {}
+    for section, where in ((project, str(project_file)), (own, str(config_path))):
+        _check(section, where)
+    merged = {**project, **own, "knobs": {**project.get("knobs", {}), **own.get("knobs", {})}}
+    if "precision" in merged:
+        named = merged["precision"]
+        merged["precision"] = tuple(named.split(",") if isinstance(named, str) else named)
+    return MemplanOptions(**merged)
+
+
+def knob_names(keys: Mapping[str, str], *, where: str) -> dict[KnobName, tuple[str, ...]]:
+    """Turn declared knobs into names and dotted keys.
+
+    Raises:
+        ConfigError: there is no knob of that name.
+    """
+    found: dict[KnobName, tuple[str, ...]] = {}
+    for name, key in keys.items():
+        if name not in tuple(KnobName):
+            raise _unknown("knob", name, tuple(KnobName), where)
+        found[KnobName(name)] = tuple(each.strip() for each in key.split(",") if each.strip())
+    return found
+
+
+def _project_section(config_path: Path) -> tuple[dict[str, Any], Path | None]:
+    for folder in config_path.parents:
+        file = folder / _PROJECT_FILE
+        if file.is_file():
+            try:
+                section = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("memplan", {})
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the project file cannot be read: {error}", where=str(file)) from None
+            return section, file
+    return {}, None
+
+
+def _check(section: Any, where: str) -> None:
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"memplan = {section!r} is not a section", where=where, hint="write memplan = dict(...)")
+    for name, value in section.items():
+        if name not in _OPTION_NAMES:
+            raise _unknown("memplan option", name, _OPTION_NAMES, where)
+        if not _fits(name, value):
+            raise ConfigError(f"memplan.{name}={value!r} is not understood", where=where, hint=_hint(name))
+
+
+def _fits(name: str, value: Any) -> bool:
+    if name == "knobs":
+        return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
+    if name == "precision":
+        return isinstance(value, str) or (
+            isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+        )
+    if name in _NUMBERS:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "global_batch":
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, str)
+
+
+def _hint(name: str) -> str:
+    if name == "knobs":
+        return 'write knobs=dict(micro_batch_size="data.samples_per_gpu")'
+    if name in _NUMBERS:
+        return "give a number above 0 and at most 1"
+    return "give a whole number" if name == "global_batch" else "give it as text"
+
+
+def _unknown(what: str, name: object, known: tuple[str, ...], where: str) -> ConfigError:
+    near = difflib.get_close_matches(str(name), known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
+    return ConfigError(f"there is no {what} {name!r}", where=where, hint=hint)

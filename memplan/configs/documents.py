@@ -1,0 +1,120 @@
+"""A config file as it lies on disk: its text, its syntax and what it evaluates to."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.errors import ConfigError, PatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.configs.syntaxes import Syntax
+
+MAX_CONFIG_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """The text of one file, byte order mark and line endings as they are.
+
+    Args:
+        path: absolute path, symbolic links kept.
+        text: decoded UTF-8; a byte order mark is its first character.
+        sha256: digest of the bytes on disk.
+    """
+
+    path: Path
+    text: str
+    sha256: str
+
+    @property
+    def newline(self) -> str:
+        """The line ending of the file's first line; a line feed where there is none."""
+        first, feed, _ = self.text.partition("\n")
+        return "\r\n" if feed and first.endswith("\r") else "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A config file and what it evaluates to.
+
+    Args:
+        source: the file the user named.
+        syntax: the language it is written in.
+        values: effective values as plain nested data, inheritance resolved.
+        inherited: the other files it is made of, nearest first.
+        notes: what the reading left out, one sentence each.
+    """
+
+    source: SourceFile
+    syntax: Syntax
+    values: dict[str, Any]
+    inherited: tuple[SourceFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file the user named, absolute."""
+        return self.source.path
+
+
+def read_source(path: Path, *, texts: Mapping[str, str] | None = None) -> SourceFile:
+    """Read one config file as text.
+
+    Args:
+        path: the file.
+        texts: absolute path -> text to take instead of what is on disk.
+
+    Raises:
+        ConfigError: there is no such file, or it is a folder, too large, empty or not UTF-8.
+    """
+    path = Path(path).expanduser().absolute()
+    given = (texts or {}).get(str(path))
+    content = _content(path) if given is None else given.encode()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"byte 0x{content[error.start]:02x} is not UTF-8 text", where=f"{path}:{line}", hint="save it as UTF-8"
+        ) from None
+    if "\0" in text:
+        raise ConfigError("the file is binary, not a config", where=str(path), hint="name the config file itself")
+    if not text.strip("\ufeff \t\r\n"):
+        raise ConfigError("the file is empty", where=str(path), hint="name a config that sets a batch size")
+    return SourceFile(path=path, text=text, sha256=hashlib.sha256(content).hexdigest())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise ConfigError("this is a folder, not a config", where=str(path), hint="name a file in it")
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"the file has {path.stat().st_size} bytes, more than any config (at most {MAX_CONFIG_BYTES})",
+                where=str(path),
+                hint="name the config file itself",
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError("there is no such file", where=str(path), hint="check the path") from None
+    except OSError as error:
+        raise ConfigError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def digest_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file's bytes, or None where there is no such file.
+
+    Raises:
+        PatchError: the file is there but cannot be read.
+    """
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PatchError(f"the file cannot be read: {error.strerror}", where=str(path)) from error

@@ -1,0 +1,60 @@
+"""What one config ecosystem must tell memplan, and the values it speaks in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.recipe import Recipe
+
+KnobKeys = Mapping[KnobName, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One effective value that a change sets; a dict takes the place of the whole inherited dict.
+
+    Args:
+        key: dotted key.
+        value: the new effective value.
+        reason: why, in a few words.
+    """
+
+    key: str
+    value: Any
+    reason: str
+
+
+class Ecosystem(Protocol):
+    """One family of configs. Implementations hold no state and run no user code."""
+
+    @property
+    def name(self) -> str:
+        """Name shown to users and accepted by ``--format``."""
+
+    @property
+    def styles(self) -> tuple[PatchStyle, ...]:
+        """The ways a change can be written, the default first."""
+
+    def recognises(self, document: Document) -> bool:
+        """Say whether a config belongs to this ecosystem, by its content."""
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the dotted keys at which this ecosystem keeps the knobs, those present in the config only."""
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Return the recipe the config sets."""
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return what a user should know about this config, one sentence each."""
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return why the config cannot express a recipe, or None."""
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the values a change sets, the unchanged ones included."""

@@ -1,0 +1,114 @@
+"""Dotted keys into nested config values."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAX_LISTED_KEYS = 20_000
+_REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w.]*)\s*\}")
+_FOLLOW_LIMIT = 20
+
+
+def lookup(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key; digits index into lists.
+
+    Raises:
+        KeyError: there is no such key.
+    """
+    found: Any = values
+    for part in key.split("."):
+        found = _member(found, part)
+    return found
+
+
+def contains(values: Mapping[str, Any], key: str) -> bool:
+    """Say whether there is a value at a dotted key."""
+    try:
+        lookup(values, key)
+    except KeyError:
+        return False
+    return True
+
+
+def followed(values: Mapping[str, Any], key: str) -> str:
+    """Return the key that really holds a value: an interpolation such as ``${a.b}`` is followed to its source."""
+    for _ in range(_FOLLOW_LIMIT):
+        value = get(values, key)
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None or not contains(values, reference[1]):
+            return key
+        key = reference[1]
+    return key
+
+
+def get(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key, or None where there is none."""
+    return lookup(values, key) if contains(values, key) else None
+
+
+def with_value(values: Any, key: str, new: Any) -> Any:
+    """Return a copy of nested values in which one dotted key has a new value; missing parents become dicts."""
+    part, _, rest = key.partition(".")
+    if isinstance(values, list | tuple):
+        index = int(part)
+        changed = with_value(values[index], rest, new) if rest else new
+        return type(values)([*values[:index], changed, *values[index + 1 :]])
+    actual = next((each for each in values if str(each) == part), part)
+    child = values.get(actual)
+    nested = child if isinstance(child, Mapping | list | tuple) else {}
+    return {**values, actual: with_value(nested, rest, new) if rest else new}
+
+
+def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
+    """Return up to three existing dotted keys that a mistyped one may have meant."""
+    known = list(_dotted(values, "", [MAX_LISTED_KEYS]))
+    last = key.rpartition(".")[2]
+    same_leaf = [each for each in known if each.rpartition(".")[2] == last]
+    return (same_leaf + [each for each in difflib.get_close_matches(key, known, n=3) if each not in same_leaf])[:3]
+
+
+def first_difference(expected: Any, actual: Any, key: str = "") -> str | None:
+    """Return the dotted key at which two nested values first differ, or None; 1, 1.0 and True are not the same."""
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        return _first_difference_of_members(dict(expected), dict(actual), key)
+    if type(expected) is type(actual) and isinstance(expected, list | tuple):
+        one, other = ({str(index): each for index, each in enumerate(side)} for side in (expected, actual))
+        return _first_difference_of_members(one, other, key)
+    both_nan = expected != expected and actual != actual  # noqa: PLR0124 - only NaN differs from itself
+    same = type(expected) is type(actual) and (expected == actual or both_nan)
+    return None if same else key
+
+
+def _first_difference_of_members(expected: dict[str, Any], actual: dict[str, Any], key: str) -> str | None:
+    for name in {**expected, **actual}:
+        path = f"{key}.{name}" if key else str(name)
+        if name not in expected or name not in actual:
+            return path
+        if (difference := first_difference(expected[name], actual[name], path)) is not None:
+            return difference
+    return None
+
+
+def _member(container: Any, part: str) -> Any:
+    if isinstance(container, Mapping):
+        if part in container:
+            return container[part]
+        for each, value in container.items():
+            if str(each) == part:
+                return value
+    elif isinstance(container, list | tuple) and part.isdecimal() and int(part) < len(container):
+        return container[int(part)]
+    raise KeyError(part)
+
+
+def _dotted(values: Any, prefix: str, remaining: list[int]) -> Iterator[str]:
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            remaining[0] -= 1
+            if remaining[0] < 0:
+                return
+            yield f"{prefix}{name}"
+            yield from _dotted(value, f"{prefix}{name}.", remaining)

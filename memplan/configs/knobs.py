@@ -1,0 +1,221 @@
+"""Knobs that are one value at one dotted key: read them, and say what a change sets them to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment, KnobKeys
+from memplan.configs.keys import get
+from memplan.configs.literals import without_noise
+from memplan.configs.precision_words import precision_of, spelled
+from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
+    from memplan.configs.documents import Document
+
+
+def first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
+    """Return the value of a knob's first key, or None where the config has no such knob."""
+    return get(document.values, keys[name][0]) if keys.get(name) else None
+
+
+def count_at(document: Document, key: str) -> int:
+    """Return a whole number of at least 1 from the config.
+
+    Raises:
+        ConfigError: the value is something else.
+    """
+    value = get(document.values, key)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{key}={value!r} must be a whole number of at least 1", where=str(document.path))
+    return value
+
+
+def rate_at(document: Document, key: str) -> float | None:
+    """Return a positive number from the config, also where YAML made it text (``1e-4``); None where it is unset.
+
+    Raises:
+        ConfigError: the value is something else.
+    """
+    value = get(document.values, key)
+    if value is None:
+        return None
+    try:
+        rate = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else 0.0
+    except ValueError:
+        rate = 0.0
+    if not rate > 0 or rate == float("inf"):
+        raise ConfigError(f"{key}={value!r} must be a number above 0", where=str(document.path))
+    return rate
+
+
+def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, accumulation_steps: int) -> Recipe:
+    """Build a recipe from the single-valued knobs and what the ecosystem says of precision and accumulation.
+
+    Raises:
+        ConfigError: there is no micro-batch size, or a value is out of range.
+    """
+    if not keys.get(KnobName.MICRO_BATCH_SIZE):
+        raise ConfigError(
+            "the config sets no micro-batch size that memplan knows",
+            where=str(document.path),
+            hint="name its key with --map micro_batch_size=KEY",
+        )
+    rate_keys = keys.get(KnobName.LEARNING_RATE, ())
+    return Recipe(
+        micro_batch_size=count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0]),
+        accumulation_steps=accumulation_steps,
+        precision=precision,
+        learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
+        activation_checkpointing=bool(first_value(document, keys, KnobName.ACTIVATION_CHECKPOINTING)),
+    )
+
+
+def declared_precision(document: Document, keys: KnobKeys) -> Precision:
+    """Return the precision that the mapped knobs set; fp32 where none is mapped.
+
+    Raises:
+        ConfigError: the value is not a precision memplan knows.
+    """
+    value = first_value(document, keys, KnobName.PRECISION)
+    dtype = first_value(document, keys, KnobName.AMP_DTYPE)
+    found = precision_of(value, amp_dtype=dtype)
+    if found is None:
+        raise ConfigError(
+            f"{keys[KnobName.PRECISION][0]}={value!r} is not a precision memplan knows",
+            where=str(document.path),
+            hint="use true or false, or a word such as fp32, fp16, bf16",
+        )
+    return found
+
+
+def declared_accumulation(document: Document, keys: KnobKeys) -> int:
+    """Return the accumulation steps that the mapped knob sets; 1 where none is mapped.
+
+    Raises:
+        ConfigError: the value is not a whole number of at least 1.
+    """
+    found = keys.get(KnobName.ACCUMULATION_STEPS)
+    return count_at(document, found[0]) if found else 1
+
+
+def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequence[KnobName]) -> str | None:
+    """Return why the mapped knobs cannot express a recipe, or None."""
+    current = config.recipe
+    wanted = {
+        KnobName.MICRO_BATCH_SIZE: (current.micro_batch_size, recipe.micro_batch_size),
+        KnobName.ACCUMULATION_STEPS: (current.accumulation_steps, recipe.accumulation_steps),
+        KnobName.PRECISION: (current.precision, recipe.precision),
+        KnobName.LEARNING_RATE: (current.learning_rate, recipe.learning_rate or current.learning_rate),
+        KnobName.ACTIVATION_CHECKPOINTING: (current.activation_checkpointing, recipe.activation_checkpointing),
+    }
+    for name in names:
+        before, after = wanted[name]
+        if before != after and config.knob(name) is None:
+            what = f"the config has no key for {name}, so {before} cannot become {after}"
+            return f"{what} (declare one with --map {name}=KEY)"
+    if recipe.world_size != current.world_size:
+        return "the number of replicas is set by the launcher, not by the config"
+    if KnobName.PRECISION in names and current.precision != recipe.precision:
+        return _precision_obstacle(config, recipe.precision)
+    return None
+
+
+def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:
+    if _precision_values(config, precision):
+        return None
+    knob = config.knob(KnobName.PRECISION)
+    shown = None if knob is None else f"{knob.key}={knob.value!r}"
+    return f"{shown} has no way to say {precision} (a second key for the type can be declared with --map amp_dtype=KEY)"
+
+
+def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any]:
+    """Return key -> value that sets a precision; empty where it cannot be said."""
+    knob, dtype = config.knob(KnobName.PRECISION), config.knob(KnobName.AMP_DTYPE)
+    if knob is None:
+        return {}
+    if isinstance(knob.value, bool) and dtype is not None and precision.is_autocast:
+        word = spelled(precision, like=dtype.value)
+        return {} if word is None else {knob.key: True, dtype.key: word}
+    word = spelled(precision, like=knob.value)
+    return {} if word is None else {knob.key: word}
+
+
+def single_assignments(config: UserConfig, change: RecipeChange, *, names: Sequence[KnobName]) -> list[Assignment]:
+    """Return what a change sets the single-valued knobs to, in the order they stand in the config."""
+    found = [
+        Assignment(key=knob.key, value=value, reason=reason_for(change, knob.name))
+        for knob in config.knobs
+        if knob.name in names and (value := _new_value(config, change, knob)) is not None
+    ]
+    if KnobName.PRECISION in names and change.recipe.precision != config.recipe.precision:
+        reason = reason_for(change, KnobName.PRECISION)
+        values = _precision_values(config, change.recipe.precision)
+        found += [Assignment(key=key, value=value, reason=reason) for key, value in values.items()]
+    return found
+
+
+def _new_value(config: UserConfig, change: RecipeChange, knob: Knob) -> Any:
+    recipe, original = change.recipe, config.original_value(knob.key, knob.value)
+    if knob.name is KnobName.ITERATIONS:
+        return scaled_counts(original, change.iteration_factor, like=knob.value)
+    if knob.name is KnobName.OPTIMIZER_STEPS:
+        return scaled_counts(original, change.optimizer_step_factor, like=knob.value)
+    if knob.name is KnobName.MIN_LEARNING_RATE:
+        return same_kind(float(original) * rate_ratio(config, recipe), knob.value)
+    if knob.name is KnobName.LEARNING_RATE:
+        return None if recipe.learning_rate is None else same_kind(recipe.learning_rate, knob.value)
+    return {
+        KnobName.MICRO_BATCH_SIZE: recipe.micro_batch_size,
+        KnobName.ACCUMULATION_STEPS: recipe.accumulation_steps,
+        KnobName.ACTIVATION_CHECKPOINTING: recipe.activation_checkpointing,
+    }.get(knob.name)
+
+
+def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
+    """Return the new learning rate over the one before memplan first changed the config; 1 where either is unknown."""
+    before = (config.original.recipe if config.original else config.recipe).learning_rate
+    return 1.0 if before is None or recipe.learning_rate is None else recipe.learning_rate / before
+
+
+def same_kind(value: float, like: Any) -> int | float:
+    """Return a number without float noise, as an int where the value it replaces is one and nothing is lost."""
+    value = without_noise(value)
+    return int(value) if isinstance(like, int) and value.is_integer() else value
+
+
+def scaled_counts(original: Any, factor: Fraction, *, like: Any) -> Any:
+    """Scale a count, or a list of counts, to whole numbers of at least 1; what is not positive stays as it is."""
+    if isinstance(original, list | tuple):
+        scaled = [scaled_counts(each, factor, like=each) for each in original]
+        return tuple(scaled) if isinstance(like, tuple) else scaled
+    if isinstance(original, bool) or not isinstance(original, int) or original <= 0:
+        return original
+    return max(1, round(original * factor))
+
+
+def reason_for(change: RecipeChange, name: KnobName) -> str:
+    """Return why a knob changes, in the planner's words where it gave any."""
+    schedule = name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
+    given = change.reasons.get(name) or (change.reasons.get("schedule") if schedule else None)
+    return given or _DEFAULT_REASONS[name]
+
+
+_DEFAULT_REASONS = {
+    KnobName.MICRO_BATCH_SIZE: "uses the device's memory",
+    KnobName.ACCUMULATION_STEPS: "holds the global batch",
+    KnobName.PRECISION: "compared by live trials",
+    KnobName.AMP_DTYPE: "compared by live trials",
+    KnobName.LEARNING_RATE: "follows the global batch",
+    KnobName.MIN_LEARNING_RATE: "follows the learning rate",
+    KnobName.ACTIVATION_CHECKPOINTING: "trades memory for time",
+    KnobName.ITERATIONS: "keeps the number of samples seen",
+    KnobName.OPTIMIZER_STEPS: "keeps the number of samples seen",
+}

@@ -1,0 +1,130 @@
+"""Write single values in the spelling of a config language, without float noise."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from memplan.errors import PatchError
+
+_SIGNIFICANT_DIGITS = 12
+_QUOTED = re.compile(r"""(?s)(["']).*\1""")
+_CASES = (str.title, str.upper, str.lower)
+_YAML_PAIRS = (("true", "false"), ("yes", "no"), ("on", "off"))
+
+
+def without_noise(value: float) -> float:
+    """Return the number rounded to twelve significant digits, so that 2e-4 * 3 is written as 0.0006."""
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+
+
+def write_python(value: Any, *, like: str | None = None) -> str:
+    """Write a value as a Python expression.
+
+    Args:
+        value: plain data.
+        like: literal it takes the place of, whose notation (exponent, quotes) is kept.
+
+    Raises:
+        PatchError: the value is not plain data.
+    """
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, float):
+        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=False)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return _python_text(value, '"' if like is not None and like.startswith('"') else "'")
+    if isinstance(value, Mapping):
+        return _python_dict(value)
+    if isinstance(value, list | tuple):
+        return _python_sequence(value)
+    raise PatchError(f"{value!r} cannot be written into a Python config")
+
+
+def _python_text(value: str, quote: str) -> str:
+    plain = value.isprintable() and not set(value) & {"'", '"', "\\"}
+    return f"{quote}{value}{quote}" if plain else repr(value)
+
+
+def _python_dict(value: Mapping[Any, Any]) -> str:
+    if all(isinstance(each, str) and each.isidentifier() and not keyword.iskeyword(each) for each in value):
+        return f"dict({', '.join(f'{name}={write_python(each)}' for name, each in value.items())})"
+    return f"{{{', '.join(f'{name!r}: {write_python(each)}' for name, each in value.items())}}}"
+
+
+def _python_sequence(value: list[Any] | tuple[Any, ...]) -> str:
+    inner = ", ".join(write_python(each) for each in value)
+    if isinstance(value, list):
+        return f"[{inner}]"
+    return f"({inner},)" if len(value) == 1 else f"({inner})"
+
+
+def write_yaml(value: Any, *, like: str | None = None) -> str:
+    """Write a scalar or a flow list as YAML; floats keep a dot and a signed exponent, so that YAML 1.1 reads a float.
+
+    Raises:
+        PatchError: the value is not a scalar or a list of scalars.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return _yaml_bool(value, like or "true")
+    if isinstance(value, float):
+        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=True)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return _yaml_text(value, like)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(write_yaml(each) for each in value)}]"
+    raise PatchError(f"{value!r} cannot be spliced into a YAML config", hint="make this change by hand")
+
+
+def _yaml_bool(value: bool, like: str) -> str:
+    pair = next((each for each in _YAML_PAIRS if like.lower() in each), _YAML_PAIRS[0])
+    case = next((each for each in _CASES if each(like) == like), str.lower)
+    return case(pair[0] if value else pair[1])
+
+
+def _yaml_text(value: str, like: str | None) -> str:
+    if like is not None and _QUOTED.fullmatch(like):
+        return f'"{json.dumps(value)[1:-1]}"' if like.startswith('"') else _single_quoted(value)
+    try:
+        is_safe = yaml.safe_load(value) == value and not set(value) & set("\n:#,[]{}&*!|>'\"%@`")
+    except yaml.YAMLError:
+        is_safe = False
+    return value if is_safe else _single_quoted(value)
+
+
+def _single_quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def write_json(value: Any, *, like: str | None = None) -> str:
+    """Write a value as JSON."""
+    if isinstance(value, float):
+        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=True)
+    return json.dumps(value)
+
+
+def _float(value: float, *, exponent: bool, dotted: bool) -> str:
+    value = without_noise(value)
+    text = repr(value)
+    if exponent or "e" in text:
+        mantissa, _, power = f"{value:.{_SIGNIFICANT_DIGITS - 1}e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".")
+        if dotted:
+            mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
+        return f"{mantissa}e{_signed(int(power), always=dotted)}"
+    return text
+
+
+def _signed(power: int, *, always: bool) -> str:
+    return f"{power:+d}" if always else str(power)

@@ -1,0 +1,86 @@
+"""The one comment memplan leaves in a config: what it said before, so that a second run starts from there."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.keys import get
+from memplan.configs.spans import Edit, Span
+from memplan.configs.user_config import OriginalRecipe, RecipeChange, UserConfig
+from memplan.errors import ConfigError, UsageError
+from memplan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.configs.documents import Document, SourceFile
+    from memplan.configs.ecosystem import Assignment
+
+_VERSION = 1
+_MARKER = re.compile(r"^#[ \t]*memplan:[ \t]*(\{[^\r\n]*\})[ \t]*(?=\r?$)", re.MULTILINE)
+_RECIPE_FIELDS = (
+    "micro_batch_size",
+    "accumulation_steps",
+    "precision",
+    "learning_rate",
+    "activation_checkpointing",
+    "world_size",
+)
+
+
+def find_original(document: Document) -> OriginalRecipe | None:
+    """Return what a config said before memplan changed it or a config it inherits from; None where neither happened.
+
+    Raises:
+        ConfigError: the marker was damaged.
+    """
+    for source in (document.source, *document.inherited):
+        match = _MARKER.search(source.text)
+        if match is not None:
+            return _parsed(source, match)
+    return None
+
+
+def has_marker(text: str) -> bool:
+    """Say whether memplan wrote or changed a file with this text."""
+    return _MARKER.search(text) is not None
+
+
+def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
+    try:
+        facts = json.loads(match[1])
+        recipe = Recipe(**{name: facts[name] for name in _RECIPE_FIELDS if name in facts})
+        return OriginalRecipe(recipe=recipe, values=dict(facts["values"]), options=dict(facts["options"]))
+    except (ValueError, KeyError, TypeError, UsageError) as error:
+        line = source.text.count("\n", 0, match.start()) + 1
+        raise ConfigError(
+            f"the memplan comment cannot be read: {error}",
+            where=f"{source.path}:{line}",
+            hint="restore it, or delete the line to take this config as the original",
+        ) from None
+
+
+def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> str:
+    """Return the comment, without line ending."""
+    recipe = config.original.recipe if config.original else config.recipe
+    before = {each.key: config.original_value(each.key, get(config.values, each.key)) for each in assignments}
+    recorded: Mapping[str, Any] = config.original.values if config.original else {}
+    facts = {
+        "version": _VERSION,
+        "global_batch_size": recipe.global_batch_size,
+        **{name: getattr(recipe, name) for name in _RECIPE_FIELDS},
+        "values": {**before, **recorded},
+        "options": dict(change.options),
+    }
+    return f"# memplan: {json.dumps(facts, default=str)}"
+
+
+def marker_edit(text: str, line: str, *, newline: str) -> Edit:
+    """Return the edit that replaces the marker of a text, or adds one as its last line."""
+    match = _MARKER.search(text)
+    if match is not None:
+        return Edit(span=Span(start=match.start(), end=match.end()), text=line)
+    end = Span(start=len(text), end=len(text))
+    return Edit(span=end, text=f"{line}{newline}" if text.endswith("\n") else f"{newline}{line}")

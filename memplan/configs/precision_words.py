@@ -1,0 +1,60 @@
+"""How configs spell precisions: booleans, and words of several vocabularies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memplan.recipe import Precision
+
+_VOCABULARIES: tuple[dict[Precision, str], ...] = (
+    {
+        Precision.FP32: "32-true",
+        Precision.FP16: "16-mixed",
+        Precision.BF16: "bf16-mixed",
+        Precision.FP16_TRUE: "16-true",
+        Precision.BF16_TRUE: "bf16-true",
+    },
+    {
+        Precision.FP32: "fp32",
+        Precision.TF32: "tf32",
+        Precision.FP16: "fp16",
+        Precision.BF16: "bf16",
+        Precision.FP16_TRUE: "fp16-true",
+        Precision.BF16_TRUE: "bf16-true",
+    },
+    {Precision.FP32: "float32", Precision.TF32: "tfloat32", Precision.FP16: "float16", Precision.BF16: "bfloat16"},
+    {Precision.FP32: "torch.float32", Precision.FP16: "torch.float16", Precision.BF16: "torch.bfloat16"},
+    {Precision.FP32: "32", Precision.FP16: "16", Precision.BF16: "bf16"},
+    {Precision.FP32: "no", Precision.FP16: "fp16", Precision.BF16: "bf16"},
+    {Precision.FP32: "none", Precision.FP16: "fp16", Precision.BF16: "bf16"},
+    {Precision.FP32: "full", Precision.FP16: "half", Precision.BF16: "bf16"},
+    {Precision.FP32: "off", Precision.FP16: "fp16", Precision.BF16: "bf16"},
+)
+
+
+def precision_of(value: Any, *, amp_dtype: Any = None) -> Precision | None:
+    """Return the precision a config value means; None where it is not understood.
+
+    Args:
+        value: a boolean (mixed precision on or off), a word, or a number of bits.
+        amp_dtype: value of a second knob that names the type of mixed precision; without it True means fp16.
+    """
+    if value is None or value is False:
+        return Precision.FP32
+    if value is True:
+        named = None if amp_dtype is None else precision_of(amp_dtype)
+        return Precision.FP16 if named is None else named
+    text = str(value).lower()
+    return next((each for words in _VOCABULARIES for each, word in words.items() if word == text), None)
+
+
+def spelled(precision: Precision, *, like: Any) -> Any:
+    """Return how a precision is written in the vocabulary of the value it replaces; None where that has no word."""
+    if like is None or isinstance(like, bool):
+        return {Precision.FP32: False, Precision.FP16: True}.get(precision)
+    text = str(like)
+    for words in _VOCABULARIES:
+        if text.lower() in words.values() and precision in words:
+            word = words[precision].upper() if text.isupper() and not text.isdigit() else words[precision]
+            return int(word) if isinstance(like, int) and word.isdigit() else word
+    return None

@@ -1,0 +1,52 @@
+"""Child process that evaluates one Python config and answers with plain data."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan import children
+from memplan.configs.plain_data import as_plain
+from memplan.configs.python_chain import ChainReading
+from memplan.configs.reader_messages import ReadAnswer, ReadRequest
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.configs.documents import SourceFile
+
+
+def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
+    """Evaluate the config and reply with a :class:`ReadAnswer`, or with the ``ConfigError`` that says why not."""
+    sys.path.extend(request.import_path)
+    reading = ChainReading(request.texts)
+    try:
+        values = reading.evaluate(Path(request.path))
+        notes: list[str] = []
+        plain = as_plain(values, notes)
+    except ConfigError as error:
+        reply(error)
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
+        reply(_raised(error, reading.files))
+    else:
+        reply(ReadAnswer(values=plain, files=tuple(reading.files), notes=tuple(notes)))
+
+
+def _raised(error: BaseException, files: list[SourceFile]) -> ConfigError:
+    known = {str(each.path) for each in files}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in known]
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(files[-1].path if files else None)
+    message = str(error).splitlines()[0] if str(error) else ""
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    hint = (
+        "run it where its imports are found" if isinstance(error, ImportError) else "a config must load without failing"
+    )
+    trace = "".join(traceback.format_exception(error))
+    return ConfigError(f"the config raises {what}", where=place, hint=hint, detail=trace)
+
+
+if __name__ == "__main__":
+    children.serve(answer)

@@ -1,0 +1,102 @@
+"""Read a user's config: its ecosystem, its recipe, and where its knobs are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.discovery import knob_names, options_of, search_path_of
+from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.loading import load_document
+from memplan.configs.marker import find_original
+from memplan.configs.registry import ecosystem_of
+from memplan.configs.user_config import Knob, KnobName, UserConfig
+from memplan.errors import ConfigError, UsageError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Ecosystem, KnobKeys
+
+
+def read_config(
+    path: Path,
+    *,
+    format_name: str | None = None,
+    knob_keys: Mapping[str, str] | None = None,
+    workload_target: str | None = None,
+) -> UserConfig:
+    """Read a config file of any known ecosystem.
+
+    A Python config is evaluated in a child process with a time limit; its workload is not loaded.
+
+    Args:
+        path: the config file.
+        format_name: ecosystem to read it as; None recognises it by its content.
+        knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
+        workload_target: ``package.module:function``; None takes what the config or the project names.
+
+    Raises:
+        ConfigError: the file cannot be read, a knob's key is not in it, or a value is out of range.
+    """
+    document = load_document(path)
+    ecosystem = ecosystem_of(document, format_name=format_name)
+    options = options_of(document.path, document.values)
+    where = str(document.path)
+    declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
+    _require_present(document, declared)
+    keys = _followed(document, {**ecosystem.own_keys(document), **declared})
+    return UserConfig(
+        document=document,
+        format_name=ecosystem.name,
+        recipe=_recipe(ecosystem, document, keys),
+        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        workload_target=workload_target or options.workload,
+        search_path=search_path_of(document.path),
+        original=find_original(document),
+        memplan_options=options,
+        notes=(*document.notes, *ecosystem.remarks(document), *_notes_on_precision(document, keys)),
+    )
+
+
+def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys) -> Recipe:
+    try:
+        return ecosystem.recipe(document, keys)
+    except UsageError as error:
+        raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
+
+
+def _followed(document: Document, keys: KnobKeys) -> KnobKeys:
+    return {name: tuple(followed(document.values, key) for key in found) for name, found in keys.items()}
+
+
+def _require_present(document: Document, keys: KnobKeys) -> None:
+    for name, found in keys.items():
+        for key in found:
+            if not contains(document.values, key):
+                near = near_matches(document.values, key)
+                hint = f"did you mean {' or '.join(near)}?" if near else "name a key of the config"
+                raise ConfigError(f"there is no key {key!r} for {name}", where=str(document.path), hint=hint)
+
+
+def _knob(document: Document, name: KnobName, key: str) -> Knob:
+    value = lookup(document.values, key)
+    for source in (document.source, *document.inherited):
+        location = document.syntax.locate(source.text, key)
+        if location is None:
+            continue
+        inherited = source is not document.source
+        obstacle = f"it is inherited from {source.path.name}" if inherited else location.obstacle
+        return Knob(name=name, key=key, value=value, file=str(source.path), line=location.line, obstacle=obstacle)
+    return Knob(name=name, key=key, value=value, file=None, line=None, obstacle="no file of the config spells it out")
+
+
+def _notes_on_precision(document: Document, keys: KnobKeys) -> list[str]:
+    found = keys.get(KnobName.PRECISION)
+    if not found or keys.get(KnobName.AMP_DTYPE) or not isinstance(lookup(document.values, found[0]), bool):
+        return []
+    return [
+        f"{found[0]} is only on or off, on being taken as {Precision.FP16}: {Precision.BF16} needs --map amp_dtype=KEY"
+    ]

@@ -1,0 +1,43 @@
+"""The config ecosystems memplan knows, in the order in which they are recognised."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from memplan.configs.openmmlab import OpenMMLab0
+from memplan.configs.plain import Plain
+from memplan.configs.syntaxes import SYNTAXES
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Ecosystem
+
+ECOSYSTEMS: tuple[Ecosystem, ...] = (OpenMMLab0(), *(Plain(each) for each in SYNTAXES))
+
+
+def ecosystem_of(document: Document, *, format_name: str | None) -> Ecosystem:
+    """Return the named ecosystem, or the first that recognises the config.
+
+    Raises:
+        ConfigError: there is none of that name, or it does not fit the file's language.
+    """
+    if format_name is None:
+        return next(each for each in ECOSYSTEMS if each.recognises(document))
+    return ecosystem_named(format_name)
+
+
+def ecosystem_named(name: str) -> Ecosystem:
+    """Return an ecosystem by its name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    for ecosystem in ECOSYSTEMS:
+        if ecosystem.name == name:
+            return ecosystem
+    names = [each.name for each in ECOSYSTEMS]
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(names)}"
+    raise ConfigError(f"there is no config format {name!r}", hint=hint)

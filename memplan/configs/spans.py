@@ -1,0 +1,59 @@
+"""Places in a text, and the one way text is changed: by replacing spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.errors import PatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Span:
+    """Characters ``start`` to ``end`` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a value is written in one file.
+
+    Args:
+        span: the characters of the value.
+        line: line it starts on, from 1.
+        obstacle: why it must not be edited there; None where it may be.
+    """
+
+    span: Span
+    line: int
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One span and the text that takes its place."""
+
+    span: Span
+    text: str
+
+
+def splice(text: str, edits: Iterable[Edit]) -> str:
+    """Replace spans of a text and keep every other character.
+
+    Raises:
+        PatchError: two edits overlap.
+    """
+    pieces, position = [], 0
+    for edit in sorted(edits, key=lambda each: each.span):
+        if edit.span.start < position:
+            raise PatchError(
+                "two changes fall on the same text", hint="the values are written in one place; change it by hand"
+            )
+        pieces += [text[position : edit.span.start], edit.text]
+        position = edit.span.end
+    return "".join([*pieces, text[position:]])

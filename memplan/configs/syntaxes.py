@@ -1,0 +1,86 @@
+"""The languages configs are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memplan.configs.json_source import load_json, locate_in_json
+from memplan.configs.literals import write_json, write_python, write_yaml
+from memplan.configs.python_source import locate_in_python
+from memplan.configs.toml_source import load_toml
+from memplan.configs.yaml_source import load_yaml, locate_in_yaml
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from memplan.configs.spans import Location
+
+
+class LiteralWriter(Protocol):
+    """Writes one value in a language's spelling, in the notation of the literal it takes the place of."""
+
+    def __call__(self, value: Any, *, like: str | None = None) -> str:
+        """Return the literal's text."""
+
+
+class Loader(Protocol):
+    """Reads text as plain data without running any of it."""
+
+    def __call__(self, text: str, *, where: str) -> Any:
+        """Return the data; raise a ``ConfigError`` that begins with ``where`` if it is invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syntax:
+    """One config language.
+
+    Args:
+        name: as shown to users.
+        suffixes: file name endings.
+        comment_prefix: what starts a comment; None where the language has none.
+        load: text -> plain data; None where reading a config means running it.
+        locate: (text, dotted key) -> where the value is written, or None.
+        write: value -> literal; None where memplan does not write the language.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    comment_prefix: str | None
+    load: Loader | None
+    locate: Callable[[str, str], Location | None]
+    write: LiteralWriter | None
+
+
+def _nowhere(_text: str, _key: str) -> Location | None:
+    return None
+
+
+PYTHON = Syntax(
+    name="Python", suffixes=(".py",), comment_prefix="#", load=None, locate=locate_in_python, write=write_python
+)
+YAML = Syntax(
+    name="YAML", suffixes=(".yaml", ".yml"), comment_prefix="#", load=load_yaml, locate=locate_in_yaml, write=write_yaml
+)
+JSON = Syntax(
+    name="JSON", suffixes=(".json",), comment_prefix=None, load=load_json, locate=locate_in_json, write=write_json
+)
+TOML = Syntax(name="TOML", suffixes=(".toml",), comment_prefix="#", load=load_toml, locate=_nowhere, write=None)
+SYNTAXES = (PYTHON, YAML, JSON, TOML)
+
+
+def syntax_of(path: Path) -> Syntax:
+    """Return the language of a file by its name.
+
+    Raises:
+        ConfigError: the name has another ending.
+    """
+    for syntax in SYNTAXES:
+        if path.suffix.lower() in syntax.suffixes:
+            return syntax
+    known = " ".join(suffix for syntax in SYNTAXES for suffix in syntax.suffixes)
+    raise ConfigError(
+        f"files ending in {path.suffix!r} are not configs memplan reads", where=str(path), hint=f"use one of {known}"
+    )

@@ -1,0 +1,195 @@
+"""A user's config as a value: what it sets, where each knob is written, and a change to it that is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from memplan.errors import ConfigError
+from memplan.workload import WorkloadReference
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from memplan.configs.documents import Document
+    from memplan.recipe import Recipe
+
+
+class KnobName(StrEnum):
+    """What memplan can turn in a config, by the names that ``--map`` and ``knobs=dict(...)`` use.
+
+    ``iterations`` and ``optimizer_steps`` take several keys, separated by commas: lengths and intervals counted in
+    forward/backward passes and in optimizer steps.
+    """
+
+    MICRO_BATCH_SIZE = "micro_batch_size"
+    ACCUMULATION_STEPS = "accumulation_steps"
+    PRECISION = "precision"
+    AMP_DTYPE = "amp_dtype"
+    LEARNING_RATE = "learning_rate"
+    MIN_LEARNING_RATE = "min_learning_rate"
+    ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+    ITERATIONS = "iterations"
+    OPTIMIZER_STEPS = "optimizer_steps"
+
+
+class PatchStyle(StrEnum):
+    """How a change is written: a new config that inherits from the user's, or the user's own file edited."""
+
+    CHILD = "child"
+    IN_PLACE = "in-place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One knob found in a config.
+
+    Args:
+        name: what it sets.
+        key: dotted key in the effective config.
+        value: effective value.
+        file: file in which the value is literally written; None where no file of the config spells it out.
+        line: line of that file, from 1.
+        obstacle: why the value cannot be edited where it is written; None where it can.
+    """
+
+    name: KnobName
+    key: str
+    value: Any
+    file: str | None
+    line: int | None
+    obstacle: str | None
+
+    @property
+    def editable_in_place(self) -> bool:
+        """Whether the literal stands in the user's own file and can be spliced there."""
+        return self.obstacle is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemplanOptions:
+    """What a config's ``memplan`` section, or ``[tool.memplan]`` of its project, asks for; None where it is silent.
+
+    Args:
+        workload: ``package.module:function``.
+        knobs: knob name -> dotted key.
+        device: card name, size, live device or ``cpu``.
+        budget: size text such as ``24GiB``.
+        max_util: upper edge of the utilisation band.
+        min_util: lower edge of the utilisation band.
+        precision: precisions to compare.
+        global_batch: samples per optimizer step to hold.
+        lr_rule: ``linear``, ``sqrt`` or ``none``.
+    """
+
+    workload: str | None = None
+    knobs: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    budget: str | None = None
+    max_util: float | None = None
+    min_util: float | None = None
+    precision: tuple[str, ...] | None = None
+    global_batch: int | None = None
+    lr_rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginalRecipe:
+    """What a config said before memplan first changed it, as recorded by the marker in the patched file.
+
+    Args:
+        recipe: the recipe before the first change.
+        values: dotted key -> value before the first change, schedule lengths included; None where it was not set.
+        options: planning facts that the planner stored with the change.
+    """
+
+    recipe: Recipe
+    values: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserConfig:
+    """A user's config, read.
+
+    Args:
+        document: the file, its syntax and its effective values.
+        format_name: the ecosystem it belongs to, e.g. ``openmmlab-0.x``.
+        recipe: the recipe it sets.
+        knobs: the knobs that were found in it.
+        workload_target: ``package.module:function``; None where neither the config nor the caller names one.
+        search_path: folders in which the workload's module is looked for, in order.
+        original: what it said before memplan first changed it; None where memplan never did.
+        memplan_options: what it asks of memplan.
+        notes: what a reader should know, one sentence each.
+    """
+
+    document: Document
+    format_name: str
+    recipe: Recipe
+    knobs: tuple[Knob, ...]
+    workload_target: str | None
+    search_path: tuple[str, ...]
+    original: OriginalRecipe | None
+    memplan_options: MemplanOptions
+    notes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The config file, absolute."""
+        return self.document.path
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The effective config as plain nested data."""
+        return self.document.values
+
+    @property
+    def workload(self) -> WorkloadReference:
+        """The workload function the config names.
+
+        Raises:
+            ConfigError: neither the config nor the caller names one.
+        """
+        if self.workload_target is None:
+            raise ConfigError(
+                "the config names no workload",
+                where=str(self.path),
+                hint='add memplan = dict(workload="package.module:function") or pass --workload',
+            )
+        return WorkloadReference(
+            target=self.workload_target,
+            config=self.values,
+            config_path=str(self.path),
+            search_path=self.search_path,
+        )
+
+    def knob(self, name: KnobName) -> Knob | None:
+        """Return the first knob of that name, or None."""
+        return next((each for each in self.knobs if each.name == name), None)
+
+    def original_value(self, key: str, current: Any) -> Any:
+        """Return what a key said before memplan first changed it."""
+        return current if self.original is None else self.original.values.get(key, current)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A change of recipe that is to be written into a config.
+
+    Args:
+        recipe: the recipe the config shall set; its learning rate is left alone where it is None.
+        reasons: knob name -> why it changes; ``schedule`` is the reason for iteration-counted lengths.
+        iteration_factor: by how much lengths counted in forward/backward passes change, against the original config.
+        optimizer_step_factor: by how much lengths counted in optimizer steps change, against the original config.
+        options: planning facts kept in the marker, JSON-ready.
+    """
+
+    recipe: Recipe
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    iteration_factor: Fraction = Fraction(1)
+    optimizer_step_factor: Fraction = Fraction(1)
+    options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,124 @@
+"""Read YAML as plain data without constructing tags, and find where a value is written."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from memplan.configs.spans import Location, Span
+from memplan.errors import ConfigError
+
+MAX_EXPANDED_NODES = 200_000
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Builds dicts, lists and scalars only; an unknown tag or a date becomes text."""
+
+
+def _as_text(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else f"{node.tag} {loader.name}"
+
+
+_PlainLoader.add_constructor(None, _as_text)
+for _kind in ("timestamp", "binary", "set", "omap", "pairs"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_text)
+
+
+def load_yaml(text: str, *, where: str) -> Any:
+    """Read YAML text as plain data.
+
+    Raises:
+        ConfigError: it is not valid YAML, refers to itself, or expands to more than ``MAX_EXPANDED_NODES`` values.
+    """
+    try:
+        loader = _PlainLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
+        if _expanded_size(node, {}, where) > MAX_EXPANDED_NODES:
+            raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+        raise ConfigError(f"invalid YAML: {error.problem or error.context}", where=f"{where}{line}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"invalid YAML: {problem}", where=where) from None
+    except RecursionError:
+        raise ConfigError("it is nested too deeply", where=where) from None
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int | None], where: str) -> int:
+    if id(node) in sizes:
+        known = sizes[id(node)]
+        if known is None:
+            line = node.start_mark.line + 1
+            raise ConfigError(
+                "an alias refers to what contains it", where=f"{where}:{line}", hint="write the value out"
+            )
+        return known
+    sizes[id(node)] = None
+    children = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    nested = () if isinstance(node, yaml.ScalarNode) else children
+    size = 1 + sum(_expanded_size(each, sizes, where) for each in nested)
+    sizes[id(node)] = size
+    return size
+
+
+def locate_in_yaml(text: str, key: str) -> Location | None:
+    """Find the scalar that gives a dotted key its value; None where the file does not set it."""
+    try:
+        root = yaml.compose(text, Loader=_PlainLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    node, obstacle = (None, None) if root is None else _descend(root, key.split("."))
+    if node is None:
+        return None
+    obstacle = obstacle or _obstacle_of(node)
+    return Location(span=_value_span(text, node), line=node.start_mark.line + 1, obstacle=obstacle)
+
+
+def _descend(node: yaml.Node, parts: list[str]) -> tuple[yaml.Node | None, str | None]:
+    obstacle: str | None = None
+    for part in parts:
+        found, blocked = _member(node, part)
+        if found is None:
+            return None, None
+        obstacle, node = obstacle or blocked, found
+    return node, obstacle
+
+
+def _member(node: yaml.Node, part: str) -> tuple[yaml.Node | None, str | None]:
+    if isinstance(node, yaml.SequenceNode):
+        return (node.value[int(part)] if part.isdecimal() and int(part) < len(node.value) else None), None
+    if not isinstance(node, yaml.MappingNode):
+        return None, None
+    for name, value in reversed(node.value):
+        if isinstance(name, yaml.ScalarNode) and name.value == part:
+            is_alias = value.start_mark.index < name.start_mark.index
+            return value, "it is an alias of a value written elsewhere" if is_alias else None
+    return _merged_member(node, part), "it is inherited through a merge key"
+
+
+def _merged_member(node: yaml.MappingNode, part: str) -> yaml.Node | None:
+    merged = [value for name, value in node.value if name.tag == _MERGE_TAG]
+    bases = [base for value in merged for base in (value.value if isinstance(value, yaml.SequenceNode) else [value])]
+    return next((found for base in bases if (found := _member(base, part)[0]) is not None), None)
+
+
+def _obstacle_of(node: yaml.Node) -> str | None:
+    if not isinstance(node, yaml.ScalarNode):
+        return "it is not a single value"
+    if node.style in ("|", ">"):
+        return "it is a block of text"
+    return "it is an interpolation" if "${" in node.value else None
+
+
+def _value_span(text: str, node: yaml.Node) -> Span:
+    start, end = node.start_mark.index, node.end_mark.index
+    properties = _PROPERTIES.match(text, start, end)
+    return Span(start=properties.end() if properties else start, end=end)

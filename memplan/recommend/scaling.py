@@ -1,0 +1,114 @@
+"""What changes with the batch: learning rate, lengths and intervals.
+
+With micro-batch b, accumulation A, replicas W: S = b * W samples per forward/backward pass, G = S * A samples per
+optimizer step, q = S_old / S_new, r = G_new / G_old.
+
+==========================  ======================================================================  =================
+counted in                  examples                                                                factor
+==========================  ======================================================================  =================
+forward/backward passes     mmcv and mmengine with ``by_epoch=False``: max_iters, warm-up,          q
+                            milestones, checkpoint and evaluation intervals; detectron2 MAX_ITER,
+                            STEPS; Lightning val_check_interval, limit_train_batches
+optimizer steps             Hugging Face max_steps, warmup_steps, save and eval steps; Lightning    1 / r
+                            max_steps and step-interval schedulers; DeepSpeed and torchtitan steps
+epochs or ratios            max_epochs, warmup_epochs, warmup_ratio, fractions of the length        1
+learning rates              the peak rate, absolute floors and peaks (min_lr, eta_min, max_lr)      r, sqrt(r) or 1
+relative learning rates     lr_mult, start_factor, warmup_ratio, lrf                                1
+logging                     log intervals                                                           1
+==========================  ======================================================================  =================
+
+Where G is held by accumulation, r = 1 and q = A_new / A_old: rates and optimizer steps stay, passes follow A.
+
+Sources: linear rule: Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.1, which warns beyond a batch of 8k
+and relies on warm-up; square-root rule for adaptive optimizers: Malladi et al. 2022, "On the SDEs and Scaling Rules
+for Adaptive Gradient Algorithms", and timm's own default for Adam and LAMB; what each framework counts in: their
+runners (mmcv ``IterBasedRunner``, transformers ``Trainer``, Lightning ``Trainer``).
+
+Not scaled, only worth a thought: per-step decays (an exponential moving average's momentum d would become d ** r),
+batch-norm momentum, the growth interval of a loss scaler.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from memplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from memplan.recipe import Recipe
+
+TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
+_SIGNIFICANT_DIGITS = 12
+_ADAPTIVE = ("adam", "lamb", "adagrad", "adadelta", "rmsprop", "adafactor", "lion", "shampoo", "sophia", "adan")
+
+
+class LearningRateRule(StrEnum):
+    """How the learning rate follows the global batch."""
+
+    LINEAR = "linear"
+    SQRT = "sqrt"
+    NONE = "none"
+
+
+def scale_learning_rate(
+    learning_rate: float, *, ratio: float | Fraction, rule: LearningRateRule = LearningRateRule.LINEAR
+) -> float:
+    """Return the learning rate that goes with a global batch ``ratio`` times as large, without float noise.
+
+    Raises:
+        UsageError: the ratio is not above 0.
+    """
+    if not ratio > 0:
+        raise UsageError(f"batch ratio {ratio} must be above 0")
+    factors = {
+        LearningRateRule.LINEAR: float(ratio),
+        LearningRateRule.SQRT: math.sqrt(ratio),
+        LearningRateRule.NONE: 1.0,
+    }
+    return float(f"{learning_rate * factors[rule]:.{_SIGNIFICANT_DIGITS}g}")
+
+
+def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Fraction) -> str:
+    """Say which rule fits the optimizer, and warn where the batch changes by more than any rule can be trusted with."""
+    is_adaptive = any(each in optimizer_name.lower() for each in _ADAPTIVE)
+    fitting = LearningRateRule.SQRT if is_adaptive else LearningRateRule.LINEAR
+    if rule is LearningRateRule.NONE:
+        said = f"the learning rate is kept; the {fitting} rule is the usual one for {optimizer_name}"
+    elif rule is fitting:
+        said = f"the {rule} rule fits {optimizer_name}"
+    elif is_adaptive:
+        said = f"the linear rule is common practice, but for {optimizer_name} --lr-rule sqrt is better founded"
+    else:
+        said = f"the sqrt rule is meant for adaptive optimizers; for {optimizer_name} --lr-rule linear is the usual one"
+    if Fraction(1, TRUSTED_RATIO) <= ratio <= TRUSTED_RATIO:
+        return said
+    return f"{said}; the batch changes by a factor of {float(ratio):.3g}, outside 1/8 to 8: check the rate by hand"
+
+
+def iteration_factor(current: Recipe, new: Recipe) -> Fraction:
+    """Return q, the factor for everything counted in forward/backward passes."""
+    return Fraction(current.micro_batch_size * current.world_size, new.micro_batch_size * new.world_size)
+
+
+def optimizer_step_factor(current: Recipe, new: Recipe) -> Fraction:
+    """Return 1 / r, the factor for everything counted in optimizer steps."""
+    return Fraction(current.global_batch_size, new.global_batch_size)
+
+
+def split_global_batch(
+    global_batch_size: int, world_size: int, micro_batch_sizes: Iterable[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the (micro-batch, accumulation) pairs that hold a global batch exactly, in the order given.
+
+    Raises:
+        UsageError: the global batch is not a multiple of the number of replicas.
+    """
+    per_replica, rest = divmod(global_batch_size, world_size)
+    if rest or per_replica < 1:
+        raise UsageError(f"global batch {global_batch_size} cannot be shared evenly by {world_size} replicas")
+    return tuple((size, per_replica // size) for size in micro_batch_sizes if size > 0 and per_replica % size == 0)
