@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memplan.estimators.hidden_temporaries import hidden_bytes
+from memplan.estimators.library_workspaces import CUBLAS_OPERATORS, cublas_workspace_bytes
 from memplan.estimators.step_trace import Category
+from memplan.results import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.estimators.module_paths import ModulePaths
+    from memplan.estimators.recording import Recording
     from memplan.estimators.storages import StorageLedger
+
+_DEVICE_QUERY = torch.ops.prim.device.default
+_SUM = torch.ops.aten.add.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PendingSum:
+    """A sum made in backward, and the block of its first summand."""
+
+    total: torch.Tensor
+    donor: int
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Records the storages that each operator returns; what a kernel takes and gives back inside is not seen."""
+    """Records the storages that each operator returns, and around them what a CUDA kernel takes that is not returned.
 
-    def __init__(self, ledger: StorageLedger, paths: ModulePaths) -> None:
+    Args:
+        recording: where events go.
+        ledger: knows the storages.
+        paths: knows the running module.
+        capability: compute capability of the card; None where the step runs on the CPU.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        ledger: StorageLedger,
+        paths: ModulePaths,
+        *,
+        capability: tuple[int, int] | None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+        self._recording = recording
         self._ledger = ledger
         self._paths = paths
+        self._capability = capability
         self._muted = False
+        self._pending: _PendingSum | None = None
+        self._threads_with_cublas: set[bool] = set()
 
     @contextmanager
     def muted(self) -> Iterator[None]:
@@ -36,14 +71,62 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         finally:
             self._muted = False
 
+    def settle(self) -> None:
+        """Let a sum of gradients take over the block of its first summand if that has just been freed.
+
+        Where gradients meet at a branch, autograd adds into the first of them when it owns it alone. Under a dispatch
+        mode it adds out of place (``torch/csrc/autograd/input_buffer.cpp``).
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None and not self._ledger.is_live(pending.donor):
+            self._ledger.inherit(pending.total, pending.donor)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator and record the new storages among its results."""
+        if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if self._pending is not None:
+            self.settle()
+        donor = self._donor(func, args)
         result = func(*args, **(kwargs or {}))
         if self._muted:
             return result
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor):
                 self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=str(func))
+        if donor is not None:
+            self._pending = _PendingSum(total=result, donor=donor)
+        if self._capability is not None:
+            self._record_unseen(str(func.overloadpacket), args, result, self._capability)
         return result
+
+    def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        if func is not _SUM or self._recording.phase is not Phase.BACKWARD or self._paths.current:
+            return None
+        first, second = args[:2]
+        if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
+            return None
+        return self._ledger.block_of(first) if _is_dense(first) else None
+
+    def _record_unseen(self, operator: str, args: tuple[Any, ...], result: Any, capability: tuple[int, int]) -> None:
+        module = self._paths.current
+        in_backward = self._recording.phase is Phase.BACKWARD  # which runs on a thread, and so a handle, of its own
+        if operator in CUBLAS_OPERATORS and in_backward not in self._threads_with_cublas:
+            self._threads_with_cublas.add(in_backward)
+            size = cublas_workspace_bytes(capability)
+            self._recording.allocate(size, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+        size = hidden_bytes(operator, args, result)
+        if size:
+            block = self._recording.allocate(size, Category.TEMPORARIES, module=module, operator=operator)
+            self._recording.free(block)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

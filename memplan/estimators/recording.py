@@ -52,6 +52,16 @@ class Recording:
         """Record that a block is given back."""
         self._event(block, allocates=False)
 
+    def replace_block(self, block: int, donor: int) -> None:
+        """Forget the newest block and the free of ``donor`` after it: the donor lives on in its place."""
+        for event in range(len(self.event_blocks) - 1, -1, -1):
+            number, allocates = self.event_blocks[event], self.event_allocates[event]
+            if (number == donor and not allocates) or number == block:
+                del self.event_blocks[event], self.event_allocates[event], self.event_phases[event]
+            if number == block and allocates:
+                break
+        del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]
+
     def _event(self, block: int, *, allocates: bool) -> None:
         self.event_blocks.append(block)
         self.event_allocates.append(allocates)

@@ -25,7 +25,8 @@ class StorageLedger:
         self._recording = recording
         self._blocks: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._frozen = False
+        self._live: set[int] = set()
+        self._closed = False
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
         """Return the block that holds the tensor; None where it is unknown or empty."""
@@ -43,19 +44,37 @@ class StorageLedger:
             return None
         block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
         self._blocks[identity] = block
+        self._live.add(block)
         self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
         return block
 
+    def inherit(self, heir: torch.Tensor, donor: int) -> None:
+        """Let the tensor made last live on in a block that was freed right after it was made.
+
+        That is what an in-place operator does where tracing ran the out-of-place one.
+        """
+        identity = id(heir.untyped_storage())
+        block = self._blocks[identity]
+        self._recording.replace_block(block, donor)
+        self._live.discard(block)
+        self._live.add(donor)
+        self._blocks[identity] = donor
+
+    def is_live(self, block: int) -> bool:
+        """Whether the block has not been given back."""
+        return block in self._live
+
     def live_blocks(self) -> set[int]:
         """Return the blocks that are alive now."""
-        return set(self._blocks.values())
+        return set(self._live)
 
     def close(self) -> None:
         """Stop recording: what is freed from now on belongs to the end of the process, not to a step."""
-        self._frozen = True
+        self._closed = True
 
     def _gone(self, identity: int) -> None:
         block = self._blocks.pop(identity)
         del self._references[identity]
-        if not self._frozen:
+        self._live.discard(block)
+        if not self._closed:
             self._recording.free(block)

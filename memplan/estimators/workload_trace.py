@@ -16,6 +16,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.fake_model import fake_batch, fake_copy
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.lowering import lower_to, lowered_capability, lowering_notes
 from memplan.estimators.module_paths import ModulePaths
 from memplan.estimators.operator_recorder import OperatorRecorder
 from memplan.estimators.recording import Recording
@@ -45,6 +46,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
         WorkloadError: the workload cannot be loaded, raises or breaks its contract.
         TraceError: the model cannot be traced.
     """
+    lower_to(request.device)
     workload = load_workload(request.source)
     batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
     _check_batches(workload, batches)
@@ -72,6 +74,7 @@ def _as_trace(workload: Workload, request: TraceRequest, model: nn.Module, runs:
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
         method="fake-tensor trace",
+        notes=lowering_notes(request.device),
     )
 
 
@@ -107,7 +110,7 @@ def _record(workload: Workload, request: TraceRequest, model: nn.Module, size: i
     copied = fake_copy(model, fakes, precision=recipe.precision, channels_last=workload.channels_last)
     copied.train(model.training)
     paths = ModulePaths(copied)
-    recorder = OperatorRecorder(ledger, paths)
+    recorder = OperatorRecorder(recording, ledger, paths, capability=lowered_capability(request.device))
 
     def next_batch() -> Any:
         with recorder.muted():
@@ -130,5 +133,6 @@ def _record(workload: Workload, request: TraceRequest, model: nn.Module, size: i
         optimizer = step.make_optimizer()
         for _ in range(STEPS):
             step.run(optimizer)
+        recorder.settle()
     ledger.close()
     return _Run(recording=recording, optimizer_name=type(optimizer).__name__)

@@ -1,0 +1,218 @@
+# ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
+"""Which attention kernel a card runs: the selection of ``sdp_utils.cpp`` as a table of checks, and the call itself.
+
+Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_HALF = (torch.float16, torch.bfloat16)
+_FLASH_HEAD_MULTIPLE = 8
+_EFFICIENT_MASK_MULTIPLE = 8
+_CUDNN_DROPOUT_STEP = 16
+
+
+class Backend(StrEnum):
+    """Attention kernels of ``scaled_dot_product_attention``."""
+
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    CUDNN = "cudnn"
+    MATH = "math"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCall:
+    """What the selection looks at.
+
+    Args:
+        dtype: type of query, key and value.
+        query_heads: heads of the query.
+        key_heads: heads of key and value.
+        query_length: positions of the query.
+        key_length: positions of key and value.
+        head_dim: elements of a head of query and key.
+        value_dim: elements of a head of the value.
+        has_mask: whether a mask tensor is given.
+        dropout: probability.
+        causal: whether the causal mask is asked for by flag.
+        trains: whether a gradient is needed.
+        grouped: whether key and value heads may be shared by several query heads.
+    """
+
+    dtype: torch.dtype
+    query_heads: int
+    key_heads: int
+    query_length: int
+    key_length: int
+    head_dim: int
+    value_dim: int
+    has_mask: bool
+    dropout: float
+    causal: bool
+    trains: bool
+    grouped: bool
+
+
+def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
+    """Return the first kernel in the card's order of preference whose checks pass; the math path always does."""
+    prefers_cudnn = capability[0] in (9, 10)  # torch 2.13 with the cuDNN of its own wheels, above 9.15
+    order = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT) if prefers_cudnn else (Backend.FLASH, Backend.EFFICIENT)
+    for backend in order:
+        enabled, suits = _CHECKS[backend]
+        if enabled() and suits(call, capability):
+            return backend
+    return Backend.MATH
+
+
+def _suits_flash(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    crowded = call.head_dim > 192 and (call.head_dim <= 224 or call.dropout > 0)
+    small_card = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    return (
+        capability >= (8, 0)
+        and call.dtype in _HALF
+        and not call.has_mask
+        and call.head_dim == call.value_dim <= 256
+        and not (call.causal and call.query_length != call.key_length)
+        and not (call.trains and crowded and small_card)
+        and _heads_match(call)
+    )
+
+
+def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    multiple = 8 if call.dtype in _HALF else (4 if capability >= (8, 0) else 1)
+    known = call.dtype in (torch.float16, torch.float32) or (call.dtype is torch.bfloat16 and capability >= (8, 0))
+    return (
+        capability >= (5, 0)
+        and known
+        and call.head_dim % multiple == 0
+        and call.value_dim % multiple == 0
+        and _heads_match(call)
+    )
+
+
+def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    return (
+        capability >= (8, 0)
+        and call.dtype in _HALF
+        and call.head_dim % 8 == 0
+        and call.value_dim % 8 == 0
+        and max(call.head_dim, call.value_dim) <= 128
+        and call.key_length != 1
+        and (call.dropout * _CUDNN_DROPOUT_STEP).is_integer()
+        and not torch.are_deterministic_algorithms_enabled()
+        and _heads_match(call)
+    )
+
+
+def _heads_match(call: AttentionCall) -> bool:
+    return call.query_heads == call.key_heads or (call.grouped and call.query_heads % call.key_heads == 0)
+
+
+_CHECKS: dict[Backend, tuple[Callable[[], bool], Callable[[AttentionCall, tuple[int, int]], bool]]] = {
+    Backend.FLASH: (torch.backends.cuda.flash_sdp_enabled, _suits_flash),
+    Backend.EFFICIENT: (torch.backends.cuda.mem_efficient_sdp_enabled, _suits_efficient),
+    Backend.CUDNN: (torch.backends.cuda.cudnn_sdp_enabled, _suits_cudnn),
+}
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
+    capability: tuple[int, int],
+) -> torch.Tensor:
+    """Run the operator that the card would choose, with what the dispatcher does around it."""
+    trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    mask = _as_float_mask(mask, query.dtype)
+    backend = Backend.MATH
+    if query.dim() == key.dim() == value.dim() == 4:
+        backend = choose_backend(
+            AttentionCall(
+                dtype=query.dtype,
+                query_heads=query.shape[1],
+                key_heads=key.shape[1],
+                query_length=query.shape[2],
+                key_length=key.shape[2],
+                head_dim=query.shape[3],
+                value_dim=value.shape[3],
+                has_mask=mask is not None,
+                dropout=dropout,
+                causal=causal,
+                trains=trains,
+                grouped=grouped,
+            ),
+            capability,
+        )
+    aten = torch.ops.aten
+    if backend is Backend.MATH:
+        results = aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=grouped
+        )
+        return _first(results)
+    if backend is Backend.FLASH:
+        return _flash(query, key, value, dropout=dropout, causal=causal, scale=scale)
+    if mask is not None:
+        mask = _expanded_mask(mask, query, key)
+    if backend is Backend.EFFICIENT:
+        key, value = _repeated_heads(query, key, value)
+        results = aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, trains, dropout, causal, scale=scale
+        )
+        return _first(results)
+    results = aten._scaled_dot_product_cudnn_attention(
+        query, key, value, mask, trains, dropout, causal, False, scale=scale
+    )
+    return _first(results)
+
+
+def _first(results: Sequence[torch.Tensor]) -> torch.Tensor:
+    return results[0]
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, dropout: float, causal: bool, scale: float | None
+) -> torch.Tensor:
+    head_dim = query.shape[-1]
+    scale = head_dim**-0.5 if scale is None else scale  # of the unpadded head
+    missing = -head_dim % _FLASH_HEAD_MULTIPLE
+    if missing:
+        query, key, value = (functional.pad(each, (0, missing)) for each in (query, key, value))
+    results = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)
+    return _first(results)[..., :head_dim]
+
+
+def _as_float_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _expanded_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    missing = -mask.shape[-1] % _EFFICIENT_MASK_MULTIPLE
+    if missing:
+        mask = functional.pad(mask, (0, missing))[..., : mask.shape[-1]]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _repeated_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    share = query.shape[1] // key.shape[1]
+    if share == 1:
+        return key, value
+    return key.repeat_interleave(share, dim=1), value.repeat_interleave(share, dim=1)

@@ -1,0 +1,61 @@
+# ruff: noqa: SLF001 - torch keeps the Python side of its dispatcher private
+"""Python kernels in torch's dispatcher: the one place that touches it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from torch._ops import OpOverload
+
+
+class Kernels:
+    """Replaces kernels of ``aten`` operators for one dispatch key until the process ends.
+
+    Args:
+        key: dispatch key, e.g. ``AutocastCPU``.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def replace(self, operator: str, function: Callable[..., Any]) -> None:
+        """Let ``function`` answer for the operator under this key."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that another kernel is overridden is the purpose
+            self._library.impl(operator, function, self._key, allow_override=True)  # type: ignore[no-untyped-call]
+
+    def skip(self, operator: str) -> None:
+        """Let the operator pass this key unchanged."""
+        self.replace(operator, torch.library.fallthrough_kernel)
+
+    def registered(self) -> set[str]:
+        """Return the ``aten`` operators that have a kernel of their own under this key, without namespace."""
+        names = torch._C._dispatch_get_registrations_for_dispatch_key(self._key)
+        return {name.removeprefix("aten::") for name in names if name.startswith("aten::")}
+
+
+def excluded(key: str) -> AbstractContextManager[None]:
+    """Keep operators from this dispatch key while the context is open."""
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(keys)
+    return guard
+
+
+def overload(name: str) -> OpOverload | None:
+    """Return an ``aten`` operator by ``name`` or ``name.overload``; None where this torch has none."""
+    packet, _, variant = name.partition(".")
+    found: OpOverload | None = getattr(getattr(torch.ops.aten, packet, None), variant or "default", None)
+    return found
+
+
+def argument_names(operator: OpOverload) -> list[str]:
+    """Return the operator's argument names in order."""
+    return [argument.name for argument in operator._schema.arguments]

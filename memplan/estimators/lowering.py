@@ -1,0 +1,37 @@
+"""Lowering this process to the target device: what is traced afterwards takes the paths the card would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.estimators.cuda_autocast import CudaAutocast
+from memplan.estimators.cuda_operators import CudaOperators
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+
+ASSUMED_CAPABILITY = (8, 0)
+
+
+def lower_to(device: DeviceSpec) -> None:
+    """Make this process trace what the device would run; nothing changes for the CPU."""
+    capability = lowered_capability(device)
+    if capability is not None:
+        CudaOperators(capability).install()
+        CudaAutocast().install()
+
+
+def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
+    """Return the compute capability to lower to; None for the CPU."""
+    if device.kind is DeviceKind.CPU:
+        return None
+    return device.compute_capability or ASSUMED_CAPABILITY
+
+
+def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
+    """Say what had to be assumed about the device."""
+    if device.kind is DeviceKind.CPU or device.compute_capability is not None:
+        return ()
+    major, minor = ASSUMED_CAPABILITY
+    return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
