@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+from memplan.card_catalogue import CARD_ROWS, CardRow
+from memplan.errors import DeviceError
+from memplan.units import GIB, MIB, format_bytes, parse_bytes
 
 
 class DeviceKind(StrEnum):
@@ -35,3 +42,80 @@ class DeviceSpec:
     sm_count: int | None = None
     context_bytes: int | None = None
     live_index: int | None = None
+
+
+# CUDA context and the libraries of a training step, outside the caching allocator, with lazy module loading (the
+# default from CUDA 12.2). Published: 117 to 139 MiB on RTX 3060 and 4060 (framework memory of the xMem study, CUDA 12),
+# 274 MiB (pytorch/pytorch pull request 86509), about 300 and 400 MB (pytorch/pytorch issues 107667 and 109888),
+# 354 MiB on A100 (the xMem study). It grows with the card, the driver and the libraries used; no trustworthy table by
+# card exists, so this one figure stands for all until a live probe has measured this machine's.
+CONTEXT_BYTES = 300 * MIB
+CONTEXT_RANGE_BYTES = (115 * MIB, 500 * MIB)
+
+_SMALLEST_CARD_BYTES = GIB
+_MOST_VERSIONS = 4  # more are no versions of one card but a whole series
+_BRANDS = re.compile(r"nvidia|geforce|tesla|generation|[^a-z0-9]")
+
+
+def catalogue() -> tuple[DeviceSpec, ...]:
+    """Return every card that can be planned for, by generation; memory figures are explained in ``card_catalogue``."""
+    return tuple(_spec(row) for row in CARD_ROWS)
+
+
+def find_card(name: str) -> DeviceSpec:
+    """Return a card of the catalogue by its name here or the driver's.
+
+    Case, spaces, hyphens and NVIDIA's brand words do not matter: ``RTX 3090`` and ``NVIDIA A100-SXM4-40GB`` are found.
+
+    Raises:
+        DeviceError: there is no such card, or there are several.
+    """
+    key = _key(name)
+    rows = _rows_by_key()
+    row = rows.get(key) or rows.get(f"rtx{key}")
+    if row is not None:
+        return _spec(row)
+    versions = [each.slug for each in CARD_ROWS if key and _key(each.slug).startswith(key)]
+    if 1 < len(versions) <= _MOST_VERSIONS:
+        raise DeviceError(f"there are several cards {name!r}", hint=f"name one of {', '.join(versions)}")
+    raise DeviceError(f"card {name!r} is not known", hint=_nearest(key))
+
+
+def card_of_size(text: str) -> DeviceSpec:
+    """Return a card of which only the memory is known, from a size such as ``24GiB``.
+
+    Raises:
+        UnitError: the text is not a size.
+        DeviceError: the size is below 1 GiB.
+    """
+    total_bytes = parse_bytes(text)
+    if total_bytes < _SMALLEST_CARD_BYTES:
+        raise DeviceError(f"a card of {format_bytes(total_bytes)} is too small", hint="write its memory like 24GiB")
+    return DeviceSpec(name=text.strip(), kind=DeviceKind.CUDA, total_bytes=total_bytes, context_bytes=CONTEXT_BYTES)
+
+
+def _spec(row: CardRow) -> DeviceSpec:
+    return DeviceSpec(
+        name=row.slug,
+        kind=DeviceKind.CUDA,
+        total_bytes=row.total_mib * MIB,
+        compute_capability=row.compute_capability,
+        sm_count=row.sm_count,
+        context_bytes=CONTEXT_BYTES,
+    )
+
+
+@functools.cache
+def _rows_by_key() -> dict[str, CardRow]:
+    return {_key(name): row for row in CARD_ROWS for name in (row.slug, *row.names)}
+
+
+def _key(name: str) -> str:
+    return _BRANDS.sub("", name.lower())
+
+
+def _nearest(key: str) -> str:
+    slugs = {_key(row.slug): row.slug for row in CARD_ROWS}
+    near = [slugs[each] for each in difflib.get_close_matches(key, slugs, n=3, cutoff=0.5)]
+    suggestion = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{suggestion}A size such as 24GiB works too"

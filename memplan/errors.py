@@ -9,9 +9,11 @@
     │   └── PatchError           a change cannot be written into, or no longer fits, the user's file
     ├── WorkloadError            the user's workload cannot be found, raises, or breaks its contract
     ├── DeviceError              a card is unknown, or a live device cannot be reached
+    │   └── NoDriverError        this machine has no NVIDIA driver
     ├── TraceError               the model cannot be traced on fake tensors
     ├── NothingFitsError         no recipe fits the budget
     ├── StoreError               the journal cannot be read or written
+    ├── OutputError              a file cannot be written
     ├── ChildError               a helper process ended without an answer
     └── MissingExtraError        an optional dependency is not installed
 
@@ -77,6 +79,10 @@ class DeviceError(MemplanError):
     """A card is unknown, or a live device cannot be reached."""
 
 
+class NoDriverError(DeviceError):
+    """This machine has no NVIDIA driver."""
+
+
 class TraceError(MemplanError):
     """The model cannot be traced on fake tensors."""
 
@@ -87,6 +93,10 @@ class NothingFitsError(MemplanError):
 
 class StoreError(MemplanError):
     """The journal cannot be read or written."""
+
+
+class OutputError(MemplanError):
+    """A file cannot be written."""
 
 
 class ChildError(MemplanError):

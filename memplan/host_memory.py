@@ -1,0 +1,103 @@
+"""Main memory as this process may use it: the machine's, and what its control group leaves of it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NO_LIMIT_BYTES = 1 << 60  # a v1 group without a limit says 2**63 less one page
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Main memory now.
+
+    Args:
+        total_bytes: of the machine.
+        available_bytes: what the machine can give without swapping.
+        group_limit_bytes: limit of the control group with the least room; None where no group has one.
+        group_used_bytes: what that group holds, without file pages that can be dropped; None where no group has a
+            limit.
+    """
+
+    total_bytes: int
+    available_bytes: int
+    group_limit_bytes: int | None
+    group_used_bytes: int | None
+
+    @property
+    def free_bytes(self) -> int:
+        """What this process can still take: the smaller of what the machine and its control group leave."""
+        if self.group_limit_bytes is None or self.group_used_bytes is None:
+            return self.available_bytes
+        return max(min(self.available_bytes, self.group_limit_bytes - self.group_used_bytes), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupFiles:
+    """Where one version of control groups keeps its figures."""
+
+    limit: str
+    usage: str
+    droppable: str
+
+
+_V1 = _GroupFiles(limit="memory.limit_in_bytes", usage="memory.usage_in_bytes", droppable="total_inactive_file")
+_V2 = _GroupFiles(limit="memory.max", usage="memory.current", droppable="inactive_file")
+
+
+def host_memory(*, root: Path = _ROOT) -> HostMemory:
+    """Read main memory; control groups of either version are found below ``root``."""
+    machine = psutil.virtual_memory()
+    tightest = min(_limited_groups(root), key=lambda group: group[0] - group[1], default=(None, None))
+    return HostMemory(
+        total_bytes=machine.total,
+        available_bytes=machine.available,
+        group_limit_bytes=tightest[0],
+        group_used_bytes=tightest[1],
+    )
+
+
+def _limited_groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of every group this process is in that has a limit, from the innermost outwards."""
+    for files, mount, path in _memberships(root):
+        inner = mount / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            figures = _figures(folder, files)
+            if figures is not None:
+                yield figures
+            if folder == mount:
+                break
+
+
+def _memberships(root: Path) -> Iterator[tuple[_GroupFiles, Path, str]]:
+    mounts = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield _V2, mounts, path
+            elif "memory" in controllers.split(","):
+                yield _V1, mounts / "memory", path
+
+
+def _figures(folder: Path, files: _GroupFiles) -> tuple[int, int] | None:
+    """Limit and use of one group; None where it has no limit, or is not visible from inside a container."""
+    try:
+        limit = (folder / files.limit).read_text().strip()
+        usage_bytes = int((folder / files.usage).read_text())
+        statistics = (folder / "memory.stat").read_text()
+    except OSError:
+        return None
+    if limit == "max" or int(limit) >= _NO_LIMIT_BYTES:
+        return None
+    named = dict(line.split() for line in statistics.splitlines())
+    return int(limit), usage_bytes - int(named.get(files.droppable, 0))

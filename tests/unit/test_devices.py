@@ -1,0 +1,377 @@
+"""Live devices: without a driver for real; with one through a stand-in for the driver's library below pynvml.
+
+``pynvml`` itself is the installed one, so that its constants, structures, error classes and its handling of missing
+values are real. Only what ``libnvidia-ml.so.1`` would answer is made up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from memplan import devices
+from memplan.cards import DeviceKind
+from memplan.devices import BytesReading, device_used_bytes, process_used_bytes, read_cards, resolve_device
+from memplan.errors import DeviceError, NoDriverError
+from memplan.units import GIB, MIB
+
+UNAVAILABLE = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+HANDLE_STEP = 0x1000
+
+
+@dataclass
+class FakeCard:
+    name: str = "NVIDIA GeForce RTX 3090"
+    uuid: str = "GPU-11111111-aaaa-bbbb-cccc-000000000000"
+    total: int = 24 * GIB
+    reserved: int = 312 * MIB
+    free: int = 20 * GIB
+    capability: tuple[int, int] = (8, 6)
+    utilisation: int = 37
+    temperature: int = 61
+    computing: dict[int, int] = field(default_factory=dict)
+    drawing: dict[int, int] = field(default_factory=dict)
+    fails: dict[str, int] = field(default_factory=dict)  # function -> NVML_ERROR_...
+
+
+@dataclass
+class FakeDriver:
+    """Every attribute pynvml looks up is a function of the library; a missing one means an old driver."""
+
+    cards: list[FakeCard]
+    process_names: dict[int, str] = field(default_factory=dict)
+    init_error: int = pynvml.NVML_SUCCESS
+    lacks: tuple[str, ...] = ()
+
+    def __getattr__(self, function: str) -> Any:
+        answer = _ANSWERS.get(function)
+        if answer is None or function in self.lacks:
+            raise AttributeError(function)  # as ctypes does for a symbol the library lacks
+        return lambda *arguments: answer(self, function, *arguments)
+
+
+def _init(driver: FakeDriver, _function: str, _flags: Any) -> int:
+    return driver.init_error
+
+
+def _text(value: str, buffer: Any) -> int:
+    buffer.value = value.encode()
+    return pynvml.NVML_SUCCESS
+
+
+def _of_card(answer: Any) -> Any:
+    def call(driver: FakeDriver, function: str, handle: Any, *arguments: Any) -> int:
+        card = driver.cards[ctypes.cast(handle, ctypes.c_void_p).value // HANDLE_STEP - 1]
+        return card.fails.get(function) or answer(card, *arguments)
+
+    return call
+
+
+def _open(driver: FakeDriver, position: int, slot: Any) -> int:
+    if position >= len(driver.cards):
+        return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    ctypes.cast(slot, ctypes.POINTER(ctypes.c_void_p))[0] = HANDLE_STEP * (position + 1)
+    return pynvml.NVML_SUCCESS
+
+
+def _by_index(driver: FakeDriver, _function: str, index: Any, slot: Any) -> int:
+    return _open(driver, index.value, slot)
+
+
+def _by_uuid(driver: FakeDriver, _function: str, uuid: Any, slot: Any) -> int:
+    uuids = [card.uuid.encode() for card in driver.cards]
+    return _open(driver, uuids.index(uuid.value), slot) if uuid.value in uuids else pynvml.NVML_ERROR_NOT_FOUND
+
+
+def _count(driver: FakeDriver, _function: str, slot: Any) -> int:
+    slot._obj.value = len(driver.cards)
+    return pynvml.NVML_SUCCESS
+
+
+def _version(_driver: FakeDriver, _function: str, buffer: Any, _length: Any) -> int:
+    return _text("580.65.06", buffer)
+
+
+def _process_name(driver: FakeDriver, _function: str, pid: Any, buffer: Any, _length: Any) -> int:
+    if pid.value not in driver.process_names:
+        return int(pynvml.NVML_ERROR_NOT_FOUND)
+    return _text(driver.process_names[pid.value], buffer)
+
+
+def _memory(card: FakeCard, slot: Any) -> int:
+    memory = slot._obj
+    memory.total, memory.free, memory.used = card.total, card.free, card.total - card.free
+    return pynvml.NVML_SUCCESS
+
+
+def _memory_v2(card: FakeCard, slot: Any) -> int:
+    memory = slot._obj
+    memory.total, memory.reserved, memory.free = card.total, card.reserved, card.free
+    memory.used = card.total - card.free - card.reserved
+    return pynvml.NVML_SUCCESS
+
+
+def _utilisation(card: FakeCard, slot: Any) -> int:
+    slot._obj.gpu = card.utilisation
+    return pynvml.NVML_SUCCESS
+
+
+def _temperature(card: FakeCard, _sensor: Any, slot: Any) -> int:
+    slot._obj.value = card.temperature
+    return pynvml.NVML_SUCCESS
+
+
+def _capability(card: FakeCard, major: Any, minor: Any) -> int:
+    major._obj.value, minor._obj.value = card.capability
+    return pynvml.NVML_SUCCESS
+
+
+def _listed(processes: dict[int, int], count: Any, array: Any) -> int:
+    if array is None:
+        count._obj.value = len(processes)
+        return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE if processes else pynvml.NVML_SUCCESS)
+    for slot, (pid, used) in zip(array, processes.items(), strict=False):
+        slot.pid, slot.usedGpuMemory = pid, used
+    count._obj.value = len(processes)
+    return pynvml.NVML_SUCCESS
+
+
+_ANSWERS: dict[str, Any] = {
+    "nvmlInitWithFlags": _init,
+    "nvmlDeviceGetCount_v2": _count,
+    "nvmlDeviceGetHandleByIndex_v2": _by_index,
+    "nvmlDeviceGetHandleByUUID": _by_uuid,
+    "nvmlSystemGetDriverVersion": _version,
+    "nvmlSystemGetProcessName": _process_name,
+    "nvmlDeviceGetName": _of_card(lambda card, buffer, _length: _text(card.name, buffer)),
+    "nvmlDeviceGetUUID": _of_card(lambda card, buffer, _length: _text(card.uuid, buffer)),
+    "nvmlDeviceGetMemoryInfo": _of_card(_memory),
+    "nvmlDeviceGetMemoryInfo_v2": _of_card(_memory_v2),
+    "nvmlDeviceGetUtilizationRates": _of_card(_utilisation),
+    "nvmlDeviceGetTemperature": _of_card(_temperature),
+    "nvmlDeviceGetCudaComputeCapability": _of_card(_capability),
+    "nvmlDeviceGetComputeRunningProcesses_v3": _of_card(lambda card, *slots: _listed(card.computing, *slots)),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": _of_card(lambda card, *slots: _listed(card.drawing, *slots)),
+}
+
+
+@pytest.fixture(autouse=True)
+def closed_library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Every test opens the library anew, and none leaves it open."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    devices._library.cache_clear()
+    yield
+    devices._library.cache_clear()
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put_in_place(*cards: FakeCard, **answers: Any) -> FakeDriver:
+        driver = FakeDriver(cards=list(cards), **answers)
+        monkeypatch.setattr(pynvml, "nvmlLib", driver)
+        return driver
+
+    return put_in_place
+
+
+@pytest.fixture
+def in_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_sees_host_pids", lambda: False)
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_sees_host_pids", lambda: True)
+
+
+def two_cards() -> tuple[FakeCard, FakeCard]:
+    return FakeCard(uuid="GPU-1111-a"), FakeCard(uuid="GPU-2222-b", name="Tesla T4", capability=(7, 5))
+
+
+has_driver = any(Path(folder, "libnvidia-ml.so.1").exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"))
+
+
+@pytest.mark.skipif(has_driver, reason="this machine has an NVIDIA driver")
+def test_without_a_driver_the_answer_is_plain() -> None:
+    with pytest.raises(NoDriverError, match="this machine has no NVIDIA driver; plan for a card by name"):
+        read_cards()
+
+
+@pytest.mark.skipif(has_driver, reason="this machine has an NVIDIA driver")
+def test_without_a_driver_auto_is_the_cpu_and_cuda_is_refused() -> None:
+    assert resolve_device("auto", budget_bytes=GIB).kind is DeviceKind.CPU
+    with pytest.raises(NoDriverError):
+        resolve_device("cuda:0")
+
+
+def test_a_library_without_a_loaded_driver_is_no_driver(install: Any) -> None:
+    install(init_error=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(NoDriverError):
+        read_cards()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "updated while it was loaded; restart"),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "an NVIDIA card does not answer: GPU is lost"),
+        (pynvml.NVML_ERROR_UNKNOWN, "the NVIDIA driver does not answer: Unknown Error"),
+    ],
+)
+def test_a_broken_driver_is_not_mistaken_for_none(install: Any, code: int, says: str) -> None:
+    install(init_error=code)
+    with pytest.raises(DeviceError, match=says) as caught:
+        resolve_device("auto")
+    assert not isinstance(caught.value, NoDriverError)
+
+
+def test_a_card_is_read_with_the_total_that_cuda_reports(install: Any) -> None:
+    install(FakeCard())
+    (card,) = read_cards()
+    assert (card.index, card.name, card.uuid) == (0, "NVIDIA GeForce RTX 3090", FakeCard().uuid)
+    assert card.total_bytes == 24 * GIB - 312 * MIB
+    assert card.free_bytes == 20 * GIB
+    assert card.used_bytes == 4 * GIB - 312 * MIB
+    assert (card.utilisation_percent, card.temperature_celsius) == (37, 61)
+    assert (card.compute_capability, card.driver_version) == ((8, 6), "580.65.06")
+    assert card.processes == ()
+
+
+def test_an_old_driver_that_does_not_tell_its_own_share_is_read_without_it(install: Any) -> None:
+    install(FakeCard(), lacks=("nvmlDeviceGetMemoryInfo_v2",))
+    (card,) = read_cards()
+    assert (card.total_bytes, card.used_bytes) == (24 * GIB, 4 * GIB)
+
+
+def test_what_a_card_does_not_tell_is_none(install: Any) -> None:
+    silent = {
+        "nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_NOT_SUPPORTED,
+        "nvmlDeviceGetTemperature": pynvml.NVML_ERROR_NOT_SUPPORTED,
+        "nvmlDeviceGetComputeRunningProcesses_v3": pynvml.NVML_ERROR_NO_PERMISSION,
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": pynvml.NVML_ERROR_NOT_SUPPORTED,
+    }
+    install(FakeCard(fails=silent))
+    (card,) = read_cards()
+    assert (card.utilisation_percent, card.temperature_celsius, card.processes) == (None, None, None)
+    assert card.processes_missing_because is not None
+    assert "does not list processes" in card.processes_missing_because
+
+
+def test_processes_are_listed_with_name_and_bytes(install: Any, on_host: None) -> None:
+    install(FakeCard(computing={41: 3 * GIB, 42: GIB}), process_names={41: "python"})
+    (card,) = read_cards()
+    assert card.processes is not None
+    assert [(each.pid, each.name, each.used_bytes) for each in card.processes] == [
+        (41, "python", 3 * GIB),
+        (42, None, GIB),
+    ]
+
+
+def test_a_process_that_computes_and_draws_is_listed_once(install: Any, on_host: None) -> None:
+    install(FakeCard(computing={41: 2 * GIB}, drawing={41: GIB, 43: MIB}))
+    (card,) = read_cards()
+    assert card.processes is not None
+    assert [(each.pid, each.used_bytes) for each in card.processes] == [(41, 2 * GIB), (43, MIB)]
+
+
+def test_memory_of_a_process_that_the_driver_keeps_to_itself_is_none_with_a_reason(install: Any, on_host: None) -> None:
+    install(FakeCard(computing={41: UNAVAILABLE}))
+    (card,) = read_cards()
+    assert card.processes is not None
+    assert card.processes[0].used_bytes is None
+    assert "does not tell the memory of single processes" in (card.processes[0].missing_because or "")
+    assert process_used_bytes(0, 41).read_bytes is None
+
+
+def test_one_process_and_the_whole_device_can_be_read(install: Any, on_host: None) -> None:
+    install(FakeCard(computing={41: 3 * GIB}))
+    assert process_used_bytes(0, 41) == BytesReading(read_bytes=3 * GIB)
+    assert process_used_bytes(0, 99).missing_because == "process 99 holds nothing on card 0"
+    assert device_used_bytes(0) == BytesReading(read_bytes=4 * GIB - 312 * MIB)
+
+
+def test_in_a_container_process_ids_are_the_hosts_and_no_bytes_are_claimed(install: Any, in_container: None) -> None:
+    install(FakeCard(computing={41: 3 * GIB}), process_names={41: "somebody else"})
+    assert process_used_bytes(0, 41).read_bytes is None
+    assert "NVML lists the host's ids" in (process_used_bytes(0, 41).missing_because or "")
+    (card,) = read_cards()
+    assert card.processes is not None
+    assert (card.processes[0].name, card.processes[0].used_bytes) == (None, 3 * GIB)
+
+
+def test_hidden_cards_are_not_read_and_the_rest_is_numbered_as_by_cuda(
+    install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(*two_cards())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [(card.index, card.name) for card in read_cards()] == [(0, "Tesla T4")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2222-b,GPU-1111")
+    assert [(card.index, card.name) for card in read_cards()] == [(0, "Tesla T4"), (1, "NVIDIA GeForce RTX 3090")]
+
+
+@pytest.mark.parametrize("setting", ["", "-1"])
+def test_all_cards_hidden_means_none_visible(install: Any, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    install(*two_cards())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert read_cards() == ()
+    assert resolve_device("auto", budget_bytes=GIB).kind is DeviceKind.CPU
+    with pytest.raises(DeviceError, match=f"cuda:0 does not exist; 0 NVIDIA cards are visible with .*={setting!r}"):
+        resolve_device("cuda:0")
+
+
+def test_a_slice_of_a_card_is_read_by_its_own_handle(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_of_card = FakeCard(uuid="MIG-3333", name="NVIDIA A100-SXM4-40GB MIG 1g.5gb", total=5 * GIB, free=4 * GIB)
+    install(FakeCard(), slice_of_card)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-3333")
+    assert [(card.index, card.name) for card in read_cards()] == [(0, slice_of_card.name)]
+
+
+def test_a_live_card_is_planned_with_what_it_offers_now(install: Any) -> None:
+    install(*two_cards())
+    device = resolve_device("cuda:1")
+    assert (device.name, device.live_index, device.compute_capability) == ("Tesla T4", 1, (7, 5))
+    assert device.total_bytes == 24 * GIB - 312 * MIB
+    assert device.sm_count == 40  # from the catalogue
+    assert resolve_device("cuda") == resolve_device("cuda:0") == resolve_device("auto")
+
+
+def test_a_card_the_catalogue_lacks_can_still_be_used(install: Any) -> None:
+    install(FakeCard(name="NVIDIA Something New"))
+    assert resolve_device("cuda:0").sm_count is None
+
+
+def test_a_card_that_does_not_exist_is_refused_with_their_number(install: Any) -> None:
+    install(*two_cards())
+    with pytest.raises(DeviceError, match="device cuda:2 does not exist; 2 NVIDIA cards are visible; see memplan gpus"):
+        resolve_device("cuda:2")
+    with pytest.raises(DeviceError, match="'cuda:first' is not understood"):
+        resolve_device("cuda:first")
+
+
+def test_the_library_is_opened_once(install: Any) -> None:
+    driver = install(FakeCard())
+    read_cards()
+    driver.init_error = pynvml.NVML_ERROR_UNKNOWN
+    assert len(read_cards()) == 1
+
+
+def test_the_cpu_offers_its_budget_or_what_is_free() -> None:
+    device = resolve_device("CPU", budget_bytes=3 * GIB)
+    assert (device.name, device.kind, device.total_bytes) == ("cpu", DeviceKind.CPU, 3 * GIB)
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < resolve_device("cpu").total_bytes <= physical
+
+
+def test_cards_that_are_not_here_are_planned_by_name_or_size() -> None:
+    assert resolve_device("NVIDIA A100-SXM4-40GB").name == "a100-40gb"
+    assert resolve_device("24GiB").total_bytes == 24 * GIB
+    assert resolve_device("3090").name == "rtx-3090"
+    with pytest.raises(DeviceError, match="card 'rtx-3900' is not known; did you mean rtx-3090"):
+        resolve_device("rtx-3900")
