@@ -14,13 +14,14 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 # A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
 LAYERS = (
     ("units", "errors"),
-    ("recipe", "workload", "results"),
-    ("children", "cards", "devices"),
+    ("recipe", "workload", "results", "progress"),
+    ("children", "textfiles", "cards", "card_catalogue", "devices", "host_memory", "visible_cards"),
     ("configs",),
     ("estimators",),
     ("probe",),
     ("recommend",),
     ("report",),
+    ("planning",),
     ("planner",),
     ("cli", "integrations"),
 )
