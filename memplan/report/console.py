@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from memplan.cards import DeviceSpec
+    from memplan.recipe import Recipe
+    from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
     from memplan.results import ConfigPatch, Estimate, Plan
 
@@ -34,9 +37,30 @@ def _table(title: str, *columns: str, caption: str | None = None) -> Table:
     return table
 
 
+def heading(config: str, format_name: str, device: DeviceSpec, band: Band, current: Recipe) -> Text:
+    """Say what is planned, for which device and into which band."""
+    edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
+    sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
+    rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
+    lines = (
+        ("config", f"{config} ({format_name})"),
+        ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
+        ("current", f"{recipe_text(current)}{rate}"),
+    )
+    text = Text()
+    for name, value in lines:
+        text.append(f"{name:<9}", style="bold").append(f"{value}\n")
+    return text
+
+
 def run_view(report: RunReport) -> RenderableType:
-    """Show a whole run: trials, precisions, accumulation, components and the recommendation."""
-    parts: list[RenderableType] = [trial_table(report)]
+    """Show a stored run: its trials, then everything that :func:`plan_view` shows."""
+    return Group(trial_table(report), plan_view(report))
+
+
+def plan_view(report: RunReport) -> RenderableType:
+    """Show what the trials came to: precisions, accumulation, components, the recommendation and the patch."""
+    parts: list[RenderableType] = []
     if report.precisions:
         parts.append(precision_table(report))
     if any(trial.recipe.accumulation_steps > 1 for trial in report.trials):

@@ -57,7 +57,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow:
-    """What one precision reached, measured or (without ``samples_per_s``) estimated; None with the reason in ``remark``."""
+    """What one precision reached, measured or, without ``samples_per_s``, estimated; ``remark`` says why or why not."""
 
     precision: Precision
     micro_batch_size: int | None

@@ -1,0 +1,129 @@
+"""A plan for a card that is not present: predicted for the card, and the prediction checked live on the CPU.
+
+The check runs a small micro-batch for real on this machine's CPU and compares its peak tensor bytes with a trace for
+the CPU. It shows that the workload trains and that its tensors are counted rightly; it does not show the card's own
+operators, its allocator or its speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.configs import expressible
+from memplan.errors import NothingFitsError
+from memplan.planning.live import precisions_of
+from memplan.recommend.scaling import split_global_batch
+from memplan.results import PrecisionVerdict
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.planning.request import PlanRequest, Subject
+    from memplan.planning.session import TrialSession
+    from memplan.planning.traces import Traces
+    from memplan.recipe import Precision, Recipe
+    from memplan.recommend.band import Band
+    from memplan.results import Estimate, Trial
+
+CHECK_MICRO_BATCH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedFindings:
+    """What the traces came to.
+
+    Args:
+        estimate: prediction of the recommended recipe on the card, its learning rate not scaled yet.
+        verdicts: one for each precision, by estimate alone.
+        reasons: why this recipe, one sentence each.
+        notes: what was checked, and what was not.
+    """
+
+    estimate: Estimate
+    verdicts: tuple[PrecisionVerdict, ...]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def predict(
+    subject: Subject, request: PlanRequest, device: DeviceSpec, band: Band, traces: Traces
+) -> PredictedFindings:
+    """Find the largest micro-batch of each precision whose predicted process peak is below the band's upper edge.
+
+    Without a measured speed the user's own precision is kept where it fits; else the first that does is taken.
+
+    Raises:
+        NothingFitsError: no precision fits even at its smallest micro-batch.
+    """
+    found: dict[Precision, Estimate | None] = {}
+    verdicts = []
+    for precision in _precisions(subject, request, device):
+        recipe = replace(subject.current, precision=precision)
+        obstacle = expressible(subject.config, recipe) if subject.config else None
+        found[precision] = None if obstacle else _largest(recipe, request, band, traces)
+        remark = obstacle or ("predicted for the card, not run on it" if found[precision] else "does not fit")
+        verdicts.append(
+            PrecisionVerdict(
+                precision=precision, best=None, estimate=found[precision], loss_deviation=None, remark=remark
+            )
+        )
+    best = next((each for each in found.values() if each is not None), None)
+    if best is None:
+        needed = traces.estimate(subject.current.with_micro_batch_size(1)).peak_process_bytes
+        raise NothingFitsError(
+            f"nothing fits {format_bytes(band.total_bytes)} at max-util {band.max_utilisation:g}: "
+            f"micro-batch 1 needs about {format_bytes(needed)}",
+            hint=f"it would take a device of {format_bytes(round(needed / band.max_utilisation))}",
+        )
+    return PredictedFindings(
+        estimate=best, verdicts=tuple(verdicts), reasons=(_reason(best, band),), notes=_notes(device)
+    )
+
+
+def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
+    """Run a small micro-batch for real on the CPU, in the user's own precision."""
+    size = min(subject.current.micro_batch_size, CHECK_MICRO_BATCH)
+    return session.try_recipe(subject.current.with_micro_batch_size(size), "check on the CPU")
+
+
+def check_note(trial: Trial) -> str:
+    """Say how the check on the CPU came out."""
+    measured, predicted = trial.outcome.measurement, trial.estimate
+    if measured is None or predicted is None or not trial.fits:
+        return f"the check on the CPU did not complete: {trial.outcome.kind}: {trial.outcome.evidence}"
+    error = predicted.peak_allocated_bytes / measured.peak_allocated_bytes - 1
+    return (
+        f"checked live on the CPU at micro-batch {trial.recipe.micro_batch_size}: peak tensor bytes predicted "
+        f"{format_bytes(predicted.peak_allocated_bytes)}, measured {format_bytes(measured.peak_allocated_bytes)} "
+        f"({error:+.1%})"
+    )
+
+
+def _precisions(subject: Subject, request: PlanRequest, device: DeviceSpec) -> tuple[Precision, ...]:
+    wanted = request.precisions or (subject.current.precision, *precisions_of(device))
+    return tuple(dict.fromkeys(wanted))
+
+
+def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -> Estimate | None:
+    largest = traces.largest(recipe, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
+    if largest is None:
+        return None
+    if request.global_batch_size is None:
+        return traces.estimate(recipe.with_micro_batch_size(largest))
+    splits = split_global_batch(request.global_batch_size, recipe.world_size, range(largest, 0, -1))
+    for size, steps in splits:
+        estimate = traces.estimate(replace(recipe, micro_batch_size=size, accumulation_steps=steps))
+        if estimate.peak_process_bytes <= band.upper_bytes:
+            return estimate
+    return None
+
+
+def _reason(best: Estimate, band: Band) -> str:
+    share = best.peak_process_bytes / band.total_bytes
+    edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
+    return f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
+
+
+def _notes(device: DeviceSpec) -> tuple[str, ...]:
+    return (f"{device.name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",)

@@ -1,0 +1,255 @@
+"""The search on a device that is present: each precision at its best micro-batch, then the exact recipe.
+
+Of each precision the user's own micro-batch is run first: it shows what the precision does to the losses on the same
+data, and corrects the estimate. The micro-batch that the corrected estimate proposes is then confirmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.configs import expressible
+from memplan.errors import NothingFitsError, WorkloadError
+from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
+from memplan.progress import Notice
+from memplan.recipe import Precision
+from memplan.recommend.band import Place
+from memplan.recommend.choice import Choice, choose
+from memplan.recommend.scaling import split_global_batch
+from memplan.recommend.verdicts import judge
+from memplan.results import PrecisionVerdict, ProbeResult
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.cards import DeviceSpec
+    from memplan.planning.request import PlanRequest, Subject
+    from memplan.planning.session import TrialSession
+    from memplan.planning.traces import Traces
+    from memplan.probe import SearchResult
+    from memplan.progress import Observer
+    from memplan.recipe import Recipe
+    from memplan.recommend.band import Band
+    from memplan.results import Trial
+
+# A precision whose step takes this many times as long as the reference's is not worth waiting for.
+_HOPELESS_SLOWDOWN = 10
+_SHORTEST_STEP_LIMIT_S = 10.0
+# TF32 and bf16 matrix units came with compute capability 8.0 (CUDA C++ Programming Guide, "Compute Capabilities").
+_AMPERE = (8, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFindings:
+    """What the trials came to.
+
+    Args:
+        choice: the recommended trial, its learning rate not scaled yet.
+        verdicts: one for each precision.
+    """
+
+    choice: Choice
+    verdicts: tuple[PrecisionVerdict, ...]
+
+
+def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:
+    """Return the number formats worth comparing on a device."""
+    if device.kind is DeviceKind.CPU:
+        return (Precision.FP32, Precision.BF16, Precision.FP16)
+    if device.compute_capability is not None and device.compute_capability < _AMPERE:
+        return (Precision.FP32, Precision.FP16)
+    return (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
+
+
+def reading_of(trial: Trial) -> Reading:
+    """Turn a trial into what the search needs to know of it."""
+    measured = trial.outcome.measurement
+    peak_bytes = measured.peak_device_bytes if measured else None
+    if trial.fits:
+        return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
+    kind = ReadingKind.TOO_LARGE if trial.outcome.kind.is_too_large else ReadingKind.STOP
+    return Reading(kind=kind, peak_bytes=peak_bytes)
+
+
+class LiveSearch:
+    """The trials of one plan, in the order that teaches most."""
+
+    def __init__(
+        self,
+        *,
+        subject: Subject,
+        request: PlanRequest,
+        device: DeviceSpec,
+        band: Band,
+        session: TrialSession,
+        traces: Traces,
+        observer: Observer,
+    ) -> None:
+        self._subject = subject
+        self._request = request
+        self._device = device
+        self._band = band
+        self._session = session
+        self._traces = traces
+        self._observer = observer
+        self._searches: list[SearchResult] = []
+
+    def try_current(self) -> Trial:
+        """Run the recipe that the user has now, and learn the context from it."""
+        trial = self._session.try_recipe(self._subject.current, "current recipe")
+        if measured := trial.outcome.measurement:
+            self._traces.learn(trial.recipe, measured)
+        return trial
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials so far, in order."""
+        return self._session.trials
+
+    def probe(self) -> ProbeResult:
+        """Search the subject's own precision only.
+
+        Raises:
+            NothingFitsError: no micro-batch that was tried stays below the band's upper edge.
+            WorkloadError: trials failed for another reason than memory, and none completed.
+        """
+        current = self.try_current()
+        self._search(self._subject.current.precision, current)
+        choice = choose(self._candidates(), self._band, current=self._subject.current)
+        if choice is None:
+            raise self._failure()
+        found = self._searches[-1]
+        return ProbeResult(best=choice.trial, trials=self.trials, reached_cap=found.reached_cap, remark=found.remark)
+
+    def compare(self) -> LiveFindings:
+        """Search every precision and choose.
+
+        Raises:
+            NothingFitsError: no recipe that was tried stays below the band's upper edge.
+            WorkloadError: trials failed for another reason than memory, and none completed.
+        """
+        current = self.try_current()
+        reference = current if current.recipe.precision is Precision.FP32 else None
+        verdicts: list[PrecisionVerdict] = []
+        for precision in self._precisions():
+            obstacle = self._obstacle(precision)
+            if obstacle is None:
+                first = self._search(precision, reference or current)
+                reference = first if precision is Precision.FP32 and first.fits else reference
+                verdicts.append(judge(precision, self._session.trials, reference=reference, band=self._band))
+            else:
+                verdicts.append(_unwritable(precision, obstacle))
+        choice = choose(self._candidates(), self._band, current=self._subject.current)
+        if choice is None:
+            raise self._failure()
+        self._try_accumulation(choice.trial.recipe)
+        return LiveFindings(choice=choice, verdicts=tuple(verdicts))
+
+    def _precisions(self) -> tuple[Precision, ...]:
+        current = self._subject.current.precision
+        return tuple(dict.fromkeys((current, *(self._request.precisions or precisions_of(self._device)))))
+
+    def _obstacle(self, precision: Precision) -> str | None:
+        config = self._subject.config
+        return expressible(config, replace(self._subject.current, precision=precision)) if config else None
+
+    def _search(self, precision: Precision, reference: Trial) -> Trial:
+        """Run the user's own micro-batch at a precision, then the one that lands in the band."""
+        recipe = replace(self._subject.current, precision=precision)
+        first = self._try(recipe, f"{precision} as configured", reference)
+        reading = reading_of(first)
+        if reading.kind is ReadingKind.STOP:
+            return first
+        found = find_micro_batch(
+            lambda size: reading_of(self._try(self._at(recipe, size), f"{precision} in the band", reference)),
+            self._predicted(recipe),
+            TargetBand(lower_bytes=self._band.lower_bytes, upper_bytes=self._band.upper_bytes),
+            sizes=self._sizes(),
+            known={recipe.micro_batch_size: reading},
+        )
+        self._searches.append(found)
+        if found.reached_cap:
+            self._observer(Notice(text=f"{precision}: {found.remark}"))
+        if found.best is not None:
+            self._try(self._at(recipe, found.best), f"{precision} in the band", reference)
+        return first
+
+    def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
+        measured = reference.outcome.measurement
+        if measured is None or recipe.precision is reference.recipe.precision:
+            return self._session.try_recipe(recipe, purpose)
+        per_sample_s = median(measured.step_times_s) / _samples(reference.recipe)
+        usual_s = per_sample_s * _samples(recipe)
+        limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+        return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference_step_s=usual_s)
+
+    def _at(self, recipe: Recipe, micro_batch_size: int) -> Recipe:
+        wanted = self._request.global_batch_size
+        if wanted is None:
+            return recipe.with_micro_batch_size(micro_batch_size)
+        steps = wanted // (micro_batch_size * recipe.world_size)
+        return replace(recipe, micro_batch_size=micro_batch_size, accumulation_steps=steps)
+
+    def _sizes(self) -> Sequence[int]:
+        sizes = range(1, self._request.micro_batch_cap + 1)
+        wanted = self._request.global_batch_size
+        if wanted is None:
+            return sizes
+        return [size for size, _ in split_global_batch(wanted, self._subject.current.world_size, sizes)]
+
+    def _predicted(self, recipe: Recipe) -> PredictedPeak:
+        low, high = recipe.micro_batch_size, 2 * recipe.micro_batch_size
+        at_low, at_high = (self._traces.expected_process_bytes(recipe.with_micro_batch_size(b)) for b in (low, high))
+        slope = (at_high - at_low) / (high - low)
+        return PredictedPeak(fixed_bytes=at_low - slope * low, slope_bytes=slope)
+
+    def _candidates(self) -> list[Trial]:
+        wanted = self._request.global_batch_size
+        if wanted is not None:
+            return [trial for trial in self._session.trials if trial.recipe.global_batch_size == wanted]
+        steps = self._subject.current.accumulation_steps
+        return [trial for trial in self._session.trials if trial.recipe.accumulation_steps == steps]
+
+    def _try_accumulation(self, recipe: Recipe) -> None:
+        """Show what accumulation does to the recommended recipe, where nothing that was tried shows it."""
+        if any(trial.recipe.accumulation_steps > 1 for trial in self._session.trials):
+            return
+        self._session.try_recipe(replace(recipe, accumulation_steps=2), "with accumulation")
+
+    def _failure(self) -> NothingFitsError | WorkloadError:
+        trials = self._session.trials
+        if not any(trial.outcome.kind.is_too_large or trial.fits for trial in trials):
+            worst = trials[-1].outcome
+            return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
+        remarks = dict.fromkeys(search.remark for search in self._searches if search.best is None)
+        needed = min((search.needed_bytes for search in self._searches if search.needed_bytes), default=None)
+        hint = None if needed is None else f"it would take a device or budget of {self._device_for(needed)}"
+        return NothingFitsError(
+            f"nothing fits {format_bytes(self._band.total_bytes)} at max-util {self._band.max_utilisation:g}: "
+            + "; ".join(remarks or ["every trial is above the band"]),
+            hint=hint,
+        )
+
+    def _device_for(self, peak_bytes: int) -> str:
+        return format_bytes(round(peak_bytes / self._band.max_utilisation))
+
+
+def _samples(recipe: Recipe) -> int:
+    return recipe.micro_batch_size * recipe.accumulation_steps
+
+
+def _unwritable(precision: Precision, obstacle: str) -> PrecisionVerdict:
+    return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark=obstacle)
+
+
+def is_settled(trial: Trial, subject: Subject, request: PlanRequest, band: Band) -> bool:
+    """Say whether a config that memplan patched before, asked the same again, still does what was promised."""
+    config, measured = subject.config, trial.outcome.measurement
+    if config is None or config.original is None or measured is None or not trial.fits:
+        return False
+    asked_the_same = dict(config.original.options) == request.facts()
+    return asked_the_same and band.place(measured.peak_device_bytes) is Place.INSIDE

@@ -1,0 +1,113 @@
+"""Options as text, from the command line or from the config's own ``memplan`` section, turned into a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs import PatchStyle
+from memplan.errors import UsageError
+from memplan.planning.request import PlanRequest
+from memplan.recipe import parse_precision
+from memplan.recommend.scaling import LearningRateRule
+from memplan.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from memplan.configs import MemplanOptions
+    from memplan.recipe import Precision
+
+
+def request_from(
+    section: MemplanOptions,
+    *,
+    device: str | None,
+    budget: str | None,
+    max_util: float | None,
+    min_util: float | None,
+    precision: str | None,
+    global_batch: int | None,
+    lr_rule: str | None,
+    in_place: bool,
+    store: Path,
+) -> PlanRequest:
+    """Combine the command line with what the config asks for; the command line wins.
+
+    Raises:
+        UsageError: an option is not understood or out of range.
+    """
+    budget = budget or section.budget
+    precisions = parse_precisions(precision) or (
+        tuple(parse_precision(each) for each in section.precision) if section.precision else None
+    )
+    defaults = PlanRequest()
+    return PlanRequest(
+        device=device or section.device or defaults.device,
+        budget_bytes=parse_bytes(budget) if budget else None,
+        max_utilisation=_first(max_util, section.max_util, defaults.max_utilisation),
+        min_utilisation=_first(min_util, section.min_util, defaults.min_utilisation),
+        precisions=precisions,
+        global_batch_size=global_batch if global_batch is not None else section.global_batch,
+        learning_rate_rule=parse_rule(lr_rule or section.lr_rule),
+        patch_style=PatchStyle.IN_PLACE if in_place else None,
+        store=store,
+    )
+
+
+def parse_precisions(text: str | None) -> tuple[Precision, ...] | None:
+    """Read ``fp32,bf16``; None stays None.
+
+    Raises:
+        UsageError: a name is not known.
+    """
+    return tuple(dict.fromkeys(parse_precision(each) for each in text.split(","))) if text else None
+
+
+def parse_sizes(text: str | None) -> tuple[int, ...] | None:
+    """Read micro-batch sizes such as ``8,16,32``; None stays None.
+
+    Raises:
+        UsageError: one of them is not a whole number of at least 1.
+    """
+    if text is None:
+        return None
+    sizes = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
+    if min(sizes) < 1:
+        raise UsageError(f"batch-size {text!r} must be whole numbers of at least 1", hint="write it like 8,16,32")
+    return sizes
+
+
+def parse_rule(text: str | None) -> LearningRateRule:
+    """Read a learning-rate rule; None takes the linear one.
+
+    Raises:
+        UsageError: there is no such rule.
+    """
+    if text is None:
+        return LearningRateRule.LINEAR
+    try:
+        return LearningRateRule(text.strip().lower())
+    except ValueError:
+        raise UsageError(f"lr-rule {text!r} is not known", hint="use linear, sqrt or none") from None
+
+
+def parse_knob_keys(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``--map`` arguments such as ``micro_batch_size=data.batch_size``.
+
+    Raises:
+        UsageError: an argument is not of this form, or a knob is given twice.
+    """
+    keys: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, key = (part.strip() for part in pair.partition("="))
+        if not (name and equals and key):
+            raise UsageError(f"map {pair!r} is not understood", hint="write it like micro_batch_size=data.batch_size")
+        if name in keys:
+            raise UsageError(f"map names the knob {name!r} twice: {keys[name]!r} and {key!r}")
+        keys[name] = key
+    return keys
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)

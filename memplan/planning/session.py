@@ -1,0 +1,104 @@
+"""The live trials of one run: each recipe runs once and is journalled before the next one starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.errors import WorkloadError
+from memplan.probe import TrialRequest, run_trial
+from memplan.progress import TrialAdvanced, TrialEnded, TrialStarted
+from memplan.results import OutcomeKind, Trial
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.planning.traces import Traces
+    from memplan.probe import JournalRun, TrialProgress
+    from memplan.progress import Observer
+    from memplan.recipe import Recipe
+    from memplan.workload import WorkloadSource
+
+
+class TrialSession:
+    """Runs recipes of one workload on one device.
+
+    Args:
+        source: how the children get hold of the workload.
+        device: where the trials run.
+        budget_bytes: largest device peak that counts as fitting.
+        run: the journal entry; its finished trials are not run again.
+        traces: predicts each recipe, so that every trial is kept with its estimate.
+        observer: told what happens.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: WorkloadSource,
+        device: DeviceSpec,
+        budget_bytes: int,
+        run: JournalRun,
+        traces: Traces,
+        observer: Observer,
+    ) -> None:
+        self._source = source
+        self._device = device
+        self._budget_bytes = budget_bytes
+        self._run = run
+        self._traces = traces
+        self._observer = observer
+        self._trials: list[Trial] = []
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials so far, in order."""
+        return tuple(self._trials)
+
+    def try_recipe(
+        self, recipe: Recipe, purpose: str, *, step_limit_s: float | None = None, reference_step_s: float | None = None
+    ) -> Trial:
+        """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one.
+
+        Raises:
+            WorkloadError: the user's code raised; ``detail`` holds its traceback.
+        """
+        known = next((trial for trial in self._trials if trial.recipe == recipe), None)
+        if known is not None:
+            return known
+        number = len(self._trials) + 1
+        resumed = self._run.finished_trial(recipe)
+        trial = resumed or self._live(number, purpose, recipe, step_limit_s, reference_step_s)
+        self._trials.append(trial)
+        self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None))
+        if trial.outcome.kind is OutcomeKind.USER_ERROR:
+            raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
+        return trial
+
+    def _live(
+        self, number: int, purpose: str, recipe: Recipe, step_limit_s: float | None, reference_step_s: float | None
+    ) -> Trial:
+        estimate = self._traces.estimate(recipe)
+        self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
+        request = TrialRequest(
+            source=self._source,
+            recipe=recipe,
+            device=self._device,
+            budget_bytes=self._budget_bytes,
+            step_limit_s=step_limit_s,
+            reference_step_s=reference_step_s,
+        )
+        outcome = run_trial(request, on_progress=self._follow)
+        trial = Trial(
+            number=number,
+            purpose=purpose,
+            recipe=recipe,
+            device_name=self._device.name,
+            budget_bytes=self._budget_bytes,
+            outcome=outcome,
+            estimate=estimate,
+        )
+        self._run.record(trial)
+        return trial
+
+    def _follow(self, progress: TrialProgress) -> None:
+        done = 0 if progress.step is None else progress.step - 1
+        self._observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))

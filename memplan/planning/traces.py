@@ -1,0 +1,66 @@
+"""Estimates of one subject on one device: each kind of step is traced once, and every micro-batch answered from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.estimators import estimate, largest_micro_batch, trace_step
+from memplan.progress import Observer, Stage
+from memplan.report.wording import recipe_text
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.estimators import StepTrace
+    from memplan.recipe import Recipe
+    from memplan.results import Estimate, Measurement
+    from memplan.workload import WorkloadSource
+
+
+class Traces:
+    """The traces of one workload on one device, made when they are first asked for."""
+
+    def __init__(self, source: WorkloadSource, device: DeviceSpec, observer: Observer) -> None:
+        self._source = source
+        self._device = device
+        self._observer = observer
+        self._traces: dict[Recipe, StepTrace] = {}
+        self._correction = 1.0
+
+    def of(self, recipe: Recipe) -> StepTrace:
+        """Trace a recipe's step; recipes that differ only in sizes share one trace.
+
+        Raises:
+            WorkloadError: the workload cannot be loaded, raises or breaks its contract.
+            TraceError: the model cannot be traced.
+        """
+        kind = replace(
+            recipe, micro_batch_size=1, accumulation_steps=min(recipe.accumulation_steps, 2), learning_rate=None
+        )
+        if kind not in self._traces:
+            self._observer(Stage(text=f"estimating {recipe_text(recipe)}"))
+            self._traces[kind] = trace_step(self._source, recipe, self._device)
+        return self._traces[kind]
+
+    def estimate(self, recipe: Recipe) -> Estimate:
+        """Predict the peaks of a recipe."""
+        found = estimate(self.of(recipe), micro_batch_size=recipe.micro_batch_size, device=self._device)
+        return replace(found, recipe=recipe)
+
+    def largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
+        """Return the largest micro-batch whose predicted process peak is within the limit; None where 1 is not."""
+        return largest_micro_batch(self.of(recipe), device=self._device, limit_bytes=limit_bytes, cap=cap)
+
+    def expected_process_bytes(self, recipe: Recipe) -> int:
+        """Predict the process peak, corrected by what the trials so far showed of this device."""
+        found = self.estimate(recipe)
+        context_bytes = found.breakdown.context
+        return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
+
+    def learn(self, recipe: Recipe, measured: Measurement) -> None:
+        """Take the context that a trial measured, and how far the rest was from its estimate."""
+        self._device = replace(self._device, context_bytes=measured.breakdown.context)
+        found = self.estimate(recipe)
+        predicted_bytes = found.peak_process_bytes - found.breakdown.context
+        if predicted_bytes > 0:
+            self._correction = (measured.peak_process_bytes - measured.breakdown.context) / predicted_bytes

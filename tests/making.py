@@ -1,0 +1,71 @@
+"""Values for tests, with sizes that can be added up in the head."""
+
+from __future__ import annotations
+
+from memplan.recipe import Recipe
+from memplan.results import BreakdownBytes, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
+from memplan.units import MIB
+
+
+def measurement(peak_mib: int, *, samples_per_s: float = 10.0, losses: tuple[float, ...] = (2.0, 1.0)) -> Measurement:
+    """A CPU reading whose process peak is a context of 100 MiB and tensors for the rest."""
+    tensors_bytes = (peak_mib - 100) * MIB
+    return Measurement(
+        peak_allocated_bytes=tensors_bytes,
+        peak_reserved_bytes=None,
+        peak_process_bytes=peak_mib * MIB,
+        peak_device_bytes=peak_mib * MIB,
+        breakdown=BreakdownBytes(activations=tensors_bytes, context=100 * MIB),
+        step_times_s=(0.5, 0.5, 0.5),
+        samples_per_s=samples_per_s,
+        losses=losses,
+    )
+
+
+def estimate(peak_mib: int, recipe: Recipe) -> Estimate:
+    tensors_bytes = (peak_mib - 100) * MIB
+    return Estimate(
+        workload_name="net",
+        recipe=recipe,
+        device_name="cpu",
+        device_total_bytes=1000 * MIB,
+        peak_requested_bytes=tensors_bytes,
+        peak_allocated_bytes=tensors_bytes,
+        peak_reserved_bytes=tensors_bytes,
+        peak_process_bytes=peak_mib * MIB,
+        breakdown=BreakdownBytes(activations=tensors_bytes, context=100 * MIB),
+        peak_phase=Phase.BACKWARD,
+        method="fake-tensor trace",
+    )
+
+
+def trial(
+    micro_batch_size: int,
+    peak_mib: int | None,
+    *,
+    number: int = 1,
+    purpose: str = "confirm",
+    precision: str = "fp32",
+    accumulation_steps: int = 1,
+    samples_per_s: float = 10.0,
+    losses: tuple[float, ...] = (2.0, 1.0),
+    kind: OutcomeKind = OutcomeKind.FITS,
+    evidence: str = "",
+    estimated_mib: int | None = None,
+) -> Trial:
+    """A trial against a budget of 1000 MiB, so that MiB read as per mille of the budget."""
+    recipe = Recipe(micro_batch_size=micro_batch_size, precision=precision, accumulation_steps=accumulation_steps)
+    return Trial(
+        number=number,
+        purpose=purpose,
+        recipe=recipe,
+        device_name="cpu",
+        budget_bytes=1000 * MIB,
+        outcome=Outcome(
+            kind=kind,
+            evidence=evidence,
+            duration_s=4.0,
+            measurement=None if peak_mib is None else measurement(peak_mib, samples_per_s=samples_per_s, losses=losses),
+        ),
+        estimate=None if estimated_mib is None else estimate(estimated_mib, recipe),
+    )

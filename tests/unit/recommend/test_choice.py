@@ -1,0 +1,56 @@
+"""The choice: band first, then throughput, the smaller of equals, the user's own recipe where it is as good."""
+
+from __future__ import annotations
+
+from memplan.recipe import Recipe
+from memplan.recommend.band import Band
+from memplan.recommend.choice import choose
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from tests.making import trial
+
+BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+CURRENT = Recipe(micro_batch_size=4)
+
+
+def test_a_recipe_in_the_band_beats_a_faster_one_below_it() -> None:
+    below, inside = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
+    assert choose([below, inside], BAND, current=CURRENT).trial is inside
+
+
+def test_the_faster_recipe_in_the_band_wins() -> None:
+    slow, fast = trial(12, 620, samples_per_s=10), trial(14, 780, samples_per_s=11)
+    assert choose([slow, fast], BAND, current=CURRENT).trial is fast
+
+
+def test_within_three_percent_the_smaller_recipe_wins() -> None:
+    small, large = trial(12, 620, samples_per_s=10.0), trial(14, 780, samples_per_s=10.2)
+    assert choose([large, small], BAND, current=CURRENT).trial is small
+
+
+def test_the_users_own_recipe_is_kept_where_it_is_as_good() -> None:
+    own, other = trial(4, 790, samples_per_s=10.0), trial(3, 620, samples_per_s=10.2)
+    assert choose([own, other], BAND, current=CURRENT).trial is own
+
+
+def test_nothing_above_the_band_is_recommended() -> None:
+    assert choose([trial(4, 801)], BAND, current=CURRENT) is None
+
+
+def test_a_trial_that_did_not_fit_is_never_recommended() -> None:
+    broken = trial(4, 700, kind=OutcomeKind.NON_FINITE_LOSS)
+    assert choose([broken, trial(9, None, kind=OutcomeKind.HOST_OUT_OF_MEMORY)], BAND, current=CURRENT) is None
+
+
+def test_where_nothing_reaches_the_band_the_nearest_below_it_is_taken_and_said() -> None:
+    choice = choose([trial(1, 200), trial(2, 400)], BAND, current=CURRENT)
+    assert choice.trial.recipe.micro_batch_size == 2
+    assert "Nothing that was tried reaches the band; this is the nearest below it." in choice.reasons
+
+
+def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
+    now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=15)
+    assert choose([now, new], BAND, current=CURRENT).reasons == (
+        "It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",
+        "The current recipe runs 10.0 samples/s: 1.50 times that.",
+    )

@@ -1,0 +1,52 @@
+"""What each precision is worth against fp32 on the same data and seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.recipe import Precision
+from memplan.recommend.band import Band
+from memplan.recommend.verdicts import judge, loss_deviation
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from tests.making import trial
+
+BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+
+
+def test_the_deviation_is_the_largest_relative_difference_of_a_step() -> None:
+    assert loss_deviation((2.0, 1.1, 0.5), (2.0, 1.0, 0.5)) == pytest.approx(0.1)
+
+
+def test_steps_that_are_not_finite_are_not_compared() -> None:
+    assert loss_deviation((float("nan"), 1.0), (1.0, 1.0)) == 0.0
+    assert loss_deviation((float("nan"),), (1.0,)) is None
+
+
+def test_a_precision_is_compared_at_the_micro_batch_of_the_reference() -> None:
+    reference = trial(4, 500, losses=(2.0, 1.0), samples_per_s=10)
+    half = [
+        trial(4, 300, precision="bf16", losses=(2.0, 1.02), samples_per_s=15),
+        trial(12, 700, precision="bf16", losses=(9.0, 9.0), samples_per_s=16),
+    ]
+    verdict = judge(Precision.BF16, [reference, *half], reference=reference, band=BAND)
+    assert verdict.best is half[1]
+    assert verdict.loss_deviation == pytest.approx(0.02)
+    assert verdict.remark == "50% less tensor memory, 1.50x the speed of fp32 at micro-batch 4"
+
+
+def test_the_reference_itself_is_not_compared() -> None:
+    reference = trial(4, 700)
+    verdict = judge(Precision.FP32, [reference], reference=reference, band=BAND)
+    assert (verdict.loss_deviation, verdict.remark) == (None, "the reference")
+
+
+def test_a_precision_that_is_too_slow_says_so_with_its_evidence() -> None:
+    slow = trial(4, None, precision="fp16", kind=OutcomeKind.TIMEOUT, evidence="step 1 still running after 10 s")
+    verdict = judge(Precision.FP16, [trial(4, 700), slow], reference=trial(4, 700), band=BAND)
+    assert verdict.best is None
+    assert verdict.remark == "too slow here: step 1 still running after 10 s"
+
+
+def test_a_precision_that_was_not_tried_says_so() -> None:
+    assert judge(Precision.BF16, [], reference=None, band=BAND).remark == "not tried"

@@ -1,0 +1,34 @@
+"""Recipes are validated where they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.errors import UsageError
+from memplan.recipe import Precision, Recipe
+
+
+def test_the_global_batch_is_micro_batch_times_accumulation_times_world() -> None:
+    assert Recipe(micro_batch_size=4, accumulation_steps=3, world_size=2).global_batch_size == 24
+
+
+def test_a_precision_is_taken_by_name() -> None:
+    assert Recipe(micro_batch_size=1, precision="bf16").precision is Precision.BF16
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"micro_batch_size": 0},
+        {"micro_batch_size": 2.0},
+        {"micro_batch_size": True},
+        {"micro_batch_size": 1, "accumulation_steps": -1},
+        {"micro_batch_size": 1, "learning_rate": 0.0},
+        {"micro_batch_size": 1, "precision": "fp8"},
+    ],
+)
+def test_a_knob_out_of_range_is_refused_by_name_and_value(knobs: dict[str, object]) -> None:
+    name, value = list(knobs.items())[-1]
+    with pytest.raises(UsageError, match=name.split("_")[0]) as caught:
+        Recipe(**knobs)
+    assert repr(value) in str(caught.value)
