@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 LOG_TAIL_BYTES = 64 * 1024
 _TICK_S = 0.05
 _STACK_DUMP_S = 1.0
+_AFTER_HANG_UP_S = 0.005
+_LAST_READ_S = 1.0
 _REPLY_FD = "MEMPLAN_REPLY_FD"
+_LIFELINE_FD = "MEMPLAN_LIFELINE_FD"
 _HEADER = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
 
@@ -80,27 +84,36 @@ def run_child(
     """
     started = time.monotonic()
     reply_read, reply_write = os.pipe()
+    lifeline_read, lifeline_write = os.pipe()
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(reply_write,),
+            pass_fds=(reply_write, lifeline_read),
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {}), _REPLY_FD: str(reply_write)},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                **(environment or {}),
+                _REPLY_FD: str(reply_write),
+                _LIFELINE_FD: str(lifeline_read),
+            },
         )
     except OSError as error:
         os.close(reply_read)
+        os.close(lifeline_write)
         raise ChildError(f"{module} cannot be started: {error}") from error
     finally:
         os.close(reply_write)
-    conversation = _Conversation(process, reply_read, on_message)
+        os.close(lifeline_read)
+    conversation = _Conversation(process, reply_read, request, on_message)
     try:
-        conversation.send(request)
         stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)
     finally:
         conversation.end()
+        os.close(lifeline_write)
     return ChildEnding(
         messages=tuple(conversation.messages),
         return_code=process.returncode,
@@ -113,36 +126,38 @@ def run_child(
 class _Conversation:
     """The parent's side of one child: its pipes, its messages so far and the tail of its output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reply_fd: int, on_message: Callable[[Any], None] | None):
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reply_fd: int,
+        request: object,
+        on_message: Callable[[Any], None] | None,
+    ) -> None:
         self.messages: list[Any] = []
         self._process = process
         self._on_message = on_message
-        self._reply = os.fdopen(reply_fd, "rb", buffering=0)
+        payload = pickle.dumps(request)
+        self._unsent = memoryview(_HEADER.pack(len(payload)) + payload)
         self._pending = bytearray()
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
         self._selector = selectors.DefaultSelector()
+        self._reply = os.fdopen(reply_fd, "rb", buffering=0)
         self._output = _opened(process.stdout)
-        for stream, read in ((self._reply, self._read_reply), (self._output, self._read_output)):
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, read)
-
-    def send(self, request: object) -> None:
-        payload = pickle.dumps(request)
-        stdin = _opened(self._process.stdin)
-        with contextlib.suppress(BrokenPipeError):  # a child that died at once is reported by how it ended
-            stdin.write(_HEADER.pack(len(payload)) + payload)
-            stdin.flush()
+        self._request = _opened(process.stdin)
+        self._listen(self._reply, selectors.EVENT_READ, self._read_reply)
+        self._listen(self._output, selectors.EVENT_READ, self._read_output)
+        self._listen(self._request, selectors.EVENT_WRITE, self._write_request)
 
     def attend(self, watch: Callable[[], str | None]) -> str | None:
-        """Read until the child has ended; return why it was stopped, or None."""
+        """Talk until the child has ended; return why it was stopped, or None."""
         while self._process.poll() is None:
-            self._pump(_TICK_S)
+            self._talk(_TICK_S)
             reason = watch()
             if reason is not None:
                 self._ask_for_stacks()
                 return reason
-        self._pump(0)
+        self._read_what_is_left()
         return None
 
     def end(self) -> None:
@@ -150,9 +165,10 @@ class _Conversation:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._pump(0)
+        self._on_message = None  # the caller may be on its way out with an exception
+        self._read_what_is_left()
         self._selector.close()
-        for stream in (self._reply, self._output, _opened(self._process.stdin)):
+        for stream in (self._reply, self._output, self._request):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 
@@ -164,45 +180,68 @@ class _Conversation:
             os.kill(self._process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _STACK_DUMP_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            self._pump(_TICK_S)
+            self._talk(_TICK_S)
 
-    def _pump(self, timeout_s: float) -> None:
-        while events := self._selector.select(timeout_s):
-            timeout_s = 0
-            progress = [key.data() for key, _ in events]
-            if not any(progress):
-                return
+    def _talk(self, duration_s: float) -> None:
+        """Serve the pipes for that long, or until the child hangs up, however much there is to read."""
+        deadline = time.monotonic() + duration_s
+        while not self._reply_ended() and (remaining_s := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(remaining_s):
+                key.data()
+        if self._reply_ended():
+            time.sleep(_AFTER_HANG_UP_S)
 
-    def _read_reply(self) -> bool:
-        chunk = self._reply.read(1 << 20)
+    def _reply_ended(self) -> bool:
+        return self._reply not in self._selector.get_map()
+
+    def _read_what_is_left(self) -> None:
+        """Read until there is nothing more; not for long, because escaped processes may go on printing."""
+        self._ignore(self._request)
+        deadline = time.monotonic() + _LAST_READ_S
+        while time.monotonic() < deadline and (events := self._selector.select(0)):
+            for key, _ in events:
+                key.data()
+
+    def _write_request(self) -> None:
+        try:
+            self._unsent = self._unsent[os.write(self._request.fileno(), self._unsent) :]
+        except BrokenPipeError:  # a child that died at once is reported by how it ended
+            self._unsent = self._unsent[:0]
+        if not self._unsent:
+            self._ignore(self._request)
+
+    def _read_reply(self) -> None:
+        chunk = os.read(self._reply.fileno(), 1 << 20)
         if not chunk:
-            return self._forget(self._reply, chunk)
+            self._ignore(self._reply)
         self._pending += chunk
         while len(self._pending) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(self._pending)
             if len(self._pending) < _HEADER.size + length:
-                break
+                return
             message = pickle.loads(self._pending[_HEADER.size : _HEADER.size + length])
             del self._pending[: _HEADER.size + length]
             self.messages.append(message)
             if self._on_message is not None:
                 self._on_message(message)
-        return True
 
-    def _read_output(self) -> bool:
-        chunk = self._output.read(1 << 16)
+    def _read_output(self) -> None:
+        chunk = os.read(self._output.fileno(), 1 << 16)
         if not chunk:
-            return self._forget(self._output, chunk)
+            self._ignore(self._output)
+            return
         self._log.append(chunk)
         self._log_bytes += len(chunk)
         while self._log_bytes - len(self._log[0]) > LOG_TAIL_BYTES:
             self._log_bytes -= len(self._log.popleft())
-        return True
 
-    def _forget(self, stream: IO[bytes], chunk: bytes | None) -> bool:
-        if chunk == b"":  # end of file; None only means nothing to read yet
+    def _listen(self, stream: IO[bytes], event: int, serve_it: Callable[[], None]) -> None:
+        os.set_blocking(stream.fileno(), False)
+        self._selector.register(stream, event, serve_it)
+
+    def _ignore(self, stream: IO[bytes]) -> None:
+        with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
-        return False
 
 
 def _opened(stream: IO[bytes] | None) -> IO[bytes]:
@@ -212,49 +251,82 @@ def _opened(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def serve(handle: Callable[[Any, Callable[[object], None]], None]) -> None:
-    """In the child: receive the request, call ``handle(request, reply)`` and exit.
+    """In the child: receive the request, call ``handle(request, reply)`` and end the process.
 
-    ``reply`` sends one message to the parent. Standard input is empty for user code. SIGUSR1 prints the stacks of all
-    threads. The process ends when its parent does.
+    ``reply`` sends one message to the parent; in a process that user code forked off it does nothing. Standard input is
+    empty for user code. SIGUSR1 prints the stacks of all threads. The process and all it started end when its parent
+    does, and do not wait for threads or exit handlers of user code.
     """
     _die_with_parent()
-    lifeline = os.fdopen(os.dup(0), "rb", buffering=0)
+    _post_guardian(int(os.environ.pop(_LIFELINE_FD)))
     replies = os.fdopen(int(os.environ.pop(_REPLY_FD)), "wb", buffering=0)
     os.set_inheritable(replies.fileno(), False)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    request = pickle.loads(_read_exactly(lifeline, _HEADER.unpack(_read_exactly(lifeline, _HEADER.size))[0]))
+    request = pickle.loads(_received(sys.stdin.buffer))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a descriptor, not a file's content
         os.dup2(nothing.fileno(), 0)
-    threading.Thread(target=_exit_at_end_of, args=(lifeline,), daemon=True).start()
-    sending = threading.Lock()
+    owner, sending = os.getpid(), threading.Lock()
 
     def reply(message: object) -> None:
+        if os.getpid() != owner:
+            return
         payload = pickle.dumps(message)
         with sending:
             remaining = memoryview(_HEADER.pack(len(payload)) + payload)
             while remaining:
                 remaining = remaining[replies.write(remaining) :]
 
-    handle(request, reply)
+    _end_process(_status_of(lambda: handle(request, reply)))
 
 
-def _read_exactly(stream: IO[bytes], count: int) -> bytes:
-    received = bytearray()
-    while len(received) < count:
-        chunk = stream.read(count - len(received))
-        if not chunk:
-            raise SystemExit("the parent process ended before it sent its request")
-        received += chunk
-    return bytes(received)
+def _status_of(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except SystemExit as request_to_exit:
+        return request_to_exit.code if isinstance(request_to_exit.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the last line of defence of a process
+        traceback.print_exc()
+        return 1
+    return 0
 
 
-def _exit_at_end_of(lifeline: IO[bytes]) -> None:
-    while lifeline.read(1 << 16):
-        pass
-    os.killpg(0, signal.SIGKILL)
+def _end_process(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # user code may have closed it
+            stream.flush()
+    os._exit(status)
+
+
+def _received(stream: IO[bytes]) -> bytes:
+    header = stream.read(_HEADER.size)
+    payload = stream.read(_HEADER.unpack(header)[0]) if len(header) == _HEADER.size else b""
+    if not payload:
+        raise SystemExit("the parent process ended before it sent its request")
+    return payload
 
 
 def _die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _post_guardian(lifeline: int) -> None:
+    """Leave a tiny process behind that kills this session once the parent, and with it the lifeline, is gone.
+
+    The kernel's own signal on the parent's death reaches the child alone, not the processes that it has started. Forked
+    twice, so that user code that waits for its children does not find one it does not know.
+    """
+    intermediate = os.fork()
+    if intermediate:
+        os.close(lifeline)
+        os.waitpid(intermediate, 0)
+        return
+    if os.fork():
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2, int(os.environ[_REPLY_FD])):
+        os.dup2(nothing, descriptor)
+    while os.read(lifeline, 1 << 10):
+        pass
+    os.killpg(0, signal.SIGKILL)

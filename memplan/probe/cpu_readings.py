@@ -1,0 +1,202 @@
+"""What a trial on the CPU reads: the resident set from the kernel, tensor bytes from the allocator's own events.
+
+Imports torch; child processes only. Found out by experiment with torch 2.13 on Linux:
+
+- ``VmHWM`` of ``/proc/self/status`` is the process peak; ``ru_maxrss`` is not, because it survives ``exec``. It is read
+  before the profiler starts, which inflates the heap.
+- While the profiler records memory, every block that the CPU allocator hands out is an event, temporaries inside
+  kernels included; the free of a block is an event only where its allocation was. So the baseline must be made of
+  blocks that stay: gradients are freed first where the workload frees them.
+
+Not counted: memory that libraries take without PyTorch's allocator (oneDNN scratch pads, NumPy); it is in the process
+peak, as allocator slack. Blocks held only by C++ before the recorded step are missed in the baseline.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from memplan.probe.attribution import AttributedPeak, Component, MemoryEvent, ResidentBlock, attribute_peak
+from memplan.probe.known_blocks import StepNotes, known_components, visible_storages
+from memplan.probe.readings import DevicePeaks
+from memplan.probe.training_loop import TrainingState, run_optimizer_step
+from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
+from memplan.results import BreakdownBytes
+from memplan.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# What the kernel's limit allows beyond the budget, because it counts untouched pages: an eighth, 128 MiB at least.
+_LIMIT_SLACK_SHARE = 8
+_LIMIT_SLACK_BYTES = 128 * MIB
+_FULL_SHARE = 0.9
+_MARK = "memplan::mark"
+
+
+class CpuReadings:
+    """Holds the process to a resident budget and reads its peaks.
+
+    Args:
+        budget_bytes: resident set the process is meant to stay within; allocations fail an eighth above it.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._context_bytes = 0
+        self._process_bytes = 0
+
+    def start(self) -> torch.device:
+        """Start torch's threads and load what every training step loads late, then cap the process."""
+        _take_a_toy_step()
+        slack_bytes = max(self._budget_bytes // _LIMIT_SLACK_SHARE, _LIMIT_SLACK_BYTES)
+        limit_data_bytes(self._budget_bytes, slack_bytes)
+        return torch.device("cpu")
+
+    def before_building(self) -> None:
+        """Take what is resident once the user's code is imported as the context."""
+        self._context_bytes = resident_bytes()
+
+    def synchronize(self) -> None:
+        """Do nothing: the CPU has finished when a call returns."""
+
+    def read_peaks(self) -> None:
+        """Read the process peak, before the profiler inflates it, and make room for the profiler."""
+        self._process_bytes = peak_resident_bytes()
+        raise_data_limit(PROFILER_ALLOWANCE_BYTES)
+
+    def attribute(self, state: TrainingState) -> DevicePeaks:
+        """Run the attributing step and put all readings together."""
+        peak = attribute_step(state)
+        return DevicePeaks(
+            allocated_bytes=peak.allocated_bytes,
+            reserved_bytes=None,
+            process_bytes=self._process_bytes,
+            device_bytes=self._process_bytes,
+            breakdown=breakdown_of(peak, process_bytes=self._process_bytes, context_bytes=self._context_bytes),
+            alloc_retries=0,
+        )
+
+    def release_limits(self) -> None:
+        """Let a failed trial say what happened."""
+        raise_data_limit(None)
+
+    def memory_is_full(self) -> bool:
+        """Whether the resident set has come near the budget."""
+        return peak_resident_bytes() >= _FULL_SHARE * self._budget_bytes
+
+
+def _take_a_toy_step() -> None:
+    """Train one weight once: the first use of an optimizer alone imports some 80 MiB of torch (2.13)."""
+    layer = torch.nn.Linear(512, 512)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 512)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def resident_bytes() -> int:
+    """Resident set of this process now."""
+    return _status_bytes("VmRSS")
+
+
+def peak_resident_bytes() -> int:
+    """Largest resident set of this process since it started its program."""
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * KIB
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def limit_data_bytes(budget_bytes: int, slack_bytes: int) -> None:
+    """Make allocations fail once this process would hold the budget and the slack in private memory.
+
+    The kernel's limit (``RLIMIT_DATA``) counts pages that were never touched too, hence the slack; what is resident
+    now but not private data, such as libraries, is taken off the budget first.
+    """
+    private_now_bytes = _status_bytes("VmData")
+    limit = private_now_bytes + max(budget_bytes - resident_bytes(), 0) + slack_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def raise_data_limit(by_bytes: int | None) -> None:
+    """Raise what :func:`limit_data_bytes` has set by some bytes; None lifts it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if by_bytes is None or soft == resource.RLIM_INFINITY:
+        raised = hard
+    else:
+        raised = soft + by_bytes if hard == resource.RLIM_INFINITY else min(soft + by_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (raised, hard))
+
+
+def attribute_step(state: TrainingState) -> AttributedPeak:
+    """Run one optimizer step under the profiler and attribute its largest sum of tensor bytes."""
+    state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
+    gc.collect()
+    resident = _resident_blocks(state)
+    notes = StepNotes(state, _leave_mark)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run_optimizer_step(state, notes.as_marks())
+    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
+    if results is None:
+        raise RuntimeError("the profiler returned no results")
+    events, marked_at = _in_order(_walk(results.experimental_event_tree()))
+    return attribute_peak(resident, events, notes.known(marked_at), notes.forwards(marked_at))
+
+
+def _resident_blocks(state: TrainingState) -> list[ResidentBlock]:
+    known = known_components(state)
+    return [
+        ResidentBlock(address=address, size_bytes=size, component=known.get(address, Component.TEMPORARIES))
+        for address, size in visible_storages("cpu").items()
+    ]
+
+
+def _leave_mark(number: int) -> None:
+    with record_function(f"{_MARK}{number}"):
+        pass
+
+
+def _in_order(nodes: Iterable[Any]) -> tuple[list[MemoryEvent], dict[int, int]]:
+    """Bring allocations and marks into one order, in which each has a place of its own."""
+    allocation = torch._C._profiler._EventType.Allocation  # noqa: SLF001 - the only way to the addresses
+    events, marked_at = [], {}
+    for position, node in enumerate(sorted(nodes, key=lambda node: int(node.start_time_ns))):
+        if node.tag == allocation:
+            fields = node.extra_fields
+            events.append(MemoryEvent(position=position, address=fields.ptr, size_bytes=fields.alloc_size))
+        elif node.name.startswith(_MARK):
+            marked_at[int(node.name.removeprefix(_MARK))] = position
+    return events, marked_at
+
+
+def _walk(nodes: Iterable[Any]) -> Iterator[Any]:
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(node.children)
+
+
+def breakdown_of(peak: AttributedPeak, *, process_bytes: int, context_bytes: int) -> BreakdownBytes:
+    """Turn an attributed peak into components that add up to the process peak.
+
+    ``context_bytes`` is what was resident before the model was built. Pages freed by then are used again by tensors,
+    so where context and tensors together exceed the process peak the context is reduced; what is still too much was
+    allocated but never became resident, and appears as negative allocator slack.
+    """
+    context = max(min(context_bytes, process_bytes - peak.allocated_bytes), 0)
+    slack = process_bytes - context - peak.allocated_bytes
+    components = {str(component): size for component, size in peak.components.items()}
+    return BreakdownBytes(**components, allocator_slack=slack, context=context)

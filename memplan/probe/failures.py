@@ -1,0 +1,131 @@
+"""Tell what an exception raised inside a trial means: memory, a failed kernel, or the user's own bug.
+
+By type wherever a type exists. Where libraries report through a plain ``RuntimeError``, the texts below are what
+PyTorch 2.9 to 2.13 says (``c10/core/impl/alloc_cpu.cpp``, ``aten/src/ATen/cuda/Exceptions.h``,
+``c10/cuda/CUDAException.cpp``, ``torch/csrc/distributed/c10d/NCCLUtils.hpp``). Whether a text means memory can depend
+on how full the device is. Imports torch; child processes only.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from typing import TYPE_CHECKING
+
+import torch
+
+from memplan.errors import MemplanError
+from memplan.probe.trials import TrialVerdict
+from memplan.results import OutcomeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOST_MEMORY_TEXTS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "std::bad_alloc",
+    "unable to mmap",
+)
+_DEVICE_MEMORY_TEXTS = (
+    "CUDA error: out of memory",
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUSOLVER_STATUS_ALLOC_FAILED",
+    "CUSPARSE_STATUS_ALLOC_FAILED",
+    "CUFFT_ALLOC_FAILED",
+    "Failed to CUDA calloc",
+)
+# Libraries that could not create a handle or a plan say these, mostly but not only for want of memory.
+_DEVICE_MEMORY_TEXTS_WHERE_FULL = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUFFT_INTERNAL_ERROR",
+    "mha_graph.execute",
+    "nable to find an engine to execute this computation",
+)
+_ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
+_HOST_MEMORY_TEXTS_WHERE_FULL = ("can't start new thread", *_ONEDNN_TEXTS)
+_KERNEL_TEXTS = (
+    "CUDA error:",
+    "CUDA driver error:",
+    "CUBLAS_STATUS_",
+    "CUDNN_STATUS_",
+    "cuDNN error:",
+    "CUFFT_",
+    "mha_graph.execute",
+    *_ONEDNN_TEXTS,
+)
+_LINE_LIMIT = 300
+
+
+def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerdict:
+    """Say how a trial that raised has ended.
+
+    Args:
+        error: what was raised; errors it was raised from are looked at too.
+        memory_is_full: whether the device was nearly full at that moment, which decides about texts that libraries use
+            for want of memory as well as for other failures.
+    """
+    for each in _chain(error):
+        kind = _memory_kind(each, memory_is_full=memory_is_full)
+        if kind is not None:
+            return TrialVerdict(kind=kind, evidence=_one_line(each))
+    if isinstance(error, MemplanError):
+        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=str(error))
+    if isinstance(error, SystemExit):
+        evidence = f"the workload ended the process with exit({error.code}){_place(error)}"
+        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
+    if _is_kernel_failure(error):
+        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(error))
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{_one_line(error)}{_place(error)}")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def _memory_kind(error: BaseException, *, memory_is_full: bool) -> OutcomeKind | None:
+    if isinstance(error, torch.OutOfMemoryError):
+        return OutcomeKind.DEVICE_OUT_OF_MEMORY
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return OutcomeKind.HOST_OUT_OF_MEMORY
+    if not isinstance(error, RuntimeError):
+        return None
+    text = str(error)
+    if _any_in(_HOST_MEMORY_TEXTS + (_HOST_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):
+        return OutcomeKind.HOST_OUT_OF_MEMORY
+    if _any_in(_DEVICE_MEMORY_TEXTS + (_DEVICE_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):
+        return OutcomeKind.DEVICE_OUT_OF_MEMORY
+    return None
+
+
+def _is_kernel_failure(error: BaseException) -> bool:
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    return isinstance(error, RuntimeError) and _any_in(_KERNEL_TEXTS, str(error))
+
+
+def _any_in(texts: tuple[str, ...], message: str) -> bool:
+    return any(text in message for text in texts)
+
+
+def _one_line(error: BaseException) -> str:
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return text if len(text) <= _LINE_LIMIT else f"{text[: _LINE_LIMIT - 3]}..."
+
+
+def _place(error: BaseException) -> str:
+    """Name the innermost line that is not torch's own, where the user will look first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/torch/" not in frame.filename and "/memplan/" not in frame.filename]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

@@ -1,0 +1,98 @@
+"""At which addresses a training step keeps what: weights, gradients, optimizer state, the batch.
+
+Imports torch; child processes only. A block is known by the address of its storage, so views and tied weights count
+once.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.batches import tensors_in
+from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
+from memplan.probe.training_loop import StepMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from memplan.probe.training_loop import TrainingState
+
+
+def known_components(state: TrainingState) -> dict[int, Component]:
+    """Say what is where now, by address; a moving average of the weights counts as optimizer state."""
+    parameters = state.parameters()
+    of_optimizer = [value for kept in state.optimizer.state.values() for value in tensors_in(dict(kept))]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {
+        **_addressed(tensors_in(state.batch), Component.INPUTS),
+        **_addressed(of_optimizer, Component.OPTIMIZER_STATE),
+        **_addressed(state.moving_average.values(), Component.OPTIMIZER_STATE),
+        **_addressed(gradients, Component.GRADIENTS),
+        **_addressed(state.model.buffers(), Component.BUFFERS),
+        **_addressed(parameters, Component.PARAMETERS),
+    }
+
+
+def visible_storages(device_type: str) -> dict[int, int]:
+    """Sizes in bytes, by address, of every storage on a kind of device that a Python object holds."""
+    found: dict[int, int] = {}
+    for each in gc.get_objects():
+        # type() and not isinstance(): lazy proxies of user code would be resolved by asking for their class
+        if issubclass(type(each), torch.Tensor) and each.device.type == device_type:
+            for storage in _storages(each):
+                found[storage.data_ptr()] = storage.nbytes()
+    return {address: size for address, size in found.items() if address and size}
+
+
+def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[int, Component]:
+    return {storage.data_ptr(): component for tensor in tensors for storage in _storages(tensor)}
+
+
+def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    """The tensor's storage; none where it is sparse, or a wrapper around others that are found by themselves."""
+    if tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        yield tensor.untyped_storage()
+
+
+class StepNotes:
+    """Notes what is where at the seams of a step.
+
+    Args:
+        state: the training whose step is followed.
+        leave_mark: called with the number of each note, from 0, to leave a trace of when it was taken.
+    """
+
+    def __init__(self, state: TrainingState, leave_mark: Callable[[int], None]) -> None:
+        self._state = state
+        self._leave_mark = leave_mark
+        self._notes: list[dict[int, Component]] = []
+        self._forwards: list[tuple[int, int]] = []
+
+    def as_marks(self) -> StepMarks:
+        """Return the callbacks that :func:`run_optimizer_step` takes."""
+        return StepMarks(
+            forward_starts=lambda: self._note({}),
+            forward_ends=self._forward_ends,
+            backward_ended=lambda: self._note(known_components(self._state)),
+        )
+
+    def known(self, positions: Mapping[int, int]) -> list[KnownBlocks]:
+        """Return the notes at the positions at which their marks were found."""
+        return [
+            KnownBlocks(position=positions[number], components=note) for number, note in enumerate(self._notes) if note
+        ]
+
+    def forwards(self, positions: Mapping[int, int]) -> list[ForwardSpan]:
+        """Return where forward passes started and ended."""
+        return [ForwardSpan(start=positions[start], end=positions[end]) for start, end in self._forwards]
+
+    def _forward_ends(self, batch: Any) -> None:
+        self._note(_addressed(tensors_in(batch), Component.INPUTS))
+        self._forwards.append((len(self._notes) - 2, len(self._notes) - 1))
+
+    def _note(self, components: dict[int, Component]) -> None:
+        self._leave_mark(len(self._notes))
+        self._notes.append(components)

@@ -1,0 +1,44 @@
+"""Whether the kernel has killed processes for want of memory, as its counters tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
+    """Processes the kernel has killed for want of memory so far, in this cgroup and on this machine; None if unknown.
+
+    Only a rise between two calls means anything. Sources: ``oom_kill`` of ``memory.events`` (cgroup v2), of
+    ``memory.oom_control`` (v1) and of ``/proc/vmstat``; the v2 file counts the group's descendants too.
+    """
+    files = [proc / "vmstat", *_memory_files(proc, cgroups)]
+    counts = [count for file in files if (count := _counter(file)) is not None]
+    return sum(counts) if counts else None
+
+
+def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if not controllers:
+            files += [cgroups / inside / "memory.events", cgroups / "memory.events"]
+        elif "memory" in controllers.split(","):
+            files += [cgroups / "memory" / inside / "memory.oom_control", cgroups / "memory" / "memory.oom_control"]
+    return list(dict.fromkeys(files))
+
+
+def _counter(file: Path) -> int | None:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    values = [line.split()[1] for line in lines if line.startswith("oom_kill ")]
+    return int(values[0]) if values else None

@@ -1,0 +1,49 @@
+"""What a trial needs from the device it runs on; one implementation for the CPU, one for CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from memplan.probe.training_loop import TrainingState
+    from memplan.results import BreakdownBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePeaks:
+    """Peaks of one trial; the fields mean what they mean in :class:`memplan.results.Measurement`."""
+
+    allocated_bytes: int
+    reserved_bytes: int | None
+    process_bytes: int
+    device_bytes: int
+    breakdown: BreakdownBytes
+    alloc_retries: int
+
+
+class DeviceReadings(Protocol):
+    """Holds the trial's process to its budget and reads its peaks; called in the order of the methods."""
+
+    def start(self) -> torch.device:
+        """Wake the device and cap the process at the budget; return where to put the model."""
+
+    def before_building(self) -> None:
+        """Note what is taken before the model is built."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished what it was given."""
+
+    def read_peaks(self) -> None:
+        """Read the peaks of the steps so far, before attributing disturbs them."""
+
+    def attribute(self, state: TrainingState) -> DevicePeaks:
+        """Run one more optimizer step, find out what its peak consists of, and return all readings."""
+
+    def release_limits(self) -> None:
+        """Lift the cap, so that a failure can be reported."""
+
+    def memory_is_full(self) -> bool:
+        """Whether the process has come near its budget."""

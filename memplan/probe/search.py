@@ -1,0 +1,285 @@
+"""Find the micro-batch whose peak lands in the band, with few trials. Pure: no torch, no processes.
+
+Predict, confirm, correct: the prediction ``fixed + slope * b`` proposes the size whose peak comes closest to the upper
+edge of the band; one trial confirms it. A peak outside the band corrects the prediction, and the search tries again.
+Only when that fails too, or a reading contradicts the others, does it bisect. Every size it returns was tried.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from memplan.errors import UsageError
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Aim this far below the upper edge, so that a reading that comes out slightly higher still lands inside.
+_AIM_SHARE = 0.97
+# A larger size is not tried where it is predicted this far above the upper edge by a line that agrees this well with
+# what was read.
+_SURELY_ABOVE_SHARE = 1.1
+_AGREEMENT_SHARE = 0.1
+_PREDICTED_TRIALS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedPeak:
+    """Device peak as a straight line over the micro-batch: ``fixed_bytes + slope_bytes * b``."""
+
+    fixed_bytes: float
+    slope_bytes: float
+
+    def at(self, micro_batch_size: int) -> float:
+        """Predicted device peak in bytes."""
+        return self.fixed_bytes + self.slope_bytes * micro_batch_size
+
+    def size_for(self, peak_bytes: float) -> float:
+        """Micro-batch at which the line reaches a peak; infinite where it never rises."""
+        if self.slope_bytes <= 0:
+            return float("inf") if self.fixed_bytes <= peak_bytes else 0.0
+        return (peak_bytes - self.fixed_bytes) / self.slope_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetBand:
+    """Device peaks to land between, in bytes, both ends included.
+
+    Args:
+        lower_bytes: lower edge.
+        upper_bytes: upper edge; a size above it is too large even where it runs.
+        limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much. None takes
+            the upper edge.
+    """
+
+    lower_bytes: int
+    upper_bytes: int
+    limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower_bytes <= self.upper_bytes <= self.out_of_memory_bytes:
+            values = f"{self.lower_bytes} <= {self.upper_bytes} <= {self.out_of_memory_bytes}"
+            raise UsageError(f"the band's edges and limit must rise: {values} does not hold")
+
+    @property
+    def out_of_memory_bytes(self) -> int:
+        """Least peak of a trial that ran out of memory without a reading."""
+        return self.upper_bytes if self.limit_bytes is None else self.limit_bytes
+
+    @property
+    def aim_bytes(self) -> float:
+        """The peak to aim at: near the upper edge, but no lower than the middle of a narrow band."""
+        return max(self.upper_bytes * _AIM_SHARE, (self.lower_bytes + self.upper_bytes) / 2)
+
+
+class ReadingKind(StrEnum):
+    """What a trial of one size said."""
+
+    FITS = "fits"
+    TOO_LARGE = "too large"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a trial of one size said.
+
+    Args:
+        kind: ``STOP`` ends the search: the trial failed for another reason than memory.
+        peak_bytes: measured device peak; None where the trial ended before it was known.
+    """
+
+    kind: ReadingKind
+    peak_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is ReadingKind.FITS and self.peak_bytes is None:
+            raise UsageError("a reading that fits needs its peak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search found.
+
+    Args:
+        best: largest tried size whose peak is not above the band; None where none is.
+        tried: sizes tried by this search, in order; sizes known before are not among them.
+        reached_cap: whether ``best`` is the largest size that was allowed.
+        was_stopped: whether a trial failed for another reason than memory and ended the search.
+        needed_bytes: where nothing fits, the peak of the smallest size, measured or else predicted; None otherwise.
+        remark: one line on how the search ended.
+    """
+
+    best: int | None
+    tried: tuple[int, ...]
+    reached_cap: bool
+    was_stopped: bool
+    needed_bytes: int | None
+    remark: str
+
+
+def find_micro_batch(
+    ask: Callable[[int], Reading],
+    predicted: PredictedPeak,
+    band: TargetBand,
+    *,
+    sizes: Sequence[int],
+    known: Mapping[int, Reading] | None = None,
+) -> SearchResult:
+    """Search the micro-batch whose device peak lands in the band.
+
+    Args:
+        ask: runs a trial of one size.
+        predicted: the estimate's peak over the micro-batch.
+        band: peaks to land between; a size above it is too large even where it runs.
+        sizes: allowed sizes, rising, e.g. ``range(1, cap + 1)`` or the divisors of a global batch.
+        known: readings from before, by size; a known size in the band is taken as it is.
+
+    Raises:
+        UsageError: there are no sizes, or they do not rise from 1 or above.
+    """
+    if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
+        raise UsageError(f"sizes {list(sizes[:5])} must rise from 1 or above")
+    search = _Search(predicted, band, sizes, dict(known or {}))
+    while (size := search.next_size()) is not None:
+        search.learn(size, ask(size))
+    return search.result()
+
+
+class _Search:
+    """Readings so far, and what follows from them. Works on places in ``sizes``, so that gaps need no special care."""
+
+    def __init__(
+        self, predicted: PredictedPeak, band: TargetBand, sizes: Sequence[int], known: dict[int, Reading]
+    ) -> None:
+        self._predicted = predicted
+        self._band = band
+        self._sizes = sizes
+        self._readings = {size: reading for size, reading in known.items() if reading.kind is not ReadingKind.STOP}
+        self._tried: list[int] = []
+        self._was_stopped = False
+
+    def learn(self, size: int, reading: Reading) -> None:
+        self._tried.append(size)
+        self._was_stopped = reading.kind is ReadingKind.STOP
+        if not self._was_stopped:
+            self._readings[size] = reading
+
+    def next_size(self) -> int | None:
+        """Return the next size to try; None where the search is over."""
+        best = self._best()
+        if self._was_stopped or (best is not None and self._peak(best) >= self._band.lower_bytes):
+            return None
+        low = -1 if best is None else bisect_right(self._sizes, best) - 1
+        high = self._first_too_large_place()
+        if high - low <= 1 or self._rest_is_surely_above(best, low):
+            return None
+        place = self._predicted_place() if self._may_predict() else (low + high) // 2
+        return self._sizes[min(max(place, low + 1), high - 1)]
+
+    def result(self) -> SearchResult:
+        best = self._best()
+        return SearchResult(
+            best=best,
+            tried=tuple(self._tried),
+            reached_cap=best == self._sizes[-1],
+            was_stopped=self._was_stopped,
+            needed_bytes=self._needed_bytes() if best is None else None,
+            remark=self._remark(best),
+        )
+
+    def _is_good(self, size: int) -> bool:
+        reading = self._readings[size]
+        return reading.kind is ReadingKind.FITS and self._peak(size) <= self._band.upper_bytes
+
+    def _peak(self, size: int) -> int:
+        return self._readings[size].peak_bytes or 0
+
+    def _best(self) -> int | None:
+        """Largest good size below every bad one; a good size above a bad one was luck and is not trusted."""
+        ceiling = min((size for size in self._readings if not self._is_good(size)), default=None)
+        allowed = (size for size in self._readings if self._is_good(size) and size in self._sizes)
+        return max((size for size in allowed if ceiling is None or size < ceiling), default=None)
+
+    def _first_too_large_place(self) -> int:
+        bad = [size for size in self._readings if not self._is_good(size)]
+        return bisect_right(self._sizes, min(bad) - 1) if bad else len(self._sizes)
+
+    def _rest_is_surely_above(self, best: int | None, low: int) -> bool:
+        if best is None:
+            return False
+        off_bytes = abs(self._predicted.at(best) - self._peak(best))
+        is_confirmed = len(self._points()) > 1 or off_bytes <= _AGREEMENT_SHARE * self._peak(best)
+        next_peak = self._corrected().at(self._sizes[low + 1])
+        return is_confirmed and next_peak > self._band.upper_bytes * _SURELY_ABOVE_SHARE
+
+    def _may_predict(self) -> bool:
+        """Whether to follow the line: twice, then by turns with bisection, which bounds the number of trials."""
+        return len(self._tried) < _PREDICTED_TRIALS or len(self._tried) % 2 == 0
+
+    def _predicted_place(self) -> int:
+        """Place of the largest size predicted at or below the aim; one more where only that reaches the band."""
+        line = self._corrected()
+        place = bisect_right(self._sizes, line.size_for(self._band.aim_bytes)) - 1
+        falls_short = place < 0 or line.at(self._sizes[place]) < self._band.lower_bytes
+        if falls_short and place + 1 < len(self._sizes):
+            reaches = line.at(self._sizes[place + 1]) <= self._band.upper_bytes
+            return place + 1 if reaches else place
+        return place
+
+    def _points(self) -> list[tuple[int, int]]:
+        return sorted((size, peak) for size, each in self._readings.items() if (peak := each.peak_bytes) is not None)
+
+    def _corrected(self) -> PredictedPeak:
+        """Move the predicted line onto the measured peaks: through the two largest, or through the only one.
+
+        Memory over the batch is convex rather than straight at small sizes, so the largest readings say most. A trial
+        that ran out of memory without a reading tells that the peak there was at least the limit.
+        """
+        points = self._points()
+        line = self._predicted
+        if len(points) > 1 and points[-1][1] > points[-2][1]:
+            (b0, p0), (b1, p1) = points[-2:]
+            line = _through(points[-1], (p1 - p0) / (b1 - b0))
+        elif points:
+            line = _through(points[-1], line.slope_bytes)
+        beyond = [size for size, each in self._readings.items() if each.peak_bytes is None]
+        if beyond and line.at(min(beyond)) < self._band.out_of_memory_bytes:
+            line = self._raised_to_limit(line, min(beyond))
+        return line
+
+    def _raised_to_limit(self, line: PredictedPeak, size: int) -> PredictedPeak:
+        below = [point for point in self._points() if point[0] < size]
+        if below:
+            return _through(below[-1], (self._band.out_of_memory_bytes - below[-1][1]) / (size - below[-1][0]))
+        factor = self._band.out_of_memory_bytes / max(line.at(size), 1.0)
+        return PredictedPeak(fixed_bytes=line.fixed_bytes * factor, slope_bytes=line.slope_bytes * factor)
+
+    def _needed_bytes(self) -> int:
+        smallest = self._sizes[0]
+        measured = self._readings[smallest].peak_bytes if smallest in self._readings else None
+        return measured if measured is not None else round(max(self._corrected().at(smallest), 0))
+
+    def _remark(self, best: int | None) -> str:
+        if self._was_stopped:
+            return f"the trial at micro-batch {self._tried[-1]} failed for another reason than memory"
+        upper = format_bytes(self._band.upper_bytes)
+        if best is None:
+            need = format_bytes(self._needed_bytes())
+            return f"micro-batch {self._sizes[0]} does not fit: it needs about {need}, and {upper} are allowed"
+        used = format_bytes(self._peak(best))
+        if self._peak(best) >= self._band.lower_bytes:
+            return f"micro-batch {best} lands in the band at {used}"
+        if best == self._sizes[-1]:
+            return f"micro-batch {best} is the largest allowed and takes {used}, below the band"
+        return f"micro-batch {best} takes {used}; the next larger size would exceed {upper}"
+
+
+def _through(point: tuple[int, int], slope_bytes: float) -> PredictedPeak:
+    size, peak_bytes = point
+    return PredictedPeak(fixed_bytes=peak_bytes - slope_bytes * size, slope_bytes=slope_bytes)

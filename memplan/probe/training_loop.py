@@ -1,0 +1,228 @@
+"""The training step that trials run: the user's four callables, put together as a plain PyTorch loop would.
+
+Imports torch; child processes only. The step is::
+
+    zero_grad -> accumulation_steps x (forward and loss -> backward of loss / accumulation_steps)
+              -> unscale (fp16) -> clip -> optimizer step -> update of the loss scale and the moving average
+
+A trial's batch is made once and reused, moved to the device anew in every micro-step, so that making data is neither
+timed nor counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from memplan.errors import WorkloadError
+from memplan.estimators.batches import map_tensors, tensors_in
+from memplan.estimators.user_calls import checked_loss
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
+_HALF_TYPES = {
+    Precision.FP16: torch.float16,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16_TRUE: torch.float16,
+    Precision.BF16_TRUE: torch.bfloat16,
+}
+_CHECKPOINTING_SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
+_EMA_DECAY = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """Everything that lives from step to step."""
+
+    workload: Workload
+    recipe: Recipe
+    device: torch.device
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    batch: Any
+    scaler: torch.amp.GradScaler | None
+    moving_average: dict[str, torch.Tensor]
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return the model's parameters, tied ones once."""
+        return list(self.model.parameters())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMarks:
+    """Called at the seams of a step: once ``forward`` starts and ends, and once ``backward`` has ended."""
+
+    forward_starts: Callable[[], None]
+    forward_ends: Callable[[Any], None]
+    backward_ended: Callable[[], None]
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+NO_MARKS = StepMarks(forward_starts=_nothing, forward_ends=_nothing, backward_ended=_nothing)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch on all devices."""
+    random.seed(seed)
+    np.random.seed(seed)  # user code may draw from the legacy generator
+    torch.manual_seed(seed)
+
+
+def build_training(workload: Workload, recipe: Recipe, device: torch.device, seed: int) -> TrainingState:
+    """Build model, optimizer and batch for one recipe; the same seed gives the same weights and batch every time.
+
+    Raises:
+        WorkloadError: a callable returns something else than its contract says.
+    """
+    seed_everything(seed)
+    model = _prepared_model(workload, recipe, device)
+    optimizer = workload.optimizer(model.parameters())
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
+    if recipe.learning_rate is not None:
+        _set_learning_rate(optimizer, recipe.learning_rate)
+    _check_batch_follows_size(workload, recipe.micro_batch_size)
+    seed_everything(seed)
+    return TrainingState(
+        workload=workload,
+        recipe=recipe,
+        device=device,
+        model=model,
+        optimizer=optimizer,
+        batch=workload.batch(recipe.micro_batch_size),
+        scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
+        moving_average=_moving_average_of(model) if workload.ema else {},
+    )
+
+
+def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
+    model = workload.model()
+    if not isinstance(model, torch.nn.Module):
+        raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
+    if recipe.activation_checkpointing:
+        _switch_checkpointing_on(model)
+    model.to(device)
+    if recipe.precision.has_half_weights:
+        model.to(_HALF_TYPES[recipe.precision])
+    if workload.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
+    if recipe.precision is Precision.TF32:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    return model
+
+
+def _switch_checkpointing_on(model: torch.nn.Module) -> None:
+    for name in _CHECKPOINTING_SWITCHES:
+        switch = getattr(model, name, None)
+        if callable(switch):
+            switch()
+            return
+    raise WorkloadError(
+        f"activation_checkpointing=True, but {type(model).__name__} offers no way to switch it on",
+        hint=f"give the model a method {_CHECKPOINTING_SWITCHES[0]}(), or leave activation checkpointing off",
+    )
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Scale every group alike, so that the first has this rate and their ratios stay."""
+    factor = learning_rate / float(optimizer.param_groups[0]["lr"])
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+
+
+def _check_batch_follows_size(workload: Workload, size: int) -> None:
+    """Refuse a batch function that ignores its argument; a size it cannot make is no evidence."""
+    other = 1 if size > 1 else 2
+    try:
+        shapes = {each: _shapes(workload.batch(each)) for each in (size, other)}
+    except Exception:  # noqa: BLE001 - the batch that counts is made next, and its error is the user's to see
+        return
+    if shapes[size] == shapes[other]:
+        raise WorkloadError(
+            f"the workload's batch({size}) and batch({other}) have the same shapes {shapes[size]}",
+            hint="batch must return as many samples as it is asked for",
+        )
+
+
+def _shapes(batch: Any) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors_in(batch)]
+
+
+def _moving_average_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: copy.deepcopy(value.detach()) for name, value in model.state_dict().items()}
+
+
+def _batch_on_device(state: TrainingState) -> Any:
+    half = _HALF_TYPES[state.recipe.precision] if state.recipe.precision.has_half_weights else None
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.to(state.device, half if half is not None and tensor.is_floating_point() else tensor.dtype)
+        if state.workload.channels_last and tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+    return map_tensors(moved, state.batch)
+
+
+def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> float:
+    """Run one full optimizer step and return its mean loss; the device may still be busy afterwards.
+
+    Raises:
+        WorkloadError: the loss is not a scalar that can be differentiated.
+    """
+    state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
+    losses = [_run_micro_step(state, marks) for _ in range(state.recipe.accumulation_steps)]
+    if state.workload.grad_clip_norm is not None:
+        if state.scaler is not None:
+            state.scaler.unscale_(state.optimizer)
+        torch.nn.utils.clip_grad_norm_(state.parameters(), state.workload.grad_clip_norm)
+    if state.scaler is None:
+        state.optimizer.step()
+    else:
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+    _update_moving_average(state)
+    return sum(float(loss) for loss in losses) / len(losses)
+
+
+def _run_micro_step(state: TrainingState, marks: StepMarks) -> torch.Tensor:
+    batch = _batch_on_device(state)
+    marks.forward_starts()
+    precision = state.recipe.precision
+    autocast = (
+        torch.autocast(state.device.type, dtype=_HALF_TYPES[precision])
+        if precision.is_autocast
+        else contextlib.nullcontext()
+    )
+    with autocast:
+        loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
+        scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
+    marks.forward_ends(batch)
+    (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
+    marks.backward_ended()
+    return loss.detach()
+
+
+@torch.no_grad()
+def _update_moving_average(state: TrainingState) -> None:
+    for name, value in state.model.state_dict().items() if state.moving_average else ():
+        kept = state.moving_average[name]
+        if kept.is_floating_point():
+            kept.lerp_(value.to(kept.dtype), 1 - _EMA_DECAY)
+        else:
+            kept.copy_(value)

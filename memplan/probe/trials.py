@@ -1,0 +1,99 @@
+"""What the parent and the child of one live trial say to each other; plain values, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from memplan.units import MIB
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.recipe import Recipe
+    from memplan.results import Measurement, OutcomeKind
+    from memplan.workload import WorkloadSource
+
+DEFAULT_TRIAL_LIMIT_S = 900.0
+# What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
+PROFILER_ALLOWANCE_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """One recipe to run, and the limits it is held to.
+
+    Args:
+        source: how the child gets hold of the workload.
+        recipe: what to run.
+        device: where to run it; a card needs its ``live_index``.
+        budget_bytes: largest device peak (CUDA) or resident set (CPU) that counts as fitting.
+        seed: of the initial weights and of the batch; the same seed gives the same ones at every precision.
+        warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
+        timed_steps: optimizer steps that are timed, at least 1.
+        time_limit_s: wall time of the whole trial after which it is stopped.
+        step_limit_s: wall time of one optimizer step after which the trial is stopped; None for no limit of its own.
+        reference_step_s: fp32 step time that the step limit was derived from, quoted as evidence; None where there is
+            none.
+    """
+
+    source: WorkloadSource
+    recipe: Recipe
+    device: DeviceSpec
+    budget_bytes: int
+    seed: int = 0
+    warmup_steps: int = 2
+    timed_steps: int = 3
+    time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
+    step_limit_s: float | None = None
+    reference_step_s: float | None = None
+
+
+class TrialPhase(StrEnum):
+    """What the child is doing."""
+
+    STARTING = "starting"
+    BUILDING = "building"
+    WARMING_UP = "warming up"
+    TIMING = "timing"
+    ATTRIBUTING = "attributing"
+
+
+STEP_PHASES = (TrialPhase.WARMING_UP, TrialPhase.TIMING, TrialPhase.ATTRIBUTING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialProgress:
+    """The child enters a phase, or starts one optimizer step of it.
+
+    Args:
+        phase: what it is doing now.
+        step: number of the optimizer step that starts now, from 1 over all phases; None outside of steps.
+        step_count: optimizer steps of the whole trial, the attributing one included.
+        last_step_s: wall time of the step before; None where there was none.
+    """
+
+    phase: TrialPhase
+    step: int | None = None
+    step_count: int | None = None
+    last_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialReadings:
+    """The child's last word where all steps were completed."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialVerdict:
+    """How a trial ended; the child's last word where it could not complete its steps.
+
+    Args:
+        kind: the class of ending.
+        evidence: one line that says what was seen.
+    """
+
+    kind: OutcomeKind
+    evidence: str
