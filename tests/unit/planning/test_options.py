@@ -1,0 +1,65 @@
+"""Options as text, and who wins where both the command line and the config speak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memplan.configs import MemplanOptions
+from memplan.errors import UsageError
+from memplan.planning.options import parse_knob_keys, parse_precisions, parse_rule, parse_sizes, request_from
+from memplan.recipe import Precision
+from memplan.units import GIB
+
+NOTHING_SAID = {
+    "device": None,
+    "budget": None,
+    "max_util": None,
+    "min_util": None,
+    "precision": None,
+    "global_batch": None,
+    "lr_rule": None,
+    "in_place": False,
+    "store": Path(".memplan"),
+}
+
+
+def test_the_config_is_heard_where_the_command_line_is_silent() -> None:
+    section = MemplanOptions(device="rtx-3090", budget="2GiB", max_util=0.7, precision=("bf16",))
+    request = request_from(section, **NOTHING_SAID)
+    assert (request.device, request.budget_bytes, request.max_utilisation) == ("rtx-3090", 2 * GIB, 0.7)
+    assert request.precisions == (Precision.BF16,)
+
+
+def test_the_command_line_wins_over_the_config() -> None:
+    section = MemplanOptions(device="rtx-3090", max_util=0.7)
+    request = request_from(section, **{**NOTHING_SAID, "device": "cpu", "max_util": 0.9})
+    assert (request.device, request.max_utilisation) == ("cpu", 0.9)
+
+
+def test_sizes_and_precisions_are_lists_with_commas() -> None:
+    assert parse_sizes("8,16, 32") == (8, 16, 32)
+    assert parse_precisions("fp32, bf16,fp32") == (Precision.FP32, Precision.BF16)
+
+
+@pytest.mark.parametrize("text", ["0", "8,-1", "8,,16", "many"])
+def test_a_size_that_is_no_whole_number_above_zero_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="batch-size"):
+        parse_sizes(text)
+
+
+def test_a_rule_that_is_not_known_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="lr-rule 'cubic' is not known; use linear, sqrt or none"):
+        parse_rule("cubic")
+
+
+@pytest.mark.parametrize("pair", ["micro_batch_size", "=data.batch_size", "micro_batch_size="])
+def test_a_map_that_is_not_knob_equals_key_is_refused(pair: str) -> None:
+    with pytest.raises(UsageError, match="is not understood"):
+        parse_knob_keys([pair])
+
+
+def test_a_knob_mapped_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="twice"):
+        parse_knob_keys(["a=x", "a=y"])

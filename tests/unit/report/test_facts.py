@@ -1,0 +1,45 @@
+"""The facts of a run: what was estimated beside what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.report.facts import Comparison, compare, report_run
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from tests.making import trial
+
+
+def test_the_error_is_relative_to_what_was_measured() -> None:
+    assert Comparison(name="x", estimated_bytes=90, measured_bytes=100).relative_error == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(("estimated", "measured"), [(None, 100), (100, None), (100, 0)])
+def test_there_is_no_error_where_a_side_is_missing_or_nothing_was_measured(estimated: int, measured: int) -> None:
+    assert Comparison(name="x", estimated_bytes=estimated, measured_bytes=measured).relative_error is None
+
+
+def test_components_of_each_side_add_up_to_its_process_peak() -> None:
+    run = trial(4, 500, estimated_mib=450)
+    rows = compare(run.estimate, run.outcome.measurement)
+    parts = [row for row in rows if not row.name.startswith("peak")]
+    (process,) = [row for row in rows if row.name == "peak process"]
+    assert sum(row.estimated_bytes for row in parts) == process.estimated_bytes == 450 * MIB
+    assert sum(row.measured_bytes for row in parts) == process.measured_bytes == 500 * MIB
+
+
+def test_the_cpu_has_no_reserved_peak_to_compare() -> None:
+    run = trial(4, 500, estimated_mib=450)
+    assert "peak reserved" not in [row.name for row in compare(run.estimate, run.outcome.measurement)]
+
+
+def test_an_interrupted_run_is_reported_from_its_trials_alone() -> None:
+    trials = [trial(4, 300, number=1), trial(40, None, number=2, kind=OutcomeKind.HOST_OUT_OF_MEMORY)]
+    report = report_run("r", trials, None)
+    assert (report.subject, report.plan, len(report.trials)) == (1, None, 2)
+    assert report.trials[1].outcome == "out of memory (host)"
+
+
+def test_a_run_without_trials_still_reports() -> None:
+    report = report_run("r", [], None)
+    assert (report.subject, report.components, report.trials) == (None, (), ())

@@ -1,0 +1,45 @@
+"""A file is written whole or not at all."""
+
+from __future__ import annotations
+
+import resource
+import stat
+from pathlib import Path
+
+import pytest
+
+from memplan.errors import OutputError
+from memplan.textfiles import write_text_atomically
+
+
+def test_line_endings_are_written_as_they_are(tmp_path: Path) -> None:
+    write_text_atomically(tmp_path / "a.py", "x = 1\r\ny = 2")
+    assert (tmp_path / "a.py").read_bytes() == b"x = 1\r\ny = 2"
+
+
+def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("old")
+    path.chmod(0o640)
+    write_text_atomically(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_missing_folder_is_one_clear_error_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written: No such file or directory"):
+        write_text_atomically(tmp_path / "no" / "a.py", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_system_cuts_short_leaves_the_old_text_and_no_remains(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="cannot be written: File too large"):
+            write_text_atomically(path, "x" * 4096)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
