@@ -26,13 +26,26 @@ def fake_copy(model: nn.Module, fakes: FakeTensorMode, *, precision: Precision, 
     return copied
 
 
-def fake_batch(batch: Any, fakes: FakeTensorMode, *, precision: Precision, channels_last: bool) -> Any:
-    """Make new fake tensors of a real batch, as a copy to the device would."""
+def fake_batch(batch: Any, fakes: FakeTensorMode) -> Any:
+    """Make fake tensors of a real batch, as it lies on the host."""
+    return map_tensors(fakes.from_tensor, batch)
 
-    def copied(tensor: torch.Tensor) -> torch.Tensor:
-        return laid_out(fakes.from_tensor(tensor), precision=precision, channels_last=channels_last).clone()
 
-    return map_tensors(copied, batch)
+def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_all: bool) -> Any:
+    """Bring a batch into the recipe's type and format, as a move to the device would.
+
+    Args:
+        batch: tensors on the host.
+        precision: whose weight type floating-point inputs take.
+        channels_last: whether 4-D tensors change their memory format.
+        copy_all: whether tensors that need no change are copied too, as to another device.
+    """
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        changed = laid_out(tensor, precision=precision, channels_last=channels_last)
+        return tensor.clone() if copy_all and changed is tensor else changed
+
+    return map_tensors(moved, batch)
 
 
 def laid_out(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:

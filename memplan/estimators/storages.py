@@ -48,6 +48,11 @@ class StorageLedger:
         self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
         return block
 
+    def see_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
+        """Record every storage among these tensors that is not known."""
+        for tensor in tensors:
+            self.see(tensor, category, module=module, operator=operator)
+
     def inherit(self, heir: torch.Tensor, donor: int) -> None:
         """Let the tensor made last live on in a block that was freed right after it was made.
 

@@ -30,7 +30,17 @@ _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
 class TracedStep:
-    """Runs optimizer steps of a workload and says, as it goes, what the recorded blocks hold."""
+    """Runs optimizer steps of a workload and says, as it goes, what the recorded blocks hold.
+
+    Args:
+        workload: what is trained.
+        recipe: the setting of the step.
+        model: the model to run; its tensors become resident when the step is made.
+        next_batch: returns the batch of the next micro-step on the device.
+        recording: where events go.
+        ledger: knows the storages.
+        on_cuda: whether optimizers and clipping take the multi-tensor path, as they do for CUDA parameters.
+    """
 
     def __init__(
         self,
@@ -50,11 +60,27 @@ class TracedStep:
         self._recording = recording
         self._ledger = ledger
         self._on_cuda = on_cuda
-        self._batch: Any = None
-        self._loss: torch.Tensor | None = None
+        self._scale: torch.Tensor | None = None
+        self._average: dict[str, torch.Tensor] = {}
+        self._place_model()
+        self.optimizer: Optimizer = call_user("optimizer", workload.optimizer, model.parameters())
+        self._prepare_optimizer()
 
-    def place_model(self) -> None:
-        """Record the model's own tensors as resident."""
+    def run(self) -> None:
+        """Run one optimizer step: zero the gradients, accumulate, clip, step."""
+        self._recording.phase = Phase.FORWARD
+        self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
+        losses = [self._micro_step() for _ in range(self._recipe.accumulation_steps)]
+        self._recording.phase = Phase.OPTIMIZER_STEP
+        if self._workload.grad_clip_norm is not None:
+            foreach = True if self._on_cuda else None
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
+        call_user("optimizer step", self.optimizer.step)
+        self._mark(_state_tensors(self.optimizer), Category.OPTIMIZER_STATE)
+        self._update_average()
+        losses.clear()
+
+    def _place_model(self) -> None:
         for module_name, module in self._model.named_modules():
             for tensors, category in (
                 (module.named_parameters(recurse=False), Category.PARAMETERS),
@@ -63,58 +89,47 @@ class TracedStep:
                 for name, tensor in tensors:
                     self._ledger.see(tensor, category, module=module_name, operator=name)
 
-    def make_optimizer(self) -> Optimizer:
-        """Make the workload's optimizer; some allocate their state here."""
-        optimizer: Optimizer = call_user("optimizer", self._workload.optimizer, self._model.parameters())
+    def _prepare_optimizer(self) -> None:
         if self._on_cuda:
-            _choose_foreach(optimizer)
-        self._mark(_state_tensors(optimizer), Category.OPTIMIZER_STATE)
-        return optimizer
+            _choose_foreach(self.optimizer)
+        if self._recipe.precision is Precision.FP16:
+            self._scale = torch.ones(())
+        if self._workload.ema:
+            self._average = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+        kept = [*_state_tensors(self.optimizer), *self._average.values()]
+        self._mark(kept, Category.OPTIMIZER_STATE)
 
-    def run(self, optimizer: Optimizer) -> None:
-        """Run one optimizer step: zero the gradients, accumulate, clip, step."""
+    def _micro_step(self) -> torch.Tensor:
         self._recording.phase = Phase.FORWARD
-        optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
-        for _ in range(self._recipe.accumulation_steps):
-            self._forward()
-            self._backward()
-        self._recording.phase = Phase.OPTIMIZER_STEP
-        if self._workload.grad_clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(
-                self._model.parameters(), self._workload.grad_clip_norm, foreach=True if self._on_cuda else None
-            )
-        call_user("optimizer step of", optimizer.step)
-        self._mark(_state_tensors(optimizer), Category.OPTIMIZER_STATE)
-
-    def _forward(self) -> None:
-        self._recording.phase = Phase.FORWARD
-        self._take_batch()
+        batch = self._next_batch()
         before = self._ledger.live_blocks()
-        with self._autocast():
-            loss = call_user("loss", self._workload.loss, self._model, self._batch)
-        self._loss = checked_loss(loss, self._workload.loss)
-        del loss
+        loss, scaled = self._forward(batch)
         gc.collect()
         for block in self._ledger.live_blocks() - before:
             self._recording.categories[block] = Category.ACTIVATIONS
-
-    def _take_batch(self) -> None:
-        batch = self._next_batch()
-        for tensor in tensors_in(batch):
-            self._ledger.see(tensor, Category.INPUTS, module="", operator="batch")
-        self._batch = batch
-
-    def _backward(self) -> None:
         self._recording.phase = Phase.BACKWARD
-        assert self._loss is not None  # noqa: S101 - set by _forward
-        scaled = self._loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else self._loss
-        call_user("backward pass of", scaled.backward)
-        gradients = [each.grad for each in self._model.parameters() if each.grad is not None]
-        self._mark(gradients, Category.GRADIENTS)
+        call_user("backward pass of the loss", scaled.backward)
+        self._mark([each.grad for each in self._model.parameters() if each.grad is not None], Category.GRADIENTS)
+        return loss.detach()
+
+    def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        with self._autocast():
+            loss = checked_loss(call_user("loss", self._workload.loss, self._model, batch), self._workload.loss)
+            scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
+        return loss, scaled if self._scale is None else scaled * self._scale
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = _AUTOCAST.get(self._recipe.precision)
         return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        for name, value in self._model.state_dict().items() if self._average else ():
+            kept = self._average[name]
+            if kept.is_floating_point():
+                kept.lerp_(value, 0.001)
+            else:
+                kept.copy_(value)
 
     def _mark(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         for block in self._ledger.blocks_of(tensors):

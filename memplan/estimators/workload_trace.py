@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,24 @@ from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
 from memplan.errors import WorkloadError
 from memplan.estimators.batches import tensors_in
-from memplan.estimators.fake_model import fake_batch, fake_copy
+from memplan.estimators.checkpointing import switch_checkpointing_on
+from memplan.estimators.fake_model import fake_batch, fake_copy, moved_batch
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
 from memplan.estimators.lowering import lower_to, lowered_capability, lowering_notes
 from memplan.estimators.module_paths import ModulePaths
 from memplan.estimators.operator_recorder import OperatorRecorder
 from memplan.estimators.recording import Recording
-from memplan.estimators.step_trace import StepTrace
+from memplan.estimators.step_trace import Category, StepTrace
 from memplan.estimators.storages import StorageLedger
 from memplan.estimators.training_step import TracedStep
 from memplan.estimators.untouched_build import untouched_fills
 from memplan.estimators.user_calls import call_user, name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan.estimators.tracing import TraceRequest
+    from memplan.recipe import Recipe
     from memplan.workload import Workload
 
 STEPS = 2  # the first makes the optimizer state, the second is the steady one
@@ -50,7 +55,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     workload = load_workload(request.source)
     batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
     _check_batches(workload, batches)
-    model = _built(workload)
+    model = _built(workload, request.recipe)
     runs = [_record(workload, request, model, size, batch) for size, batch in batches.items()]
     return _as_trace(workload, request, model, runs)
 
@@ -78,7 +83,7 @@ def _as_trace(workload: Workload, request: TraceRequest, model: nn.Module, runs:
     )
 
 
-def _built(workload: Workload) -> nn.Module:
+def _built(workload: Workload, recipe: Recipe) -> nn.Module:
     with untouched_fills():
         model = call_user("model factory", workload.model)
     if not isinstance(model, nn.Module):
@@ -86,6 +91,8 @@ def _built(workload: Workload) -> nn.Module:
             f"the workload's model factory {name_of(workload.model)} returned a {type(model).__name__}",
             hint="return a torch.nn.Module",
         )
+    if recipe.activation_checkpointing:
+        switch_checkpointing_on(model)
     return model
 
 
@@ -103,36 +110,49 @@ def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
 
 
 def _record(workload: Workload, request: TraceRequest, model: nn.Module, size: int, batch: Any) -> _Run:
-    recipe = request.recipe
+    precision, channels_last = request.recipe.precision, workload.channels_last
+    on_cuda = request.device.kind is DeviceKind.CUDA
     recording = Recording(micro_batch_size=size)
     ledger = StorageLedger(recording)
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    copied = fake_copy(model, fakes, precision=recipe.precision, channels_last=workload.channels_last)
-    copied.train(model.training)
+    copied = fake_copy(model, fakes, precision=precision, channels_last=channels_last)
+    on_host = fake_batch(batch, fakes)
     paths = ModulePaths(copied)
     recorder = OperatorRecorder(recording, ledger, paths, capability=lowered_capability(request.device))
 
     def next_batch() -> Any:
         with recorder.muted():
-            return fake_batch(batch, fakes, precision=recipe.precision, channels_last=workload.channels_last)
+            moved = moved_batch(on_host, precision=precision, channels_last=channels_last, copy_all=on_cuda)
+        ledger.see_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
+        return moved
 
-    step = TracedStep(
-        workload,
-        recipe,
-        model=copied,
-        next_batch=next_batch,
-        recording=recording,
-        ledger=ledger,
-        on_cuda=request.device.kind is DeviceKind.CUDA,
-    )
+    with collected_garbage(), fakes, recorder, paths.watched():
+        if not on_cuda:
+            ledger.see_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
+        step = TracedStep(
+            workload,
+            request.recipe,
+            model=copied,
+            next_batch=next_batch,
+            recording=recording,
+            ledger=ledger,
+            on_cuda=on_cuda,
+        )
+        for _ in range(STEPS):
+            step.run()
+        recorder.settle()
+        ledger.close()
+    return _Run(recording=recording, optimizer_name=type(step.optimizer).__name__)
+
+
+@contextmanager
+def collected_garbage() -> Iterator[None]:
+    """Collect garbage only where it is asked for, so that what lives in cycles dies at the same point every time."""
     gc.collect()
     gc.freeze()
     gc.disable()
-    with fakes, recorder, paths.watched():
-        step.place_model()
-        optimizer = step.make_optimizer()
-        for _ in range(STEPS):
-            step.run(optimizer)
-        recorder.settle()
-    ledger.close()
-    return _Run(recording=recording, optimizer_name=type(optimizer).__name__)
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

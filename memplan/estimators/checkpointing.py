@@ -1,0 +1,29 @@
+"""Switching activation checkpointing on, by the method that the model itself offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
+
+
+def switch_checkpointing_on(model: nn.Module) -> None:
+    """Call the first of ``SWITCHES`` that the model has.
+
+    Raises:
+        WorkloadError: it has none of them.
+    """
+    for name in SWITCHES:
+        switch = getattr(model, name, None)
+        if callable(switch):
+            switch()
+            return
+    raise WorkloadError(
+        f"activation_checkpointing=True, but {type(model).__name__} offers no way to switch it on",
+        hint=f"give the model a method {SWITCHES[0]}(), or leave activation checkpointing off",
+    )
