@@ -83,6 +83,7 @@ def run_child(
         ChildError: the process could not be started.
     """
     started = time.monotonic()
+    payload = pickle.dumps(request)
     reply_read, reply_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     try:
@@ -108,7 +109,7 @@ def run_child(
     finally:
         os.close(reply_write)
         os.close(lifeline_read)
-    conversation = _Conversation(process, reply_read, request, on_message)
+    conversation = _Conversation(process, reply_read, payload, on_message)
     try:
         stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)
     finally:
@@ -130,13 +131,12 @@ class _Conversation:
         self,
         process: subprocess.Popen[bytes],
         reply_fd: int,
-        request: object,
+        payload: bytes,
         on_message: Callable[[Any], None] | None,
     ) -> None:
         self.messages: list[Any] = []
         self._process = process
         self._on_message = on_message
-        payload = pickle.dumps(request)
         self._unsent = memoryview(_HEADER.pack(len(payload)) + payload)
         self._pending = bytearray()
         self._log: deque[bytes] = deque()

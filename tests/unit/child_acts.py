@@ -1,0 +1,106 @@
+"""A child process for the tests of the gateway: does one act, named in the request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from memplan.children import serve
+
+Reply = Callable[[object], None]
+
+
+def echo(argument: Any, reply: Reply) -> None:
+    for each in argument:
+        reply(each)
+
+
+def measure(argument: Any, reply: Reply) -> None:
+    reply(len(argument))
+
+
+def flood(argument: Any, reply: Reply) -> None:
+    for number in range(argument):
+        os.write(1, b"x" * (1 << 20) + f"\n{number}\n".encode())
+    reply("done")
+
+
+def flood_forever(argument: Any, reply: Reply) -> None:
+    while True:
+        os.write(1, b"y" * (1 << 16))
+
+
+def wait_in_a_function_with_a_telling_name(argument: Any, reply: Reply) -> None:
+    reply(os.getpid())
+    time.sleep(600)
+
+
+def ignore_every_polite_signal(argument: Any, reply: Reply) -> None:
+    for polite in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(polite, signal.SIG_IGN)
+    wait_in_a_function_with_a_telling_name(argument, reply)
+
+
+def kill_itself(argument: Any, reply: Reply) -> None:
+    reply("before")
+    os.kill(os.getpid(), argument)
+    time.sleep(600)
+
+
+def fail(argument: Any, reply: Reply) -> None:
+    raise ValueError(argument)
+
+
+def leave(argument: Any, reply: Reply) -> None:
+    sys.exit(argument)
+
+
+def leave_children(argument: Any, reply: Reply) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+    reply((os.getpid(), sleeper.pid, forked))
+    if argument == "and wait":
+        time.sleep(600)
+
+
+def leave_a_thread(argument: Any, reply: Reply) -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    reply("done")
+
+
+def answer_from_a_fork(argument: Any, reply: Reply) -> None:
+    forked = os.fork()
+    if not forked:
+        reply("from the fork")
+        raise RuntimeError("the fork unwinds into the gateway's own code")
+    os.waitpid(forked, 0)
+    reply("from the child")
+
+
+def count_children(argument: Any, reply: Reply) -> None:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        reply("none")
+    else:
+        reply("some")
+
+
+def read_standard_input(argument: Any, reply: Reply) -> None:
+    reply(sys.stdin.read())
+
+
+def main() -> None:
+    serve(lambda request, reply: globals()[request[0]](request[1], reply))
+
+
+if __name__ == "__main__":
+    main()
