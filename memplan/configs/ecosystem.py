@@ -41,6 +41,10 @@ class Ecosystem(Protocol):
     def styles(self) -> tuple[PatchStyle, ...]:
         """The ways a change can be written, the default first."""
 
+    @property
+    def loader_package(self) -> str | None:
+        """Package whose own loader proves a patch where it is installed; None where there is none."""
+
     def recognises(self, document: Document) -> bool:
         """Say whether a config belongs to this ecosystem, by its content."""
 

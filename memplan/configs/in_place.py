@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs.keys import contains
@@ -35,6 +36,17 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
         end = newline if text.endswith("\n") else ""
         edits.append(Edit(span=Span(start=len(text), end=len(text)), text=start + newline.join(added) + end))
     return splice(text, edits)
+
+
+def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
+    """Add the names through which values are set, which change with them."""
+    found = {each.key: each for each in assignments}
+    for each in assignments:
+        location = document.syntax.locate(document.source.text, each.key)
+        for name in () if location is None else location.followed:
+            if contains(document.values, name):
+                found.setdefault(name, replace(each, key=name))
+    return list(found.values())
 
 
 def stale_comments(document: Document, assignments: list[Assignment]) -> list[str]:

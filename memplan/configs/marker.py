@@ -70,11 +70,19 @@ def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assi
     facts = {
         "version": _VERSION,
         "global_batch_size": recipe.global_batch_size,
-        **{name: getattr(recipe, name) for name in _RECIPE_FIELDS},
+        **_fields_set(recipe),
         "values": {**before, **recorded},
         "options": dict(change.options),
     }
     return f"# memplan: {json.dumps(facts, default=str)}"
+
+
+def _fields_set(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's fields that differ from a recipe of its batch size alone; the precision always."""
+    plain = Recipe(micro_batch_size=recipe.micro_batch_size)
+    always = ("micro_batch_size", "precision")
+    values = {name: getattr(recipe, name) for name in _RECIPE_FIELDS}
+    return {name: value for name, value in values.items() if name in always or value != getattr(plain, name)}
 
 
 def marker_edit(text: str, line: str, *, newline: str) -> Edit:

@@ -8,6 +8,7 @@ silent, ``EpochBasedRunner`` leaves the hooks' own default of True; ``warmup_ite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
@@ -21,6 +22,7 @@ from memplan.configs.knobs import (
     same_kind,
     single_assignments,
 )
+from memplan.configs.literals import without_noise
 from memplan.configs.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
 from memplan.recipe import Precision, Recipe
@@ -34,12 +36,13 @@ _CUMULATIVE = "GradientCumulativeOptimizerHook"
 _KNOWN_HOOKS = (None, "OptimizerHook", _CUMULATIVE, _HALF, _HALF_CUMULATIVE)
 _HOOK_OWN_KEYS = frozenset({"type", "cumulative_iters", "loss_scale"})
 _SIGNS = ("lr_config", "optimizer_config", "runner", "total_epochs", "total_iters", "checkpoint_config", "log_config")
-_SINGLE = (
+_CUMULATIVE_KEY = "optimizer_config.cumulative_iters"
+_OBSTRUCTING = (
     KnobName.MICRO_BATCH_SIZE,
     KnobName.LEARNING_RATE,
-    KnobName.MIN_LEARNING_RATE,
     KnobName.ACTIVATION_CHECKPOINTING,
-    KnobName.ITERATIONS,
+    KnobName.PRECISION,
+    KnobName.ACCUMULATION_STEPS,
 )
 
 
@@ -47,6 +50,7 @@ class OpenMMLab0:
     """Configs of mmcv's runners."""
 
     name = "openmmlab-0.x"
+    loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def recognises(self, document: Document) -> bool:
@@ -68,29 +72,33 @@ class OpenMMLab0:
             KnobName.ITERATIONS: tuple(_iteration_keys(values)),
         }
         if _section(values, "optimizer_config").get("type") in (_CUMULATIVE, _HALF_CUMULATIVE):
-            keys[KnobName.ACCUMULATION_STEPS] = ("optimizer_config.cumulative_iters",)
+            keys[KnobName.ACCUMULATION_STEPS] = (_CUMULATIVE_KEY,)
         return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; mapped keys for precision win over the optimizer hook."""
+        """Read the recipe; mapped keys for precision win over the optimizer hook, the rate is the one at run time."""
         mapped = bool(keys.get(KnobName.PRECISION))
-        return recipe_from(
+        found = recipe_from(
             document,
             keys,
             precision=declared_precision(document, keys) if mapped else _precision(document.values),
             accumulation_steps=declared_accumulation(document, keys),
         )
+        if found.learning_rate is None:
+            return found
+        at_run_time = found.learning_rate * _runtime_factor(document.values, found)
+        return replace(found, learning_rate=without_noise(at_run_time))
 
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
         values, found = document.values, []
         if get(values, "auto_scale_lr.enable") is True:
             found.append(
-                "auto_scale_lr is enabled: the runner scales the learning rate with samples_per_gpu itself,"
-                " so memplan changes optimizer.lr only by what is left to change"
+                "auto_scale_lr is enabled: the learning rate shown is the one after the runner's own scaling,"
+                " and optimizer.lr changes only by what that scaling leaves out"
             )
         elif contains(values, "auto_scale_lr"):
-            found.append("do not pass --auto-scale-lr with the patched config: memplan writes the scaled rate itself")
+            found.append("do not pass --auto-scale-lr with the patched config: it already holds the scaled rate")
         if _section(values, "fp16") and _is_iteration_based(values) and _hook(values) not in (_HALF, _HALF_CUMULATIVE):
             found.append(
                 "fp16 without an Fp16OptimizerHook is taken as fp16 training, but mmseg 0.x ignores it in training"
@@ -101,43 +109,49 @@ class OpenMMLab0:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what this generation of configs cannot say."""
-        if found := obstacle_of_single_values(config, recipe, names=_obstructing_names(config)):
+        if found := obstacle_of_single_values(config, recipe, names=_by_key(config, _OBSTRUCTING)):
             return found
-        if not _is_structural(config):
-            return None
-        if recipe.precision not in (Precision.FP32, Precision.FP16) and recipe.precision != config.recipe.precision:
-            return f"configs of mmcv's runners have no key for {recipe.precision}"
-        if _hook(config.values) not in _KNOWN_HOOKS and _wanted_hook(config, recipe) != _current_hook(config.values):
+        if _wanted_hook(config, recipe) != _current_hook(config.values) and _hook(config.values) not in _KNOWN_HOOKS:
             return f"optimizer_config.type={_hook(config.values)!r} is a hook memplan does not know"
+        expressed = (config.recipe.precision, Precision.FP32, Precision.FP16)
+        if config.knob(KnobName.PRECISION) is None and recipe.precision not in expressed:
+            return f"configs of mmcv's runners have no key for {recipe.precision}"
         return None
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return batch, learning rate and schedule, and the optimizer hook that accumulates and scales."""
-        mapped = KnobName.PRECISION, KnobName.ACCUMULATION_STEPS
-        names = _SINGLE if _is_structural(config) else (*_SINGLE, *mapped)
-        found = [_unscaled(config, change, each) for each in single_assignments(config, change, names=names)]
-        return [*found, *_hook_assignments(config, change)] if _is_structural(config) else found
+        names = _by_key(config, (*_OBSTRUCTING, KnobName.MIN_LEARNING_RATE, KnobName.ITERATIONS))
+        singles = single_assignments(config, change, names=names)
+        return [*(_before_runtime(config, change, each) for each in singles), *_hook_assignments(config, change)]
 
 
-def _obstructing_names(config: UserConfig) -> tuple[KnobName, ...]:
-    names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING)
-    return names if _is_structural(config) else (*names, KnobName.PRECISION, KnobName.ACCUMULATION_STEPS)
+def _by_key(config: UserConfig, names: tuple[KnobName, ...]) -> tuple[KnobName, ...]:
+    """Leave out what the optimizer hook sets: precision and accumulation, unless the user mapped keys of their own."""
+    by_hook = {
+        KnobName.PRECISION: config.knob(KnobName.PRECISION) is None,
+        KnobName.ACCUMULATION_STEPS: _steps_by_hook(config),
+    }
+    return tuple(each for each in names if not by_hook.get(each, False))
 
 
-def _is_structural(config: UserConfig) -> bool:
-    """Whether precision and accumulation are set by the optimizer hook, not by keys of the user's own."""
-    accumulation = config.knob(KnobName.ACCUMULATION_STEPS)
-    by_hook = accumulation is None or accumulation.key == "optimizer_config.cumulative_iters"
-    return by_hook and config.knob(KnobName.PRECISION) is None
+def _steps_by_hook(config: UserConfig) -> bool:
+    knob = config.knob(KnobName.ACCUMULATION_STEPS)
+    return knob is None or knob.key == _CUMULATIVE_KEY
 
 
-def _unscaled(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
-    """Divide a learning rate by what ``auto_scale_lr`` (mmdet 2.x) will multiply it with at run time."""
-    if assignment.key != "optimizer.lr" or get(config.values, "auto_scale_lr.enable") is not True:
+def _runtime_factor(values: Mapping[str, Any], recipe: Recipe) -> float:
+    """Return what ``auto_scale_lr`` (mmdet 2.x) multiplies the learning rate with at run time, on one replica."""
+    base = get(values, "auto_scale_lr.base_batch_size")
+    is_enabled = get(values, "auto_scale_lr.enable") is True and isinstance(base, int) and base > 0
+    return recipe.micro_batch_size / base if is_enabled else 1.0
+
+
+def _before_runtime(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
+    knob = config.knob(KnobName.LEARNING_RATE)
+    if knob is None or assignment.key != knob.key:
         return assignment
-    before = config.original.recipe if config.original else config.recipe
-    rate = assignment.value * before.micro_batch_size / change.recipe.micro_batch_size
-    return Assignment(key=assignment.key, value=same_kind(rate, assignment.value), reason=assignment.reason)
+    rate = assignment.value / _runtime_factor(config.values, change.recipe)
+    return replace(assignment, value=same_kind(rate, assignment.value))
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -188,24 +202,30 @@ def _current_hook(values: Mapping[str, Any]) -> tuple[Any, Any]:
 def _wanted_hook(config: UserConfig, recipe: Recipe) -> tuple[Any, Any]:
     """Return ``optimizer_config`` and ``fp16`` for a recipe, everything else in them (clipping) kept."""
     hook, fp16 = _current_hook(config.values)
-    same = (recipe.accumulation_steps, recipe.precision) == (config.recipe.accumulation_steps, config.recipe.precision)
-    if same:
+    if _hook_duties(config, recipe) == _hook_duties(config, config.recipe):
         return hook, fp16
     current = _section(config.values, "optimizer_config")
     kept = {name: value for name, value in current.items() if name not in _HOOK_OWN_KEYS}
+    untyped = kept if kept or hook is not None else hook
     scale = current.get("loss_scale", _section(config.values, "fp16").get("loss_scale", "dynamic"))
-    by_iteration = _is_iteration_based(config.values)
-    match recipe.precision is Precision.FP16, recipe.accumulation_steps:
+    match _hook_duties(config, recipe):
         case False, 1:
-            return (kept if kept or hook is not None else hook), None
+            return untyped, None
         case False, steps:
             return {"type": _CUMULATIVE, "cumulative_iters": steps, **kept}, None
-        case True, 1 if by_iteration:
+        case True, 1 if _is_iteration_based(config.values):
             return {"type": _HALF, "loss_scale": scale, **kept}, {}
         case True, 1:
-            return (kept if kept or hook is not None else hook), {"loss_scale": scale}
+            return untyped, {"loss_scale": scale}
         case _, steps:
             return {"type": _HALF_CUMULATIVE, "cumulative_iters": steps, "loss_scale": scale, **kept}, None
+
+
+def _hook_duties(config: UserConfig, recipe: Recipe) -> tuple[bool, int]:
+    """Return whether the optimizer hook runs fp16 under a recipe, and over how many passes it accumulates."""
+    by_hook = config.knob(KnobName.PRECISION) is None
+    is_half = recipe.precision is Precision.FP16 if by_hook else _precision(config.values) is Precision.FP16
+    return is_half, recipe.accumulation_steps if _steps_by_hook(config) else 1
 
 
 def _hook_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:

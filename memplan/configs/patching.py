@@ -9,7 +9,7 @@ from memplan.configs.child_file import child_path_of, child_text, parent_path_of
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import diff_root
 from memplan.configs.documents import digest_of, read_source
-from memplan.configs.in_place import edited_text, stale_comments
+from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import get, with_value
 from memplan.configs.literals import write_python
 from memplan.configs.marker import has_marker, marker_edit, marker_line
@@ -93,7 +93,8 @@ def _in_place_patch(config: UserConfig, change: RecipeChange) -> ConfigPatch:
             f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file:"
             " a second run takes the patched values as the original"
         )
-    return _proven(config, assignments, path=config.path, before=document.source.text, text=text, notes=notes)
+    changed = with_followed_names(document, assignments)
+    return _proven(config, changed, path=config.path, before=document.source.text, text=text, notes=notes)
 
 
 def _child_patch(config: UserConfig, change: RecipeChange) -> ConfigPatch:
@@ -143,7 +144,8 @@ def _proven(
     expected = config.values
     for each in assignments:
         expected = with_value(expected, each.key, each.value)
-    verified_by = verify(path, text, expected, source=config.path)
+    package = ecosystem_named(config.format_name).loader_package
+    verified_by = verify(path, text, expected, source=config.path, package=package)
     root = diff_root(path)
     return ConfigPatch(
         target_path=str(path),

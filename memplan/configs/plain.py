@@ -31,6 +31,7 @@ _OBSTRUCTING = (
 class Plain:
     """A config whose knobs are declared with ``--map``, ``memplan.knobs`` or ``[tool.memplan]``."""
 
+    loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
     def __init__(self, syntax: Syntax) -> None:

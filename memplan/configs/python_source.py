@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -97,7 +97,8 @@ def _followed(module: _Module, value: ast.Name, rest: tuple[str, ...], depth: in
     bindings = list(_bindings(module.body, value.id))
     if len(bindings) != 1 or bindings[0].path or bindings[0].value is None or depth == 0:
         return _blocked(module, value.lineno, _COMPUTED)
-    return _descend(module, bindings[0].value, rest, depth - 1)
+    found = _descend(module, bindings[0].value, rest, depth - 1)
+    return found and replace(found, followed=(".".join((value.id, *rest)), *found.followed))
 
 
 def _members(value: ast.expr) -> tuple[list[tuple[str, ast.expr]], bool]:

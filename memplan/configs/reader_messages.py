@@ -1,4 +1,4 @@
-"""What memplan and the process that evaluates a Python config say to each other."""
+"""What memplan and the processes that load a config say to each other."""
 
 from __future__ import annotations
 
@@ -39,3 +39,31 @@ class ReadAnswer:
     values: dict[str, Any]
     files: tuple[SourceFile, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRequest:
+    """A text to load with an ecosystem's own package.
+
+    Args:
+        package: name of the package.
+        path: where the text belongs, absolute; it need not be there yet.
+        text: what to load.
+    """
+
+    package: str
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageAnswer:
+    """What an ecosystem's own package makes of a config.
+
+    Args:
+        values: effective values as plain data.
+        loader: name and version of the package.
+    """
+
+    values: dict[str, Any]
+    loader: str

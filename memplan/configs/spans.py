@@ -27,11 +27,13 @@ class Location:
         span: the characters of the value.
         line: line it starts on, from 1.
         obstacle: why it must not be edited there; None where it may be.
+        followed: dotted keys of the names that lead to it and change with it.
     """
 
     span: Span
     line: int
     obstacle: str | None = None
+    followed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from typing import TYPE_CHECKING, Any
 
+from memplan.children import run_child
 from memplan.configs.keys import first_difference, get
 from memplan.configs.loading import load_document
+from memplan.configs.reader_messages import PackageAnswer, PackageRequest
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
@@ -13,10 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OWN_READER = "memplan's own reader"
+PACKAGE_TIMEOUT_S = 60.0
+_FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
-def verify(path: Path, text: str, expected: Mapping[str, Any], *, source: Path) -> str:
-    """Load a patched text as if it lay at ``path`` and compare all its values; return the loader's name.
+def verify(path: Path, text: str, expected: Mapping[str, Any], *, source: Path, package: str | None) -> str:
+    """Load a patched text as if it lay at ``path`` and compare all its values; return the loaders' names.
+
+    Args:
+        path: where the text will lie.
+        text: the whole patched text.
+        expected: what it must evaluate to.
+        source: the user's file, for messages.
+        package: the ecosystem's own package, which checks too where it is installed and can load the config.
 
     Raises:
         PatchError: it does not load, or another value than the intended ones differs.
@@ -25,6 +38,15 @@ def verify(path: Path, text: str, expected: Mapping[str, Any], *, source: Path) 
         loaded = load_document(path, texts={str(path): text}).values
     except ConfigError as error:
         raise PatchError(f"the patched config would not load: {error.problem}", where=str(source)) from error
+    _compare(expected, loaded, source)
+    answer = None if package is None else _loaded_by(package, path, text)
+    if answer is None:
+        return OWN_READER
+    _compare(expected, answer.values, source)
+    return answer.loader
+
+
+def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Path) -> None:
     difference = first_difference(expected, loaded)
     if difference is not None:
         found, intended = get(loaded, difference), get(expected, difference)
@@ -33,4 +55,16 @@ def verify(path: Path, text: str, expected: Mapping[str, Any], *, source: Path) 
             where=str(source),
             hint="change this config by hand",
         )
-    return OWN_READER
+
+
+def _loaded_by(package: str, path: Path, text: str) -> PackageAnswer | None:
+    """Return what the package makes of a text; None where it is missing or cannot load this config by itself."""
+    if importlib.util.find_spec(package) is None or _FILE_PLACEHOLDER.search(text):
+        return None
+    request = PackageRequest(package=package, path=str(path), text=text)
+    ending = run_child("memplan.configs.package_loader", request, watch=_too_long)
+    return next((each for each in ending.messages if isinstance(each, PackageAnswer)), None)
+
+
+def _too_long(_pid: int, age_s: float) -> str | None:
+    return f"not loaded within {PACKAGE_TIMEOUT_S:.0f} s" if age_s > PACKAGE_TIMEOUT_S else None

@@ -1,0 +1,276 @@
+"""What every config ecosystem promises: read, patch, apply, reload, and nothing but the intended values differ."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import PatchStyle, RecipeChange, UserConfig, apply_patch, expressible, plan_patch, read_config
+from memplan.configs.keys import first_difference, lookup, with_value
+from memplan.errors import ConfigError, PatchError
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from memplan.results import ConfigPatch
+
+MMSEG_BASE = """\
+# every config of the project inherits from this one
+model = dict(type='EncoderDecoder', backbone=dict(type='MiT', with_cp=False))
+data = dict(samples_per_gpu=2, workers_per_gpu=4, train=dict(pipeline=[dict(type='Crop', size=(512, 512))]))
+optimizer = dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999))
+optimizer_config = dict(grad_clip=dict(max_norm=35))
+lr_config = dict(policy='poly', warmup='linear', warmup_iters=1500, min_lr=1e-6, by_epoch=False)
+runner = dict(type='IterBasedRunner', max_iters=16000)
+checkpoint_config = dict(by_epoch=False, interval=1600)
+evaluation = dict(interval=1600)
+"""
+MMSEG_LEAF = "_base_ = ['./base.py']\ndata = dict(samples_per_gpu=4)\n"
+PLAIN_KNOBS = {
+    "micro_batch_size": "data.batch_size",
+    "accumulation_steps": "training.accumulation",
+    "precision": "training.precision",
+    "learning_rate": "optimizer.lr",
+    "iterations": "training.max_iters",
+}
+PLAIN_YAML = """\
+# training of the depth network
+data: {batch_size: 4, num_workers: 2}   # per GPU
+training:
+  precision: fp32
+  accumulation: 1
+  max_iters: 16000
+optimizer:
+    lr: 2.0e-4
+    name: "AdamW"
+"""
+PLAIN_JSON = """\
+{
+\t"data": {"batch_size": 4, "num_workers": 2},
+\t"training": {"precision": "fp32", "accumulation": 1, "max_iters": 16000},
+\t"optimizer": {"lr": 2e-4, "name": "AdamW"}
+}
+"""
+PLAIN_PYTHON = """\
+BATCH_SIZE = 4
+data = dict(batch_size=BATCH_SIZE, num_workers=2)
+training = {'precision': 'fp32', 'accumulation': 1, 'max_iters': 16_000}
+optimizer = dict(lr=2e-4, name='AdamW')  # was 1e-4 with 2 cards
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One config of one ecosystem; the last file is the one the user names."""
+
+    name: str
+    format_name: str
+    files: dict[str, str]
+    style: PatchStyle
+    knob_keys: dict[str, str] = field(default_factory=dict)
+    newline: str = "\n"
+    final_newline: bool = True
+    has_comments: bool = True
+
+    def write(self, folder: Path) -> Path:
+        for name, text in self.files.items():
+            shown = text if self.final_newline else text.removesuffix("\n")
+            (folder / name).write_bytes(shown.replace("\n", self.newline).encode())
+        return folder / list(self.files)[-1]
+
+
+MMSEG = {"base.py": MMSEG_BASE, "leaf.py": MMSEG_LEAF}
+MMSEG_FLAT = {"leaf.py": MMSEG_BASE}
+CASES = (
+    Case("mmseg child", "openmmlab-0.x", MMSEG, PatchStyle.CHILD),
+    Case("mmseg child crlf", "openmmlab-0.x", MMSEG, PatchStyle.CHILD, newline="\r\n", final_newline=False),
+    Case("mmseg in place crlf", "openmmlab-0.x", MMSEG_FLAT, PatchStyle.IN_PLACE, newline="\r\n", final_newline=False),
+    Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
+    Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
+    Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),
+    Case("python crlf", "plain-python", {"x.py": PLAIN_PYTHON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
+)
+EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=[each.name for each in CASES])
+
+
+def read(case: Case, path: Path) -> UserConfig:
+    return read_config(path, knob_keys=case.knob_keys)
+
+
+def wider(config: UserConfig) -> RecipeChange:
+    """Three times the batch in fp16, each optimizer step over two passes."""
+    start = config.original.recipe if config.original else config.recipe
+    recipe = replace(
+        start,
+        micro_batch_size=start.micro_batch_size * 3,
+        accumulation_steps=2,
+        precision=Precision.FP16,
+        learning_rate=float(f"{(start.learning_rate or 1) * 6:.12g}"),
+    )
+    return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 3), optimizer_step_factor=Fraction(1, 6))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+
+
+def applied(case: Case, folder: Path) -> tuple[UserConfig, ConfigPatch]:
+    config = read(case, case.write(folder))
+    patch = plan_patch(config, wider(config), style=case.style)
+    apply_patch(patch)
+    return config, patch
+
+
+@EVERY_CASE
+def test_the_ecosystem_is_recognised_and_its_recipe_read(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    assert config.format_name == case.format_name
+    assert config.recipe.accumulation_steps == 1
+    assert config.recipe.precision is Precision.FP32
+    assert config.recipe.learning_rate in (6e-5, 2e-4)
+    assert config.original is None
+
+
+@EVERY_CASE
+def test_planning_a_patch_changes_nothing_on_disk(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    before = contents(tmp_path)
+    patch = plan_patch(config, wider(config), style=case.style)
+    assert contents(tmp_path) == before
+    assert patch.verified_by
+
+
+@EVERY_CASE
+def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path: Path) -> None:
+    config, patch = applied(case, tmp_path)
+    reloaded = read(case, Path(patch.target_path))
+    assert reloaded.recipe == wider(config).recipe
+    expected = config.values
+    for each in patch.changes:
+        expected = with_value(expected, each.key, lookup(reloaded.values, each.key))
+    assert first_difference(expected, reloaded.values) is None
+    assert all(first_difference(config.values.get(each.key), each.after) is not None for each in patch.changes)
+
+
+@EVERY_CASE
+def test_lengths_counted_in_passes_follow_and_stay_whole(case: Case, tmp_path: Path) -> None:
+    _, patch = applied(case, tmp_path)
+    changed = {each.key: (each.before, each.after) for each in patch.changes}
+    key = "training.max_iters" if case.knob_keys else "runner.max_iters"
+    assert changed[key] == ("16000", "5333")
+
+
+@EVERY_CASE
+def test_a_second_reading_knows_the_original(case: Case, tmp_path: Path) -> None:
+    config, patch = applied(case, tmp_path)
+    reloaded = read(case, Path(patch.target_path))
+    if not case.has_comments:
+        assert reloaded.original is None
+        assert any("not recorded" in each for each in patch.notes)
+        return
+    assert reloaded.original is not None
+    assert reloaded.original.recipe == config.recipe
+    key = "training.max_iters" if case.knob_keys else "runner.max_iters"
+    assert reloaded.original.values[key] == 16000
+
+
+@EVERY_CASE
+def test_the_same_change_again_is_nothing(case: Case, tmp_path: Path) -> None:
+    if not case.has_comments:
+        pytest.skip("JSON keeps no comment, so the original is not known to a second run")
+    _, patch = applied(case, tmp_path)
+    reloaded = read(case, Path(patch.target_path))
+    again = plan_patch(reloaded, wider(reloaded), style=case.style)
+    assert (again.diff, again.changes) == ("", ())
+
+
+@EVERY_CASE
+def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> None:
+    if not case.has_comments:
+        pytest.skip("JSON keeps no comment, so the original is not known to a second run")
+    config, patch = applied(case, tmp_path)
+    reloaded = read(case, Path(patch.target_path))
+    change = RecipeChange(recipe=config.recipe, iteration_factor=Fraction(1))
+    apply_patch(plan_patch(reloaded, change, style=case.style))
+    back = read(case, Path(patch.target_path))
+    assert back.recipe == config.recipe
+    assert back.original == reloaded.original
+    for each in patch.changes:
+        if each.before != "not set":
+            assert lookup(back.values, each.key) == lookup(config.values, each.key), each.key
+
+
+@EVERY_CASE
+@pytest.mark.parametrize("tool", ["git", "patch"])
+def test_the_diff_is_taken_by_git_and_by_patch(case: Case, tool: str, tmp_path: Path) -> None:
+    command = {
+        "git": ["git", "apply", "--whitespace=nowarn", "change.diff"],
+        "patch": ["patch", "-p1", "-i", "change.diff"],
+    }
+    if shutil.which(tool) is None:
+        pytest.skip(f"there is no {tool} on this machine")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)  # noqa: S607
+    folder = tmp_path / "configs" / "a folder"
+    folder.mkdir(parents=True)
+    config = read(case, case.write(folder))
+    patch = plan_patch(config, wider(config), style=case.style)
+    assert patch.root_path == str(tmp_path)
+    (tmp_path / "change.diff").write_bytes(patch.diff.encode())
+    subprocess.run(command[tool], cwd=tmp_path, check=True, capture_output=True)
+    assert Path(patch.target_path).read_bytes() == patch.patched_text.encode()
+
+
+@EVERY_CASE
+def test_line_endings_are_kept(case: Case, tmp_path: Path) -> None:
+    _, patch = applied(case, tmp_path)
+    content = Path(patch.target_path).read_bytes()
+    assert content.count(b"\r\n") == (content.count(b"\n") if case.newline == "\r\n" else 0)
+    if case.style is PatchStyle.IN_PLACE:
+        assert content.endswith(b"\n") is case.final_newline
+
+
+@EVERY_CASE
+def test_a_file_that_changed_since_is_left_alone(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    patch = plan_patch(config, wider(config), style=case.style)
+    target = Path(patch.target_path)
+    target.write_bytes(b"# somebody else's\n" + (target.read_bytes() if target.exists() else b""))
+    before = contents(tmp_path)
+    with pytest.raises(PatchError, match="since the patch was planned"):
+        apply_patch(patch)
+    assert contents(tmp_path) == before
+
+
+@EVERY_CASE
+def test_what_cannot_be_expressed_is_said_beforehand_and_refused(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    recipe = replace(config.recipe, world_size=2)
+    assert expressible(config, config.recipe) is None
+    assert "launcher" in str(expressible(config, recipe))
+    with pytest.raises(PatchError, match="launcher"):
+        plan_patch(config, RecipeChange(recipe=recipe), style=case.style)
+
+
+@EVERY_CASE
+def test_a_mistyped_knob_is_named_with_what_is_near(case: Case, tmp_path: Path) -> None:
+    path = case.write(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no key 'optimiser.lr'.*did you mean optimizer.lr"):
+        read_config(path, knob_keys={**case.knob_keys, "learning_rate": "optimiser.lr"})
+    with pytest.raises(ConfigError, match=r"no knob 'learning_rte'.*did you mean learning_rate"):
+        read_config(path, knob_keys={"learning_rte": "optimizer.lr"})
+
+
+@EVERY_CASE
+def test_every_knob_says_where_it_is_written(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    for knob in config.knobs:
+        assert knob.file is not None
+        assert knob.line is not None
+        line = Path(knob.file).read_text(encoding="utf-8").splitlines()[knob.line - 1]
+        assert knob.key.rpartition(".")[2] in line or "BATCH_SIZE" in line
+        assert knob.editable_in_place is (knob.file == str(config.path))

@@ -1,0 +1,96 @@
+"""What surrounds a config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import KnobName, read_config
+from memplan.configs.discovery import diff_root, options_of, search_path_of
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_workload_is_looked_for_up_to_the_project_and_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project" / "configs" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project" / "pyproject.toml").write_text("")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = search_path_of(tmp_path / "project" / "configs" / "deep" / "x.py")
+    names = ["project/configs/deep", "project/configs", "project", "elsewhere"]
+    assert found == tuple(str(tmp_path / each) for each in names)
+
+
+def test_a_config_outside_any_project_has_its_own_folder_and_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert search_path_of(tmp_path / "x.py") == (str(tmp_path), str(tmp_path / "here"))
+
+
+def test_a_diff_starts_at_the_checkout(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert diff_root(tmp_path / "a" / "x.py") == tmp_path / "a"
+    (tmp_path / ".git").mkdir()
+    assert diff_root(tmp_path / "a" / "x.py") == tmp_path
+
+
+def test_the_config_wins_over_the_project(tmp_path: Path) -> None:
+    section = '[tool.memplan]\nworkload = "a:b"\ndevice = "a100-40gb"\nprecision = "fp32,bf16"\n'
+    section += '[tool.memplan.knobs]\nlearning_rate = "lr"\n'
+    (tmp_path / "pyproject.toml").write_text(section)
+    found = options_of(
+        tmp_path / "x.py", {"memplan": {"workload": "c:d", "knobs": {"micro_batch_size": "b"}, "max_util": 0.7}}
+    )
+    assert (found.workload, found.device, found.max_util) == ("c:d", "a100-40gb", 0.7)
+    assert found.knobs == {"learning_rate": "lr", "micro_batch_size": "b"}
+    assert found.precision == ("fp32", "bf16")
+
+
+def test_declared_knobs_are_read_from_the_project_and_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.memplan.knobs]\nmicro_batch_size = "data.n"\n')
+    (tmp_path / "x.yaml").write_text("data: {n: 4, m: 6}\nsteps: 10\nevery: 5\n")
+    assert read_config(tmp_path / "x.yaml").recipe.micro_batch_size == 4
+    config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "data.m", "iterations": "steps, every"})
+    assert config.recipe.micro_batch_size == 6
+    assert [each.key for each in config.knobs if each.name is KnobName.ITERATIONS] == ["steps", "every"]
+
+
+def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("data = dict(samples_per_gpu=4)\n")
+    config = read_config(tmp_path / "x.py")
+    with pytest.raises(ConfigError, match="names no workload"):
+        _ = config.workload
+    assert read_config(tmp_path / "x.py", workload_target="m:f").workload.target == "m:f"
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ({"worklod": "a:b"}, "no memplan option 'worklod'.*did you mean workload"),
+        ({"max_util": "high"}, "memplan.max_util='high' is not understood"),
+        ({"knobs": "data.n"}, "memplan.knobs='data.n' is not understood"),
+        ("a:b", "memplan = 'a:b' is not a section"),
+    ],
+)
+def test_a_bad_option_is_named(tmp_path: Path, section: object, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        options_of(tmp_path / "x.py", {"memplan": section})
+
+
+def test_a_broken_project_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool\n")
+    with pytest.raises(ConfigError, match=r"pyproject.toml: the project file cannot be read"):
+        options_of(tmp_path / "x.py", {})
+
+
+def test_an_unknown_format_offers_the_near_ones(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: 1\n")
+    with pytest.raises(ConfigError, match=r"no config format 'plain-yml'.*did you mean plain-yaml"):
+        read_config(tmp_path / "x.yaml", format_name="plain-yml")

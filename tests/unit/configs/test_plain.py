@@ -1,0 +1,164 @@
+"""Configs whose knobs the user declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from memplan.configs import PatchStyle, RecipeChange, expressible, plan_patch, read_config
+from memplan.errors import ConfigError, PatchError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs import UserConfig
+    from memplan.results import ConfigPatch
+
+BATCH = {"micro_batch_size": "data.batch_size"}
+AMP = {**BATCH, "precision": "training.use_amp"}
+
+
+def config_of(folder: Path, text: str, knobs: dict[str, str], name: str = "x.yaml") -> UserConfig:
+    (folder / name).write_text(text, encoding="utf-8", newline="")
+    return read_config(folder / name, knob_keys=knobs)
+
+
+def patch_of(config: UserConfig, **recipe: Any) -> ConfigPatch:
+    return plan_patch(config, RecipeChange(recipe=Recipe(**recipe)))
+
+
+def changed_lines(patch: ConfigPatch) -> list[str]:
+    lines = [each for each in patch.diff.splitlines() if each[:1] in "+-" and each[:3] not in ("+++", "---")]
+    return [each for each in lines if not each.startswith("+# memplan:")]
+
+
+@pytest.mark.parametrize(("word", "on"), [("False", "True"), ("false", "true"), ("no", "yes"), ("OFF", "ON")])
+def test_a_boolean_keeps_its_spelling(tmp_path: Path, word: str, on: str) -> None:
+    config = config_of(tmp_path, f"data: {{batch_size: 4}}\ntraining:\n  use_amp: {word}  # mixed\n", AMP)
+    patch = patch_of(config, micro_batch_size=4, precision="fp16")
+    assert changed_lines(patch) == [f"-  use_amp: {word}  # mixed", f"+  use_amp: {on}  # mixed"]
+
+
+def test_a_bare_boolean_cannot_say_bf16_and_the_reader_is_told(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data: {batch_size: 4}\ntraining: {use_amp: true}\n", AMP)
+    assert config.recipe.precision is Precision.FP16
+    assert "--map amp_dtype=KEY" in config.notes[0]
+    assert "no way to say bf16" in str(expressible(config, Recipe(micro_batch_size=4, precision="bf16")))
+    assert expressible(config, Recipe(micro_batch_size=4, precision="fp32")) is None
+
+
+def test_a_second_key_says_bf16(tmp_path: Path) -> None:
+    text = "data: {batch_size: 4}\ntraining:\n  use_amp: false\n  amp_dtype: float16\n"
+    config = config_of(tmp_path, text, {**AMP, "amp_dtype": "training.amp_dtype"})
+    assert config.recipe.precision is Precision.FP32
+    patch = patch_of(config, micro_batch_size=4, precision="bf16")
+    assert [each.after for each in patch.changes] == ["True", "'bfloat16'"]
+    assert patch_of(config, micro_batch_size=4, precision="fp16").changes[0].key == "training.use_amp"
+
+
+@pytest.mark.parametrize(
+    ("before", "precision", "after"),
+    [
+        ("'16-mixed'", "bf16", "'bf16-mixed'"),
+        ("32", "fp16", "16"),
+        ("float32", "bf16", "bfloat16"),
+        ('"no"', "bf16", '"bf16"'),
+        ("FP32", "fp16", "FP16"),
+        ("32-true", "bf16-true", "bf16-true"),
+    ],
+)
+def test_a_precision_keeps_its_vocabulary(tmp_path: Path, before: str, precision: str, after: str) -> None:
+    text = f"data: {{batch_size: 4}}\ntrainer:\n  precision: {before}\n"
+    config = config_of(tmp_path, text, {**BATCH, "precision": "trainer.precision"})
+    patch = patch_of(config, micro_batch_size=4, precision=precision)
+    assert changed_lines(patch)[1] == f"+  precision: {after}"
+
+
+def test_an_unknown_precision_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training.use_amp='O2' is not a precision"):
+        config_of(tmp_path, "data: {batch_size: 4}\ntraining: {use_amp: O2}\n", AMP)
+
+
+def test_a_rate_that_yaml_reads_as_text_is_understood_and_written_as_a_float(tmp_path: Path) -> None:
+    text = "data: {batch_size: 4}\noptimizer:\n  lr: 1e-4\n"
+    config = config_of(tmp_path, text, {**BATCH, "learning_rate": "optimizer.lr"})
+    assert config.recipe.learning_rate == 1e-4
+    patch = patch_of(config, micro_batch_size=8, learning_rate=2e-4)
+    assert "+  lr: 2.0e-4" in patch.diff
+
+
+def test_an_interpolation_is_followed_to_its_source(tmp_path: Path) -> None:
+    text = "size: 4\ndata:\n  batch_size: ${size}\n"
+    config = config_of(tmp_path, text, BATCH)
+    assert config.recipe.micro_batch_size == 4
+    assert changed_lines(patch_of(config, micro_batch_size=8)) == ["-size: 4", "+size: 8"]
+
+
+def test_an_empty_value_is_filled(tmp_path: Path) -> None:
+    text = "data: {batch_size: 4}\nlr:\nother: 1\n"
+    config = config_of(tmp_path, text, {**BATCH, "learning_rate": "lr"})
+    assert config.recipe.learning_rate is None
+    assert "+lr: 0.01" in patch_of(config, micro_batch_size=4, learning_rate=0.01).diff
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("shared: &n 4\ndata:\n  batch_size: *n\n", "alias"),
+        ("base: &b {batch_size: 4}\ndata:\n  <<: *b\n", "merge key"),
+    ],
+)
+def test_a_shared_value_is_refused_with_the_reason(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(PatchError, match=part):
+        patch_of(config_of(tmp_path, text, BATCH), micro_batch_size=8)
+
+
+def test_a_value_that_others_take_over_is_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data:\n  batch_size: &n 4\nworkers: *n\n", BATCH)
+    with pytest.raises(PatchError, match="would set workers to 8 where 4 is intended"):
+        patch_of(config, micro_batch_size=8)
+
+
+def test_an_undeclared_knob_is_asked_for(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data: {batch_size: 4}\n", BATCH)
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
+    assert "--map accumulation_steps=KEY" in str(expressible(config, recipe))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("data: {batch_size: 0}", "data.batch_size=0 must be a whole number"),
+        ("data: {batch_size: true}", "data.batch_size=True must be a whole number"),
+        ("data: {batch_size: many}", "data.batch_size='many' must be a whole number"),
+        ("other: 1", "there is no key 'data.batch_size'"),
+    ],
+)
+def test_a_bad_batch_size_is_named(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        config_of(tmp_path, text, BATCH)
+
+
+def test_without_a_declared_batch_the_user_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--map micro_batch_size=KEY"):
+        config_of(tmp_path, "a: 1\n", {})
+
+
+def test_a_comment_that_states_the_old_value_is_pointed_at(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data:\n  batch_size: 4  # 4 fits on 8 GiB, 14 does not\n", BATCH)
+    assert "x.yaml:2: the comment beside data.batch_size still says 4" in patch_of(config, micro_batch_size=8).notes
+
+
+def test_toml_is_read_but_not_written(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "[data]\nbatch_size = 4\n", BATCH, name="x.toml")
+    assert config.recipe.micro_batch_size == 4
+    with pytest.raises(PatchError, match="does not write TOML"):
+        patch_of(config, micro_batch_size=8)
+
+
+def test_a_plain_config_has_no_children(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data: {batch_size: 4}\n", BATCH)
+    with pytest.raises(PatchError, match="cannot inherit"):
+        plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)

@@ -1,0 +1,104 @@
+"""The scaling table, line by line."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan.errors import UsageError
+from memplan.recipe import Recipe
+from memplan.recommend.scaling import (
+    LearningRateRule,
+    iteration_factor,
+    optimizer_step_factor,
+    rule_remark,
+    scale_learning_rate,
+    split_global_batch,
+)
+
+SIZES = st.integers(1, 512)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [(LearningRateRule.LINEAR, 8e-4), (LearningRateRule.SQRT, 4e-4), (LearningRateRule.NONE, 2e-4)],
+)
+def test_a_batch_four_times_as_large_scales_the_rate_by_the_rule(rule: LearningRateRule, expected: float) -> None:
+    assert scale_learning_rate(2e-4, ratio=4, rule=rule) == expected
+
+
+def test_the_scaled_rate_has_no_float_noise() -> None:
+    assert 2e-4 * 3 != 6e-4
+    assert scale_learning_rate(2e-4, ratio=3) == 6e-4
+
+
+def test_a_ratio_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="ratio 0"):
+        scale_learning_rate(1e-3, ratio=0)
+
+
+def test_passes_shrink_with_the_micro_batch_and_not_with_accumulation() -> None:
+    before = Recipe(micro_batch_size=4)
+    assert iteration_factor(before, Recipe(micro_batch_size=12)) == Fraction(1, 3)
+    assert iteration_factor(before, Recipe(micro_batch_size=4, accumulation_steps=8)) == 1
+
+
+def test_passes_follow_accumulation_where_the_global_batch_is_held() -> None:
+    assert iteration_factor(Recipe(micro_batch_size=8), Recipe(micro_batch_size=2, accumulation_steps=4)) == 4
+
+
+def test_optimizer_steps_shrink_with_the_global_batch() -> None:
+    before = Recipe(micro_batch_size=4, accumulation_steps=2)
+    assert optimizer_step_factor(before, Recipe(micro_batch_size=16, accumulation_steps=2)) == Fraction(1, 4)
+    assert optimizer_step_factor(before, Recipe(micro_batch_size=2, accumulation_steps=4)) == 1
+
+
+def test_replicas_count_as_samples_of_a_pass() -> None:
+    before = Recipe(micro_batch_size=4, world_size=2)
+    assert iteration_factor(before, Recipe(micro_batch_size=4, world_size=8)) == Fraction(1, 4)
+
+
+@given(st.tuples(SIZES, SIZES, SIZES), st.tuples(SIZES, SIZES, SIZES))
+def test_the_samples_seen_stay_the_same(before: tuple[int, int, int], after: tuple[int, int, int]) -> None:
+    old, new = (Recipe(micro_batch_size=b, accumulation_steps=a, world_size=w) for b, a, w in (before, after))
+    assert iteration_factor(old, new) * new.micro_batch_size * new.world_size == old.micro_batch_size * old.world_size
+    assert optimizer_step_factor(old, new) * new.global_batch_size == old.global_batch_size
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule", "part"),
+    [
+        ("SGD", LearningRateRule.LINEAR, "the linear rule fits SGD"),
+        ("AdamW", LearningRateRule.SQRT, "the sqrt rule fits AdamW"),
+        ("AdamW", LearningRateRule.LINEAR, "--lr-rule sqrt"),
+        ("SGD", LearningRateRule.SQRT, "--lr-rule linear"),
+        ("FusedLAMB", LearningRateRule.NONE, "the sqrt rule is the usual one"),
+    ],
+)
+def test_the_remark_says_which_rule_fits(optimizer: str, rule: LearningRateRule, part: str) -> None:
+    assert part in rule_remark(optimizer, rule, 2)
+
+
+@pytest.mark.parametrize(("ratio", "warns"), [(8, False), (9, True), (Fraction(1, 8), False), (0.1, True)])
+def test_a_large_change_of_the_batch_is_warned_of(ratio: float, warns: bool) -> None:
+    assert ("by hand" in rule_remark("SGD", LearningRateRule.LINEAR, ratio)) is warns
+
+
+def test_a_global_batch_is_split_exactly_or_not_at_all() -> None:
+    assert split_global_batch(32, 1, [1, 3, 8, 12, 32, 64]) == ((1, 32), (8, 4), (32, 1))
+    assert split_global_batch(32, 4, [8, 4]) == ((8, 1), (4, 2))
+
+
+def test_a_global_batch_that_replicas_cannot_share_is_refused() -> None:
+    with pytest.raises(UsageError, match="global batch 30"):
+        split_global_batch(30, 4, [1])
+
+
+@given(st.integers(1, 4096), st.integers(1, 8), st.lists(SIZES, max_size=20))
+def test_every_split_holds_the_global_batch(global_batch: int, world: int, sizes: list[int]) -> None:
+    if global_batch % world:
+        return
+    assert all(size * steps * world == global_batch for size, steps in split_global_batch(global_batch, world, sizes))
