@@ -11,7 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.hidden_temporaries import hidden_bytes
+from memplan.estimators.contiguous_copies import copied_bytes
+from memplan.estimators.cuda_temporaries import cuda_hidden_bytes
+from memplan.estimators.host_temporaries import host_hidden_bytes
 from memplan.estimators.library_workspaces import CUBLAS_OPERATORS, cublas_workspace_bytes
 from memplan.estimators.step_trace import Category
 from memplan.results import Phase
@@ -58,6 +60,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._ledger = ledger
         self._paths = paths
         self._capability = capability
+        self._hidden_bytes = host_hidden_bytes if capability is None else cuda_hidden_bytes
         self._muted = False
         self._pending: _PendingSum | None = None
         self._threads_with_cublas: set[bool] = set()
@@ -91,16 +94,24 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self.settle()
         donor = self._donor(func, args)
         result = func(*args, **(kwargs or {}))
-        if self._muted:
-            return result
+        if not self._muted:
+            self._record(func, args, result)
+            if donor is not None:
+                self._pending = _PendingSum(total=result, donor=donor)
+        return result
+
+    def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        operator = str(func.overloadpacket)
+        hidden = self._hidden_bytes(operator, args, result)
+        around = self._take(hidden.around + copied_bytes(operator, args), operator)
+        self._give_back(self._take(hidden.before, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor):
-                self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=str(func))
-        if donor is not None:
-            self._pending = _PendingSum(total=result, donor=donor)
-        if self._capability is not None:
-            self._record_unseen(str(func.overloadpacket), args, result, self._capability)
-        return result
+                self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
+        if self._capability is not None and operator in CUBLAS_OPERATORS:
+            self._take_workspace(self._capability)
+        self._give_back(around)
+        self._give_back(self._take(hidden.beside, operator))
 
     def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
         if func is not _SUM or self._recording.phase is not Phase.BACKWARD or self._paths.current:
@@ -110,17 +121,23 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return None
         return self._ledger.block_of(first) if _is_dense(first) else None
 
-    def _record_unseen(self, operator: str, args: tuple[Any, ...], result: Any, capability: tuple[int, int]) -> None:
-        module = self._paths.current
-        in_backward = self._recording.phase is Phase.BACKWARD  # which runs on a thread, and so a handle, of its own
-        if operator in CUBLAS_OPERATORS and in_backward not in self._threads_with_cublas:
+    def _take(self, size_bytes: int, operator: str) -> int | None:
+        if not size_bytes:
+            return None
+        return self._recording.allocate(
+            size_bytes, Category.TEMPORARIES, module=self._paths.current, operator=f"inside {operator}"
+        )
+
+    def _give_back(self, block: int | None) -> None:
+        if block is not None:
+            self._recording.free(block)
+
+    def _take_workspace(self, capability: tuple[int, int]) -> None:
+        in_backward = self._recording.phase is Phase.BACKWARD  # it runs on a thread, and so a handle, of its own
+        if in_backward not in self._threads_with_cublas:
             self._threads_with_cublas.add(in_backward)
             size = cublas_workspace_bytes(capability)
             self._recording.allocate(size, Category.WORKSPACES, module="", operator="cuBLAS workspace")
-        size = hidden_bytes(operator, args, result)
-        if size:
-            block = self._recording.allocate(size, Category.TEMPORARIES, module=module, operator=operator)
-            self._recording.free(block)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

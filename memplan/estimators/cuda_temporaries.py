@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,8 +19,8 @@ _INT64 = 8
 _FP32 = 4
 
 
-def hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> int:
-    """Return the bytes a CUDA kernel takes for itself while it runs; 0 where no rule knows the operator.
+def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
+    """Return what a CUDA kernel takes for itself while it runs.
 
     Args:
         operator: name without overload, e.g. ``aten.embedding_dense_backward``.
@@ -26,7 +28,7 @@ def hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> int:
         result: what it returned.
     """
     rule = _RULES.get(operator)
-    return rule(args, result) if rule is not None else 0
+    return NOTHING_HIDDEN if rule is None else HiddenBytes(beside=rule(args, result))
 
 
 def _flash_backward(args: tuple[Any, ...], _result: Any) -> int:

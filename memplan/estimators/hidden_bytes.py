@@ -1,0 +1,23 @@
+"""Bytes that a kernel takes for itself while it runs, which no dispatch mode can see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenBytes:
+    """What one operator takes beside its results, by when it is alive.
+
+    Args:
+        before: given back before the results are made.
+        around: alive while the results are made, given back right after.
+        beside: taken after that, given back when the operator returns.
+    """
+
+    before: int = 0
+    around: int = 0
+    beside: int = 0
+
+
+NOTHING_HIDDEN = HiddenBytes()
