@@ -1,0 +1,188 @@
+"""Every way a live trial can end, with real children: each lands in its own kind, with its evidence."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial
+from memplan.recipe import Recipe
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import GIB, MIB
+from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
+
+HERE = Path(__file__).parent
+
+
+def named(function: str) -> WorkloadReference:
+    return WorkloadReference(
+        target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(HERE),)
+    )
+
+
+def request(source: WorkloadSource, *, budget_bytes: int = 2 * GIB, recipe: Recipe | None = None, **limits: Any):
+    return TrialRequest(
+        source=source,
+        recipe=recipe or Recipe(micro_batch_size=8),
+        device=DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=budget_bytes),
+        budget_bytes=budget_bytes,
+        **limits,
+    )
+
+
+def end_of(function: str, **changes: Any) -> Outcome:
+    return run_trial(request(named(function), **changes))
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left_behind():
+    yield
+    deadline = time.monotonic() + 10
+    while left := [each for each in psutil.process_iter() if "memplan.probe.worker" in " ".join(_command(each))]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        ours = process.environ().get("PYTEST_CURRENT_TEST", "").startswith("tests/contract/test_outcomes.py")
+        return process.cmdline() if ours and process.status() != psutil.STATUS_ZOMBIE else []
+    except psutil.Error:
+        return []
+
+
+def test_a_recipe_that_fits_is_measured_component_by_component() -> None:
+    heard: list[TrialProgress] = []
+    outcome = run_trial(request(named("fits")), on_progress=heard.append)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    measured = outcome.measurement
+    assert measured is not None
+    assert measured.breakdown.parameters == MIB
+    assert measured.breakdown.inputs == 8 * 2048
+    assert 2 * MIB <= measured.breakdown.optimizer_state <= 2 * MIB + 64
+    assert measured.breakdown.total_bytes == measured.peak_process_bytes == measured.peak_device_bytes
+    # at the peak, in the optimizer's step: weights, gradients, two moments and its temporaries, each of 1 MiB
+    assert measured.breakdown.gradients == MIB
+    assert 5 * MIB < measured.peak_allocated_bytes < 8 * MIB
+    assert measured.breakdown.context > 100 * MIB
+    assert len(measured.losses) == 5
+    assert list(measured.losses) == sorted(measured.losses, reverse=True)
+    assert len(measured.step_times_s) == 3
+    assert measured.peak_reserved_bytes is None
+    assert [each.phase for each in heard if each.step is None] == [TrialPhase.STARTING, TrialPhase.BUILDING]
+    assert [each.step for each in heard if each.step is not None] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_workload_made_in_the_callers_process_travels() -> None:
+    import torch
+
+    from memplan import Workload
+
+    width = 512
+    made = Workload(
+        model=lambda: torch.nn.Linear(width, width, bias=False),
+        batch=lambda size: {"rows": torch.ones(size, width)},
+        loss=lambda model, batch: model(batch["rows"]).mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    source = PickledWorkload(payload=cloudpickle.dumps(made), fingerprint="x", search_path=())
+    recipe = Recipe(micro_batch_size=2, accumulation_steps=2, precision="bf16", learning_rate=0.5)
+    outcome = run_trial(request(source, recipe=recipe))
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement is not None
+    assert outcome.measurement.breakdown.optimizer_state == 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "needs_one_gib_at_once",
+        "grows_by_16_mib_at_a_time",
+        "fills_python_memory",
+        "fills_numpy_memory",
+        "grows_in_forked_processes",
+    ],
+)
+def test_a_recipe_above_the_budget_ends_as_out_of_memory(function: str) -> None:
+    outcome = end_of(function, budget_bytes=800 * MIB)
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
+    assert outcome.evidence
+    assert outcome.measurement is None
+
+
+def test_steps_that_ran_above_the_budget_do_not_count_as_fitting() -> None:
+    # what the interpreter and torch take is above 100 MiB, yet the kernel's limit leaves 128 MiB for the steps
+    outcome = end_of("fits", budget_bytes=100 * MIB)
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
+    assert "100.0 MiB" in outcome.evidence
+
+
+def test_the_users_own_exception_keeps_its_traceback() -> None:
+    outcome = end_of("raises")
+    assert outcome.kind is OutcomeKind.USER_ERROR, outcome
+    assert "KeyError" in outcome.evidence
+    assert "trial_workloads.py:" in outcome.evidence
+    assert "in stumble" in outcome.log_tail
+    assert "the user's own mistake" in outcome.log_tail
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("raises_while_made", "the config makes no sense"),
+        ("loss_of_every_sample", "shape (8,)"),
+        ("batch_of_always_four", "batch(8) and batch(1) have the same shapes"),
+        ("calls_exit", "exit(3)"),
+    ],
+)
+def test_a_broken_workload_is_the_users_error_in_one_line(function: str, said: str) -> None:
+    outcome = end_of(function)
+    assert outcome.kind is OutcomeKind.USER_ERROR, outcome
+    assert said in outcome.evidence
+    assert "\n" not in outcome.evidence
+
+
+def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement() -> None:
+    outcome = end_of("not_a_number")
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS, outcome
+    assert "nan" in outcome.evidence
+    assert outcome.measurement is not None
+
+
+def test_a_hang_is_stopped_and_says_where_it_hung() -> None:
+    outcome = end_of("hangs", step_limit_s=2.0, reference_step_s=0.1)
+    assert outcome.kind is OutcomeKind.TIMEOUT, outcome
+    assert outcome.evidence == "step 1 still running after 2 s (fp32: 0.1 s)"
+    assert "in wait_for_a_lock_that_nobody_releases" in outcome.log_tail
+
+
+def test_a_trial_that_takes_too_long_in_all_is_stopped() -> None:
+    outcome = end_of("hangs", time_limit_s=1.0)
+    assert outcome.kind is OutcomeKind.TIMEOUT, outcome
+    assert outcome.evidence.endswith("after 1 s (limit 1 s)")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("segfaults", "SIGSEGV"),
+        ("kills_itself", "SIGKILL"),
+        ("exits_at_once", "exit status 3"),
+    ],
+)
+def test_a_child_that_dies_without_a_word_is_a_crash(function: str, said: str) -> None:
+    outcome = end_of(function)
+    assert outcome.kind is OutcomeKind.CRASH, outcome
+    assert said in outcome.evidence
+
+
+def test_output_and_forked_processes_do_not_disturb_a_trial() -> None:
+    outcome = end_of("prints_a_lot_and_leaves_processes", budget_bytes=4 * GIB)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert len(outcome.log_tail) <= 64 * 1024

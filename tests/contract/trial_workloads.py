@@ -1,0 +1,122 @@
+"""Workloads that end in every way a trial can end; imported by the children of test_outcomes.py."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from memplan import Workload
+
+MIB = 1 << 20
+
+
+def workload(in_loss: Any = None, **changes: Any) -> Workload:
+    """512x512 weights (1 MiB) trained with Adam on rows of 512 numbers (2 KiB); ``in_loss`` runs inside the loss."""
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        found = in_loss() if in_loss is not None else None
+        value = model(batch).square().mean()
+        return value if found is None else value * found
+
+    parts = {
+        "model": lambda: torch.nn.Linear(512, 512, bias=False),
+        "batch": lambda size: torch.ones(size, 512),
+        "loss": loss,
+        "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+    }
+    return Workload(**{**parts, **changes})
+
+
+def fits(config: Any) -> Workload:
+    return workload()
+
+
+def needs_one_gib_at_once(config: Any) -> Workload:
+    return workload(lambda: torch.ones(256 * MIB).mean())
+
+
+def grows_by_16_mib_at_a_time(config: Any) -> Workload:
+    kept: list[torch.Tensor] = []
+
+    def grow() -> None:
+        while True:
+            kept.append(torch.ones(4 * MIB))
+            time.sleep(0.02)
+
+    return workload(grow)
+
+
+def fills_python_memory(config: Any) -> Workload:
+    return workload(lambda: [bytes(MIB) + bytes([n % 256]) for n in range(4096)] and None)
+
+
+def fills_numpy_memory(config: Any) -> Workload:
+    return workload(lambda: float(np.ones(256 * MIB, dtype=np.float32).mean()))
+
+
+def grows_in_forked_processes(config: Any) -> Workload:
+    code = "x = bytearray(600 << 20); import time; time.sleep(600)"
+    return workload(lambda: time.sleep(600) if subprocess.Popen([sys.executable, "-c", code]) else None)
+
+
+def raises(config: Any) -> Workload:
+    def stumble() -> None:
+        raise KeyError("the user's own mistake")
+
+    return workload(stumble)
+
+
+def raises_while_made(config: Any) -> Workload:
+    raise ValueError("the config makes no sense")
+
+
+def loss_of_every_sample(config: Any) -> Workload:
+    return workload(loss=lambda model, batch: model(batch).square().mean(dim=1))
+
+
+def batch_of_always_four(config: Any) -> Workload:
+    return workload(batch=lambda size: torch.ones(4, 512))
+
+
+def not_a_number(config: Any) -> Workload:
+    return workload(lambda: float("nan"))
+
+
+def hangs(config: Any) -> Workload:
+    def wait_for_a_lock_that_nobody_releases() -> None:
+        time.sleep(600)
+
+    return workload(wait_for_a_lock_that_nobody_releases)
+
+
+def segfaults(config: Any) -> Workload:
+    return workload(lambda: ctypes.string_at(0))
+
+
+def calls_exit(config: Any) -> Workload:
+    return workload(lambda: sys.exit(3))
+
+
+def exits_at_once(config: Any) -> Workload:
+    return workload(lambda: os._exit(3))
+
+
+def kills_itself(config: Any) -> Workload:
+    return workload(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def prints_a_lot_and_leaves_processes(config: Any) -> Workload:
+    def misbehave() -> None:
+        print("z" * (10 * MIB))
+        if not os.fork():
+            time.sleep(600)
+
+    return workload(misbehave)

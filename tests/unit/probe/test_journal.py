@@ -1,0 +1,274 @@
+"""The journal on real files, shared by real processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.making import estimate, trial
+
+from memplan.errors import StoreError
+from memplan.probe.journal import Journal
+from memplan.recipe import Recipe
+from memplan.results import ConfigPatch, Plan, ValueChange
+
+ROOT = Path(__file__).parents[3]
+
+
+def plan(run_id: str) -> Plan:
+    chosen = trial(8, 700, estimated_mib=690)
+    patch = ConfigPatch(
+        target_path="/a/b.py",
+        original_sha256=None,
+        patched_text="x = 1\r\n",
+        diff="--- a\n",
+        root_path="/a",
+        changes=(ValueChange(key="x", before="0", after="1", reason="because"),),
+        verified_by="a loader",
+    )
+    return Plan(
+        run_id=run_id,
+        workload_name="net",
+        device_name="cpu",
+        device_total_bytes=1000,
+        min_utilisation=0.6,
+        max_utilisation=0.8,
+        current=Recipe(micro_batch_size=4),
+        recipe=chosen.recipe,
+        chosen=chosen,
+        estimate=estimate(690, chosen.recipe),
+        trials=(trial(4, 400), chosen),
+        precisions=(),
+        reasons=("it is in the band",),
+        patch=patch,
+    )
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "store")
+
+
+def open_in_another_process(journal: Journal, fingerprint: str, *, then: str = "") -> str:
+    """Open a run in a process that ends without closing it; return the run's id."""
+    program = (
+        "import os, sys\n"
+        "from memplan.probe.journal import Journal\n"
+        "from tests.making import trial\n"
+        "run = Journal(sys.argv[1]).open_run(sys.argv[2], {})\n"
+        f"{then or 'pass'}\n"
+        "print(run.run_id, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, journal.path.parent, fingerprint],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == -9, ended.stderr
+    return ended.stdout.strip()
+
+
+def test_reading_where_there_is_no_journal_finds_nothing_and_makes_nothing(journal: Journal) -> None:
+    assert journal.latest_run() is None
+    assert journal.runs() == ()
+    assert not journal.path.parent.exists()
+
+
+def test_a_trial_is_on_the_disk_once_it_is_recorded(journal: Journal) -> None:
+    run = journal.open_run("f", {"max_util": 0.8})
+    run.record(trial(4, 400))
+    run.record(trial(8, 700, number=2))
+    stored = Journal(journal.path.parent).load(run.run_id)
+    assert stored.trials == (trial(4, 400), trial(8, 700, number=2))
+    assert stored.facts == {"max_util": 0.8}
+    assert not stored.is_finished
+
+
+def test_a_plan_is_stored_with_its_run(journal: Journal) -> None:
+    with journal.open_run("f", {}) as run:
+        run.record(trial(8, 700))
+        run.finish(plan(run.run_id))
+    stored = journal.latest_run()
+    assert stored is not None
+    assert stored.plan == plan(run.run_id)
+
+
+def test_a_run_whose_process_was_killed_is_resumed_with_its_trials(journal: Journal) -> None:
+    killed = open_in_another_process(journal, "f", then="run.record(trial(4, 400))")
+    with journal.open_run("f", {}) as run:
+        assert run.run_id == killed
+        assert run.finished_trial(Recipe(micro_batch_size=4)) == trial(4, 400)
+        assert run.finished_trial(Recipe(micro_batch_size=8)) is None
+
+
+def test_a_run_that_was_closed_unfinished_is_resumed_by_the_same_process(journal: Journal) -> None:
+    with journal.open_run("f", {}) as first:
+        pass
+    with journal.open_run("f", {}) as second:
+        assert second.run_id == first.run_id
+
+
+def test_a_run_that_is_open_is_left_alone(journal: Journal) -> None:
+    first = journal.open_run("f", {})
+    first.record(trial(4, 400))
+    second = journal.open_run("f", {})
+    assert second.run_id != first.run_id
+    assert second.trials() == ()
+    assert open_in_another_process(journal, "f") not in (first.run_id, second.run_id)
+
+
+def test_a_run_is_resumed_for_the_same_question_only(journal: Journal) -> None:
+    killed = open_in_another_process(journal, "f")
+    assert journal.open_run("another", {}).run_id != killed
+
+
+def test_a_finished_run_is_not_resumed(journal: Journal) -> None:
+    with journal.open_run("f", {}) as first:
+        first.finish(plan(first.run_id))
+    assert journal.open_run("f", {}).run_id != first.run_id
+
+
+def test_the_purpose_tells_trials_of_one_recipe_apart(journal: Journal) -> None:
+    run = journal.open_run("f", {})
+    run.record(trial(4, 400, purpose="current recipe"))
+    recipe = Recipe(micro_batch_size=4)
+    assert run.finished_trial(recipe, purpose="current recipe") is not None
+    assert run.finished_trial(recipe, purpose="confirm") is None
+
+
+def test_a_run_taken_over_by_another_process_takes_no_more_trials(journal: Journal) -> None:
+    run = journal.open_run("f", {})
+    run.close()
+    open_in_another_process(journal, "f")
+    with pytest.raises(StoreError, match="not open in this process any more"):
+        run.record(trial(4, 400))
+
+
+def test_the_run_last_written_to_is_the_latest(journal: Journal) -> None:
+    first = journal.open_run("f", {})
+    second = journal.open_run("g", {})
+    first.record(trial(4, 400))
+    latest = journal.latest_run()
+    assert latest is not None
+    assert latest.run_id == first.run_id
+    assert [each.run_id for each in journal.runs()] == [first.run_id, second.run_id]
+
+
+def test_a_run_is_found_by_the_beginning_of_its_name(journal: Journal) -> None:
+    run = journal.open_run("f", {})
+    assert journal.load(run.run_id[:-1]).run_id == run.run_id
+
+
+def test_a_run_that_is_not_there_is_told_with_those_that_are(journal: Journal) -> None:
+    run = journal.open_run("f", {})
+    with pytest.raises(StoreError, match=f"'yesterday' is not in the journal.*{run.run_id}"):
+        journal.load("yesterday")
+
+
+def test_a_beginning_that_fits_several_runs_is_refused(journal: Journal) -> None:
+    journal.open_run("f", {})
+    journal.open_run("g", {})
+    with pytest.raises(StoreError, match="not unmistakable"):
+        journal.load("20")
+
+
+def test_many_processes_at_once_each_get_a_run_and_lose_no_trial(journal: Journal) -> None:
+    program = (
+        "import sys\n"
+        "from memplan.probe.journal import Journal\n"
+        "from tests.making import trial\n"
+        "run = Journal(sys.argv[1]).open_run('f', {})\n"
+        "for number in range(1, 11):\n"
+        "    run.record(trial(number, 400, number=number))\n"
+        "print('recorded', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, journal.path.parent],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(4)
+    ]
+    assert [read_line(writer) for writer in writers] == ["recorded\n"] * 4
+    for writer in writers:
+        writer.communicate("done\n")
+        assert writer.returncode == 0
+    assert [len(run.trials) for run in journal.runs()] == [10, 10, 10, 10]
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_the_store_keeps_itself_out_of_version_control(journal: Journal) -> None:
+    journal.open_run("f", {})
+    assert (journal.path.parent / ".gitignore").read_text() == "*\n"
+
+
+def test_a_commit_waits_for_the_disk_and_readers_do_not_block_writers(journal: Journal) -> None:
+    journal.open_run("f", {})
+    with sqlite3.connect(journal.path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(journal: Journal) -> None:
+    journal.path.parent.mkdir()
+    journal.path.write_text("my notes\n" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        journal.open_run("f", {})
+    assert journal.path.read_text() == "my notes\n" * 100
+
+
+def test_another_programs_database_is_refused_and_kept(journal: Journal) -> None:
+    journal.path.parent.mkdir()
+    with sqlite3.connect(journal.path) as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+    connection.close()
+    with pytest.raises(StoreError, match="not memplan's journal"):
+        journal.open_run("f", {})
+    with pytest.raises(StoreError, match="not memplan's journal"):
+        journal.latest_run()
+
+
+def test_a_journal_of_a_newer_memplan_is_refused(journal: Journal) -> None:
+    journal.open_run("f", {})
+    with sqlite3.connect(journal.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="format 99"):
+        journal.latest_run()
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("")
+    with pytest.raises(StoreError, match="the journal cannot be used"):
+        Journal(tmp_path / "store").open_run("f", {})
+
+
+def test_a_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(journal: Journal) -> None:
+    then = (
+        "run.record(trial(4, 400))\n"
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "try:\n"
+        "    run.record(trial(8, 700, number=2, evidence='x' * 400_000))\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    said = open_in_another_process(journal, "f", then=then).splitlines()
+    assert len(said) == 2
+    assert said[0].startswith(f"StoreError {journal.path}: the journal cannot be used: ")
+    assert journal.load(said[1]).trials == (trial(4, 400),)

@@ -1,0 +1,250 @@
+"""The search for the micro-batch, against peaks that are known functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memplan.errors import UsageError
+from memplan.probe.search import (
+    PredictedPeak,
+    Reading,
+    ReadingKind,
+    SearchResult,
+    TargetBand,
+    find_micro_batch,
+)
+
+BUDGET = 1_000_000
+BAND = TargetBand(lower_bytes=600_000, upper_bytes=800_000, limit_bytes=BUDGET)
+STOP = Reading(kind=ReadingKind.STOP)
+
+Peak = Callable[[int], float]
+
+
+class Device:
+    """Answers as trials would: with the peak where it is within the budget, without one above it."""
+
+    def __init__(self, peak: Peak, *, reads_above_budget: bool = False) -> None:
+        self.peak = peak
+        self.asked: list[int] = []
+        self.reads_above_budget = reads_above_budget
+
+    def __call__(self, size: int) -> Reading:
+        self.asked.append(size)
+        peak = round(self.peak(size))
+        if peak <= BUDGET:
+            return Reading(kind=ReadingKind.FITS, peak_bytes=peak)
+        return Reading(kind=ReadingKind.TOO_LARGE, peak_bytes=peak if self.reads_above_budget else None)
+
+
+def line(fixed: float, slope: float) -> PredictedPeak:
+    return PredictedPeak(fixed_bytes=fixed, slope_bytes=slope)
+
+
+def search(device: Device, predicted: PredictedPeak, *, cap: int = 4096, **options) -> SearchResult:
+    return find_micro_batch(device, predicted, BAND, sizes=options.pop("sizes", range(1, cap + 1)), **options)
+
+
+def test_a_right_prediction_takes_one_trial() -> None:
+    found = search(Device(line(100_000, 10_000).at), line(100_000, 10_000))
+    assert (found.best, found.tried) == (67, (67,))  # 770 000 is the last below 97 % of the upper edge
+
+
+def test_a_low_prediction_is_corrected_by_the_first_trial() -> None:
+    found = search(Device(line(100_000, 12_000).at), line(100_000, 10_000))
+    assert len(found.tried) == 2
+    assert found.best == found.tried[-1]
+    assert 600_000 <= 100_000 + 12_000 * found.best <= 800_000
+
+
+def test_a_first_trial_out_of_memory_is_read_as_a_peak_of_at_least_the_limit() -> None:
+    found = search(Device(line(100_000, 14_000).at), line(100_000, 10_000))
+    assert found.tried[0] == 67
+    assert len(found.tried) == 2
+    assert found.best == found.tried[1]
+
+
+def test_a_known_reading_in_the_band_is_taken_without_a_trial() -> None:
+    known = {50: Reading(kind=ReadingKind.FITS, peak_bytes=650_000)}
+    found = search(Device(line(0, 13_000).at), line(0, 13_000), known=known)
+    assert (found.best, found.tried) == (50, ())
+
+
+def test_a_known_reading_below_the_band_corrects_the_prediction() -> None:
+    known = {4: Reading(kind=ReadingKind.FITS, peak_bytes=340_000)}
+    found = search(Device(line(300_000, 10_000).at), line(100_000, 10_000), known=known)
+    assert found.tried == (47,)
+
+
+def test_the_last_size_that_could_reach_the_band_is_tried() -> None:
+    # four samples stay short of the band, and five are predicted above the aim but inside
+    device = Device(line(0, 158_000).at)
+    found = search(device, line(0, 148_000))
+    assert (found.best, found.tried) == (5, (5,))
+
+
+def test_no_size_reaches_the_band_where_samples_are_large() -> None:
+    found = search(Device(line(0, 450_000).at), line(0, 450_000))
+    assert (found.best, found.tried) == (1, (1,))
+    assert found.remark.endswith("the next larger size would exceed 781.2 KiB")
+
+
+def test_nothing_fits_and_says_what_it_would_need() -> None:
+    found = search(Device(line(0, 1_500_000).at), line(0, 1_400_000))
+    assert found.best is None
+    assert found.tried == (1,)
+    assert found.needed_bytes == 1_400_000
+    assert "does not fit" in found.remark
+
+
+def test_a_measured_need_counts_more_than_a_predicted_one() -> None:
+    found = search(Device(line(0, 900_000).at), line(0, 100_000))
+    assert found.best is None
+    assert found.tried[-1] == 1
+    assert found.needed_bytes == 900_000
+
+
+def test_the_cap_is_tried_before_it_is_returned() -> None:
+    found = search(Device(line(100_000, 10).at), line(100_000, 10), cap=64)
+    assert (found.best, found.tried, found.reached_cap) == (64, (64,), True)
+    assert "largest allowed" in found.remark
+
+
+def test_a_limit_below_a_cap_is_never_answered_with_the_cap() -> None:
+    found = search(Device(lambda size: 100_000 if size <= 5000 else 2_000_000), line(100_000, 80), cap=8192)
+    assert found.best in found.tried
+    assert found.best is not None
+    assert found.best <= 5000
+    assert not found.reached_cap
+
+
+def test_another_failure_than_memory_stops_the_search_and_does_not_shrink_the_batch() -> None:
+    asked: list[int] = []
+
+    def ask(size: int) -> Reading:
+        asked.append(size)
+        return STOP
+
+    found = find_micro_batch(ask, line(0, 10_000), BAND, sizes=range(1, 100))
+    assert asked == [77]
+    assert found.was_stopped
+    assert found.best is None
+    assert "another reason than memory" in found.remark
+
+
+def test_sizes_with_gaps_are_kept_to() -> None:
+    found = search(Device(line(100_000, 10_000).at), line(100_000, 10_000), sizes=[1, 2, 4, 8, 16, 32, 64, 128])
+    assert (found.best, found.tried) == (64, (64,))
+
+
+def test_a_gap_to_a_surely_too_large_size_costs_no_trial() -> None:
+    found = search(Device(line(100_000, 20_000).at), line(100_000, 20_000), sizes=[1, 2, 4, 8, 16, 64])
+    assert (found.best, found.tried) == (16, (16,))
+
+
+def test_a_good_reading_above_a_bad_one_is_not_trusted() -> None:
+    known = {
+        10: Reading(kind=ReadingKind.TOO_LARGE),
+        20: Reading(kind=ReadingKind.FITS, peak_bytes=700_000),
+    }
+    found = search(Device(line(0, 90_000).at), line(0, 90_000), known=known)
+    assert found.best is not None
+    assert found.best < 10
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 1], [3, 2], [1, 1]])
+def test_sizes_that_do_not_rise_from_one_are_refused(sizes: list[int]) -> None:
+    with pytest.raises(UsageError, match="must rise"):
+        find_micro_batch(lambda size: STOP, line(0, 1), BAND, sizes=sizes)
+
+
+@pytest.mark.parametrize("edges", [(3, 2, 4), (1, 3, 2), (-1, 2, 3)])
+def test_a_band_upside_down_is_refused(edges: tuple[int, int, int]) -> None:
+    lower, upper, limit = edges
+    with pytest.raises(UsageError, match="must rise"):
+        TargetBand(lower_bytes=lower, upper_bytes=upper, limit_bytes=limit)
+
+
+def test_a_fitting_reading_without_its_peak_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs its peak"):
+        Reading(kind=ReadingKind.FITS)
+
+
+fixed_parts = st.integers(0, 900_000)
+slopes = st.integers(1, 600_000)
+
+
+@st.composite
+def rising_peaks(draw: st.DrawFn) -> Peak:
+    """Any rising peak: a line, a convex or concave curve, steps of segments, or a line with noise on top."""
+    fixed, slope = draw(fixed_parts), draw(slopes)
+    kind = draw(st.sampled_from(["line", "convex", "concave", "steps", "cliff", "noise"]))
+    if kind == "convex":
+        return lambda size: fixed + slope / 100 * size**1.7
+    if kind == "concave":
+        return lambda size: fixed + slope * size**0.6
+    if kind == "steps":
+        step = draw(st.integers(1, 300_000))
+        return lambda size: fixed + (slope * size // step) * step
+    if kind == "cliff":
+        edge = draw(st.integers(1, 3000))
+        return lambda size: fixed if size <= edge else fixed + 2 * BUDGET
+    if kind == "noise":
+        seed = draw(st.integers(0, 1000))
+        return lambda size: (fixed + slope * size) * (1 + 0.02 * ((size * 7919 + seed) % 101 - 50) / 50)
+    return lambda size: fixed + slope * size
+
+
+@given(
+    peak=rising_peaks(),
+    guess=st.builds(line, st.floats(-1e6, 1e6), st.floats(-1e4, 1e6)),
+    cap=st.integers(1, 5000),
+    reads_above_budget=st.booleans(),
+)
+def test_what_is_found_was_tried_and_fits_for_any_peak_and_any_guess(
+    peak: Peak, guess: PredictedPeak, cap: int, reads_above_budget: bool
+) -> None:
+    device = Device(peak, reads_above_budget=reads_above_budget)
+    found = search(device, guess, cap=cap)
+    assert tuple(device.asked) == found.tried
+    assert len(set(found.tried)) == len(found.tried)
+    assert all(1 <= size <= cap for size in found.tried)
+    assert len(found.tried) <= 2 * cap.bit_length() + 3
+    if found.best is None:
+        assert 1 in found.tried
+        assert round(peak(1)) > BAND.upper_bytes
+        assert found.needed_bytes is not None
+    else:
+        assert found.best in found.tried
+        assert round(peak(found.best)) <= BAND.upper_bytes
+        assert found.reached_cap == (found.best == cap)
+        assert found.needed_bytes is None
+
+
+@given(
+    fixed=st.integers(0, 500_000),
+    slope=st.integers(1, 400_000),
+    fixed_off=st.floats(-0.05, 0.05),
+    slope_off=st.floats(-0.05, 0.05),
+    known_size=st.none() | st.integers(1, 8),
+)
+@example(fixed=0, slope=158_000, fixed_off=0.0, slope_off=-0.05, known_size=None)
+@example(fixed=0, slope=198_000, fixed_off=0.0, slope_off=0.05, known_size=1)
+def test_a_prediction_within_five_percent_needs_two_trials_and_lands_in_the_band_if_any_size_does(
+    fixed: int, slope: int, fixed_off: float, slope_off: float, known_size: int | None
+) -> None:
+    truth = line(fixed, slope)
+    guess = line(fixed * (1 + fixed_off), slope * (1 + slope_off))
+    cap = 1 << 20
+    inside = range(
+        max(-(-(BAND.lower_bytes - fixed) // slope), 1), min((BAND.upper_bytes - fixed) // slope, cap) + 1
+    )
+    known = {known_size: Device(truth.at)(known_size)} if known_size is not None else {}
+    found = search(Device(truth.at), guess, cap=cap, known=known)
+    assert len(found.tried) <= 2
+    if inside:
+        assert found.best in inside
