@@ -1,0 +1,40 @@
+"""README and command line say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from memplan import cli
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+COMMANDS = typer.main.get_command(cli.app).commands
+
+
+def options_of(command: str) -> set[str]:
+    return {option for parameter in COMMANDS[command].params for option in parameter.opts if option.startswith("--")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_readme_and_has_help(command: str) -> None:
+    assert f"`memplan {command}" in README
+    assert COMMANDS[command].help
+
+
+def test_every_option_of_the_main_job_is_in_the_readme() -> None:
+    missing = {option for option in options_of("probe") if option not in README}
+    assert not missing
+
+
+def test_every_option_the_readme_names_exists() -> None:
+    existing = set().union(*(options_of(command) for command in COMMANDS))
+    named = set(re.findall(r"--[a-z][a-z-]+", README))
+    assert named <= existing
+
+
+def test_the_readme_names_every_exit_code() -> None:
+    for code in cli.ExitCode:
+        assert re.search(rf"\b{code.value}\b", README)
