@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import keyword
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import contains, get
+from memplan.configs.keys import contains, get, with_value
 from memplan.configs.literals import write_python
 from memplan.configs.python_chain import DELETE_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from memplan.configs.user_config import UserConfig
@@ -41,12 +42,47 @@ def child_text(parent: UserConfig, assignments: list[Assignment], marker: str) -
     """
     lines = [f"# Changes to {parent.path.name}, written by memplan.", marker]
     lines += [f"_base_ = ['./{parent.path.name}']", ""]
-    for name, tree in _grouped(assignments).items():
+    for name, tree in _grouped(_with_whole_lists(parent, assignments)).items():
         lines += _statement(name, tree, parent)
     return parent.document.source.newline.join([*lines, ""])
 
 
-def _grouped(assignments: list[Assignment]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WholeList:
+    """A list that is written whole because one of its members changes, with a remark for each member that does."""
+
+    key: str
+    value: list[Any] | tuple[Any, ...]
+    remarks: dict[str, str]
+
+
+def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list[Assignment | _WholeList]:
+    """Gather the assignments to members of one list: inheritance replaces lists whole."""
+    found: dict[str, Assignment | _WholeList] = {}
+    for each in assignments:
+        key = _list_key(parent, each.key)
+        if key is None:
+            found[each.key] = each
+            continue
+        gathered = found.setdefault(key, _WholeList(key=key, value=get(parent.values, key), remarks={}))
+        index, _, member = each.key.removeprefix(f"{key}.").partition(".")
+        remark = f"{member} was {shown_before(parent, each.key)}: {each.reason}".strip()
+        earlier = gathered.remarks.get(index) if isinstance(gathered, _WholeList) else None
+        remarks = {index: f"{earlier}; {remark}" if earlier else remark}
+        value = with_value(gathered.value, each.key.removeprefix(f"{key}."), each.value)
+        previous = gathered.remarks if isinstance(gathered, _WholeList) else {}
+        found[key] = _WholeList(key=key, value=value, remarks=previous | remarks)
+    return list(found.values())
+
+
+def _list_key(parent: UserConfig, key: str) -> str | None:
+    """Return the key of the outermost list that a dotted key leads through."""
+    parts = key.split(".")
+    outer = [".".join(parts[:end]) for end in range(1, len(parts))]
+    return next((each for each in outer if isinstance(get(parent.values, each), list | tuple)), None)
+
+
+def _grouped(assignments: list[Assignment | _WholeList]) -> dict[str, Any]:
     """Return assignments as nested dicts by key part, with the assignment at each leaf."""
     tree: dict[str, Any] = {}
     for each in assignments:
@@ -59,31 +95,49 @@ def _grouped(assignments: list[Assignment]) -> dict[str, Any]:
 
 
 def _statement(name: str, tree: Any, parent: UserConfig) -> list[str]:
-    lines = list(_member(name, tree, parent, name, depth=0))
-    return [lines[0].replace(f"{name}=", f"{name} = ", 1), *lines[1:]]
+    return list(_entry(f"{name} = ", tree, parent, depth=0))
 
 
-def _member(name: str, tree: Any, parent: UserConfig, key: str, *, depth: int, quoted: bool = False) -> Iterator[str]:
-    indent, comma = _INDENT * depth, "," if depth else ""
-    head = f"{name!r}: " if quoted else f"{name}="
-    if isinstance(tree, Assignment) and not isinstance(tree.value, dict):
-        yield f"{indent}{head}{write_python(tree.value)}{comma}{_remark(parent, tree)}"
-        return
-    remark = _remark(parent, tree) if isinstance(tree, Assignment) else ""
-    members = _dict_members(parent, tree) if isinstance(tree, Assignment) else tree
-    braces = not all(each.isidentifier() and not keyword.iskeyword(each) for each in members)
-    opening, closing = ("{", "}") if braces else ("dict(", ")")
-    if not members:
-        yield f"{indent}{head}{opening}{closing}{comma}{remark}"
-        return
-    yield f"{indent}{head}{opening}{remark}"
-    for part, branch in members.items():
-        if isinstance(tree, Assignment):
-            text = f"{part!r}: " if braces else f"{part}="
-            yield f"{indent}{_INDENT}{text}{write_python(branch)},"
-        else:
-            yield from _member(part, branch, parent, f"{key}.{part}", depth=depth + 1, quoted=braces)
-    yield f"{indent}{closing}{comma}"
+def _entry(head: str, tree: Any, parent: UserConfig, *, depth: int) -> Iterator[str]:
+    """Yield the lines of one key: a changed value with its remark, or a dict of such entries."""
+    head, comma = f"{_INDENT * depth}{head}", "," if depth else ""
+    if isinstance(tree, _WholeList):
+        yield from _list_lines(head, tree, comma, depth)
+    elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and tree.value:
+        yield from _new_dict_lines(head, tree, parent, comma, depth)
+    elif isinstance(tree, Assignment):
+        yield f"{head}{write_python(tree.value)}{comma}{_remark(parent, tree)}"
+    else:
+        opening, closing, heads = _dict_spelling(tree)
+        yield f"{head}{opening}"
+        for part, branch in tree.items():
+            yield from _entry(heads[part], branch, parent, depth=depth + 1)
+        yield f"{_INDENT * depth}{closing}{comma}"
+
+
+def _list_lines(head: str, whole: _WholeList, comma: str, depth: int) -> Iterator[str]:
+    opening, closing = "[]" if isinstance(whole.value, list) else "()"
+    yield f"{head}{opening}"
+    for index, member in enumerate(whole.value):
+        remark = whole.remarks.get(str(index))
+        yield f"{_INDENT * (depth + 1)}{write_python(member)},{f'  # {remark}' if remark else ''}"
+    yield f"{_INDENT * depth}{closing}{comma}"
+
+
+def _new_dict_lines(head: str, assignment: Assignment, parent: UserConfig, comma: str, depth: int) -> Iterator[str]:
+    members = _dict_members(parent, assignment)
+    opening, closing, heads = _dict_spelling(members)
+    yield f"{head}{opening}{_remark(parent, assignment)}"
+    for part, value in members.items():
+        yield f"{_INDENT * (depth + 1)}{heads[part]}{write_python(value)},"
+    yield f"{_INDENT * depth}{closing}{comma}"
+
+
+def _dict_spelling(members: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
+    """Return what opens a dict, what closes it, and what stands before each member."""
+    if all(each.isidentifier() and not keyword.iskeyword(each) for each in members):
+        return "dict(", ")", {each: f"{each}=" for each in members}
+    return "{", "}", {each: f"{each!r}: " for each in members}
 
 
 def _dict_members(parent: UserConfig, assignment: Assignment) -> dict[str, Any]:

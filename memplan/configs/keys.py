@@ -70,26 +70,31 @@ def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
     return (same_leaf + [each for each in difflib.get_close_matches(key, known, n=3) if each not in same_leaf])[:3]
 
 
-def first_difference(expected: Any, actual: Any, key: str = "") -> str | None:
+def first_difference(expected: Any, actual: Any) -> str | None:
     """Return the dotted key at which two nested values first differ, or None; 1, 1.0 and True are not the same."""
+    return next(differences(expected, actual), None)
+
+
+def differences(expected: Any, actual: Any, key: str = "") -> Iterator[str]:
+    """Yield every dotted key at which two nested values differ, the outermost where one side has no such key."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
-        return _first_difference_of_members(dict(expected), dict(actual), key)
-    if type(expected) is type(actual) and isinstance(expected, list | tuple):
+        yield from _differences_of_members(dict(expected), dict(actual), key)
+    elif type(expected) is type(actual) and isinstance(expected, list | tuple):
         one, other = ({str(index): each for index, each in enumerate(side)} for side in (expected, actual))
-        return _first_difference_of_members(one, other, key)
-    both_nan = expected != expected and actual != actual  # noqa: PLR0124 - only NaN differs from itself
-    same = type(expected) is type(actual) and (expected == actual or both_nan)
-    return None if same else key
+        yield from _differences_of_members(one, other, key)
+    else:
+        both_nan = expected != expected and actual != actual  # noqa: PLR0124 - only NaN differs from itself
+        if type(expected) is not type(actual) or (expected != actual and not both_nan):
+            yield key
 
 
-def _first_difference_of_members(expected: dict[str, Any], actual: dict[str, Any], key: str) -> str | None:
+def _differences_of_members(expected: dict[str, Any], actual: dict[str, Any], key: str) -> Iterator[str]:
     for name in {**expected, **actual}:
         path = f"{key}.{name}" if key else str(name)
-        if name not in expected or name not in actual:
-            return path
-        if (difference := first_difference(expected[name], actual[name], path)) is not None:
-            return difference
-    return None
+        if name in expected and name in actual:
+            yield from differences(expected[name], actual[name], path)
+        else:
+            yield path
 
 
 def _member(container: Any, part: str) -> Any:

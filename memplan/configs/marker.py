@@ -62,10 +62,17 @@ def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
         ) from None
 
 
-def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> str:
-    """Return the comment, without line ending."""
+def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assignment], *, parent: UserConfig) -> str:
+    """Return the comment, without line ending.
+
+    Args:
+        config: the config that changes, which may have been changed before.
+        change: what it carries beside the values.
+        assignments: the values that change.
+        parent: the config that a child inherits from; the config itself where it is edited in place.
+    """
     recipe = config.original.recipe if config.original else config.recipe
-    before = {each.key: config.original_value(each.key, get(config.values, each.key)) for each in assignments}
+    before = {each.key: get(parent.values, each.key) for each in assignments}
     recorded: Mapping[str, Any] = config.original.values if config.original else {}
     facts = {
         "version": _VERSION,

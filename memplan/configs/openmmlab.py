@@ -8,7 +8,6 @@ silent, ``EpochBasedRunner`` leaves the hooks' own default of True; ``warmup_ite
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
@@ -19,10 +18,9 @@ from memplan.configs.knobs import (
     obstacle_of_single_values,
     reason_for,
     recipe_from,
-    same_kind,
     single_assignments,
 )
-from memplan.configs.literals import without_noise
+from memplan.configs.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
 from memplan.recipe import Precision, Recipe
@@ -84,21 +82,12 @@ class OpenMMLab0:
             precision=declared_precision(document, keys) if mapped else _precision(document.values),
             accumulation_steps=declared_accumulation(document, keys),
         )
-        if found.learning_rate is None:
-            return found
-        at_run_time = found.learning_rate * _runtime_factor(document.values, found)
-        return replace(found, learning_rate=without_noise(at_run_time))
+        return at_run_time(document.values, found)
 
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
-        values, found = document.values, []
-        if get(values, "auto_scale_lr.enable") is True:
-            found.append(
-                "auto_scale_lr is enabled: the learning rate shown is the one after the runner's own scaling,"
-                " and optimizer.lr changes only by what that scaling leaves out"
-            )
-        elif contains(values, "auto_scale_lr"):
-            found.append("do not pass --auto-scale-lr with the patched config: it already holds the scaled rate")
+        values = document.values
+        found = remarks_on_runtime_rate(values)
         if _section(values, "fp16") and _is_iteration_based(values) and _hook(values) not in (_HALF, _HALF_CUMULATIVE):
             found.append(
                 "fp16 without an Fp16OptimizerHook is taken as fp16 training, but mmseg 0.x ignores it in training"
@@ -122,7 +111,7 @@ class OpenMMLab0:
         """Return batch, learning rate and schedule, and the optimizer hook that accumulates and scales."""
         names = _by_key(config, (*_OBSTRUCTING, KnobName.MIN_LEARNING_RATE, KnobName.ITERATIONS))
         singles = single_assignments(config, change, names=names)
-        return [*(_before_runtime(config, change, each) for each in singles), *_hook_assignments(config, change)]
+        return [*(before_run_time(config, change, each) for each in singles), *_hook_assignments(config, change)]
 
 
 def _by_key(config: UserConfig, names: tuple[KnobName, ...]) -> tuple[KnobName, ...]:
@@ -137,21 +126,6 @@ def _by_key(config: UserConfig, names: tuple[KnobName, ...]) -> tuple[KnobName, 
 def _steps_by_hook(config: UserConfig) -> bool:
     knob = config.knob(KnobName.ACCUMULATION_STEPS)
     return knob is None or knob.key == _CUMULATIVE_KEY
-
-
-def _runtime_factor(values: Mapping[str, Any], recipe: Recipe) -> float:
-    """Return what ``auto_scale_lr`` (mmdet 2.x) multiplies the learning rate with at run time, on one replica."""
-    base = get(values, "auto_scale_lr.base_batch_size")
-    is_enabled = get(values, "auto_scale_lr.enable") is True and isinstance(base, int) and base > 0
-    return recipe.micro_batch_size / base if is_enabled else 1.0
-
-
-def _before_runtime(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
-    knob = config.knob(KnobName.LEARNING_RATE)
-    if knob is None or assignment.key != knob.key:
-        return assignment
-    rate = assignment.value / _runtime_factor(config.values, change.recipe)
-    return replace(assignment, value=same_kind(rate, assignment.value))
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -5,25 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs.child_file import child_path_of, child_text, parent_path_of, shown_before
+from memplan.configs.child_file import shown_before
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import diff_root
-from memplan.configs.documents import digest_of, read_source
-from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
-from memplan.configs.keys import get, with_value
+from memplan.configs.documents import digest_of
+from memplan.configs.drafts import draft_child, draft_in_place
 from memplan.configs.literals import write_python
-from memplan.configs.marker import has_marker, marker_edit, marker_line
-from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
-from memplan.configs.spans import splice
-from memplan.configs.user_config import PatchStyle, RecipeChange, UserConfig
+from memplan.configs.user_config import PatchStyle
 from memplan.configs.verification import verify
 from memplan.errors import PatchError
 from memplan.results import ConfigPatch, ValueChange
 from memplan.textfiles import write_text_atomically
 
 if TYPE_CHECKING:
+    from memplan.configs.drafts import Draft
     from memplan.configs.ecosystem import Assignment
+    from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 
@@ -53,7 +51,8 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
     if style is PatchStyle.CHILD and style not in styles:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     _require_unchanged(config.path, config.document.source.sha256)
-    return _child_patch(config, change) if style is PatchStyle.CHILD else _in_place_patch(config, change)
+    draft = draft_child(config, change) if style is PatchStyle.CHILD else draft_in_place(config, change)
+    return _proven(config, draft)
 
 
 def apply_patch(patch: ConfigPatch) -> None:
@@ -77,85 +76,19 @@ def _require_unchanged(target: Path, sha256: str | None) -> None:
     raise PatchError(f"the file {what} since the patch was planned", where=str(target), hint="plan again")
 
 
-def _assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
-    wanted = ecosystem_named(config.format_name).assignments(config, change)
-    return [each for each in wanted if each.value != get(config.values, each.key)]
-
-
-def _in_place_patch(config: UserConfig, change: RecipeChange) -> ConfigPatch:
-    document, assignments = config.document, _assignments(config, change)
-    text, notes = edited_text(document, assignments), stale_comments(document, assignments)
-    if assignments and document.syntax.comment_prefix is not None:
-        marker = marker_line(config, change, assignments)
-        text = splice(text, [marker_edit(text, marker, newline=document.source.newline)])
-    elif assignments:
-        notes.append(
-            f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file:"
-            " a second run takes the patched values as the original"
-        )
-    changed = with_followed_names(document, assignments)
-    return _proven(config, changed, path=config.path, before=document.source.text, text=text, notes=notes)
-
-
-def _child_patch(config: UserConfig, change: RecipeChange) -> ConfigPatch:
-    parent, target = _parent_and_child(config)
-    if not _assignments(config, change):
-        source = config.document.source
-        return _proven(config, [], path=config.path, before=source.text, text=source.text, notes=[])
-    assignments = _assignments(parent, change)
-    text = child_text(parent, assignments, marker_line(config, change, _assignments(config, change)))
-    before = None
-    if target.exists():
-        before = read_source(target).text
-        if not has_marker(before):
-            raise PatchError(
-                "the file is there already, and not of memplan's making", where=str(target), hint="move it"
-            )
-    notes = [f"the new name changes the default work_dir to work_dirs/{target.stem}"]
-    if options := _option_line(assignments):
-        notes.append(f"the same without a new file: {options}")
-    return _proven(config, _assignments(config, change), path=target, before=before, text=text, notes=notes)
-
-
-def _parent_and_child(config: UserConfig) -> tuple[UserConfig, Path]:
-    """Return the config to inherit from and the child's path; a child of memplan's is written anew, not nested."""
-    parent_path = parent_path_of(config.path)
-    is_child = parent_path is not None and parent_path in [each.path for each in config.document.inherited]
-    if not is_child or parent_path is None or not has_marker(config.document.source.text):
-        return config, child_path_of(config.path)
-    declared = {each.name.value: each.key for each in config.knobs if each.key in _declared_keys(config)}
-    return read_config(parent_path, format_name=config.format_name, knob_keys=declared), config.path
-
-
-def _declared_keys(config: UserConfig) -> set[str]:
-    own = ecosystem_named(config.format_name).own_keys(config.document)
-    return {each.key for each in config.knobs} - {key for found in own.values() for key in found}
-
-
-def _option_line(assignments: list[Assignment]) -> str | None:
-    if not assignments or any(isinstance(each.value, dict | list | tuple) for each in assignments):
-        return None
-    return "--cfg-options " + " ".join(f"{each.key}={write_python(each.value)}" for each in assignments)
-
-
-def _proven(
-    config: UserConfig, assignments: list[Assignment], *, path: Path, before: str | None, text: str, notes: list[str]
-) -> ConfigPatch:
-    expected = config.values
-    for each in assignments:
-        expected = with_value(expected, each.key, each.value)
+def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
     package = ecosystem_named(config.format_name).loader_package
-    verified_by = verify(path, text, expected, source=config.path, package=package)
-    root = diff_root(path)
+    verified_by = verify(draft.path, draft.text, draft.expected, source=config.path, package=package)
+    root = diff_root(draft.path)
     return ConfigPatch(
-        target_path=str(path),
-        original_sha256=digest_of(path),
-        patched_text=text,
-        diff=unified_diff(before, text, path=path.relative_to(root).as_posix()),
+        target_path=str(draft.path),
+        original_sha256=digest_of(draft.path),
+        patched_text=draft.text,
+        diff=unified_diff(draft.before, draft.text, path=draft.path.relative_to(root).as_posix()),
         root_path=str(root),
-        changes=tuple(_value_change(config, each) for each in assignments),
+        changes=tuple(_value_change(config, each) for each in draft.assignments),
         verified_by=verified_by,
-        notes=tuple(notes),
+        notes=draft.notes,
     )
 
 

@@ -1,0 +1,152 @@
+"""Draft a patch in either style: the new text of one file, and what it must evaluate to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.child_file import child_path_of, child_text, parent_path_of
+from memplan.configs.documents import read_source
+from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
+from memplan.configs.keys import differences, get, with_value
+from memplan.configs.literals import write_python
+from memplan.configs.loading import load_document
+from memplan.configs.marker import find_original, has_marker, marker_edit, marker_line
+from memplan.configs.reading import read_config
+from memplan.configs.registry import ecosystem_named
+from memplan.configs.spans import splice
+from memplan.errors import PatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.user_config import RecipeChange, UserConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A patch before it is proven.
+
+    Args:
+        path: file it creates or changes.
+        before: the file's text; None where it is new.
+        text: the file's text after the patch.
+        assignments: the values that change against the config as it was read.
+        expected: what the patched config must evaluate to.
+        notes: what the user should look at.
+    """
+
+    path: Path
+    before: str | None
+    text: str
+    assignments: tuple[Assignment, ...]
+    expected: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Return the assignments of a change that differ from what the config says."""
+    wanted = ecosystem_named(config.format_name).assignments(config, change)
+    return [each for each in wanted if each.value != get(config.values, each.key)]
+
+
+def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
+    """Draft an edit of the user's own file.
+
+    Raises:
+        PatchError: a value is not written in this file, or cannot be edited there.
+    """
+    document, assignments = config.document, changed_assignments(config, change)
+    text, notes = edited_text(document, assignments), stale_comments(document, assignments)
+    if assignments and document.syntax.comment_prefix is not None:
+        marker = marker_line(config, change, assignments, parent=config)
+        text = splice(text, [marker_edit(text, marker, newline=document.source.newline)])
+    elif assignments:
+        what = f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file"
+        notes.append(f"{what}: a second run takes the patched values as the original")
+    changed = with_followed_names(document, assignments)
+    return Draft(
+        path=config.path,
+        before=document.source.text,
+        text=text,
+        assignments=tuple(changed),
+        expected=_with(config.values, changed),
+        notes=tuple(notes),
+    )
+
+
+def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
+    """Draft a new config that inherits from the user's; a child that memplan wrote before is written anew.
+
+    Raises:
+        PatchError: there is a file of that name with anything in it that memplan did not write.
+    """
+    parent, target = _parent_and_child(config)
+    changed = changed_assignments(config, change)
+    if not changed:
+        return draft_in_place(config, change)
+    assignments = changed_assignments(parent, change)
+    notes = [f"the new name changes the default work_dir to work_dirs/{target.stem}"]
+    if options := _option_line(assignments):
+        notes.append(f"the same without a new file: {options}")
+    return Draft(
+        path=target,
+        before=_own_text(target, parent),
+        text=child_text(parent, assignments, marker_line(config, change, changed, parent=parent)),
+        assignments=tuple(changed),
+        expected=_with(parent.values, assignments),
+        notes=tuple(notes),
+    )
+
+
+def _with(values: dict[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
+    for each in assignments:
+        values = with_value(values, each.key, each.value)
+    return values
+
+
+def _parent_and_child(config: UserConfig) -> tuple[UserConfig, Path]:
+    parent_path = parent_path_of(config.path)
+    inherited = [each.path for each in config.document.inherited]
+    if parent_path is None or parent_path not in inherited or not has_marker(config.document.source.text):
+        return config, child_path_of(config.path)
+    return read_config(parent_path, format_name=config.format_name, knob_keys=_declared(config)), config.path
+
+
+def _declared(config: UserConfig) -> dict[str, str]:
+    """Return the knobs that the user declared, as they were given."""
+    own = ecosystem_named(config.format_name).own_keys(config.document)
+    known = {key for found in own.values() for key in found}
+    declared: dict[str, str] = {}
+    for each in config.knobs:
+        if each.key not in known:
+            declared[each.name] = f"{declared[each.name]},{each.key}" if each.name in declared else each.key
+    return declared
+
+
+def _own_text(target: Path, parent: UserConfig) -> str | None:
+    """Return the text of an earlier child, after making sure that nothing but memplan's own values is in it."""
+    if not target.exists():
+        return None
+    text = read_source(target).text
+    if not has_marker(text):
+        raise PatchError("the file is there already, and not of memplan's making", where=str(target), hint="move it")
+    child = load_document(target)
+    original = find_original(child)
+    recorded = () if original is None else tuple(original.values)
+    for key in differences(parent.values, child.values):
+        if not any(_same_branch(key, each) for each in recorded):
+            raise PatchError(f"{key} was set by hand in a file that memplan writes", where=str(target), hint="move it")
+    return text
+
+
+def _same_branch(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _option_line(assignments: list[Assignment]) -> str | None:
+    if not assignments or any(isinstance(each.value, dict | list | tuple) for each in assignments):
+        return None
+    return "--cfg-options " + " ".join(f"{each.key}={write_python(each.value)}" for each in assignments)
