@@ -194,8 +194,9 @@ class Planning:
 
     def plan(self, observer: Observer = ignore) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored."""
+        traces = self._proven_traces(observer)
         with self._open_run() as run:
-            made = self._predicted_plan(run, observer) if self._is_absent else self._live_plan(run, observer)
+            made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
             run.finish(made)
         return made
 
@@ -209,8 +210,9 @@ class Planning:
             raise UsageError(
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
+        traces = self._proven_traces(observer)
         with self._open_run() as run:
-            return self._search(self._traced(self.device, observer), run, observer).probe()
+            return self._search(traces, run, observer).probe()
 
     @property
     def _is_absent(self) -> bool:
@@ -222,8 +224,11 @@ class Planning:
         fingerprint = self.subject.fingerprint(self.request, self.device, versions)
         return Journal(self.request.store).open_run(fingerprint, facts)
 
-    def _traced(self, device: DeviceSpec, observer: Observer) -> Traces:
-        return Traces(self.subject.source, device, observer)
+    def _proven_traces(self, observer: Observer) -> Traces:
+        """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
+        traces = Traces(self.subject.source, self.device, observer)
+        traces.of(self.subject.current)
+        return traces
 
     def _session(self, device: DeviceSpec, traces: Traces, run: JournalRun, observer: Observer) -> TrialSession:
         return TrialSession(
@@ -246,8 +251,7 @@ class Planning:
             observer=observer,
         )
 
-    def _live_plan(self, run: JournalRun, observer: Observer) -> Plan:
-        traces = self._traced(self.device, observer)
+    def _live_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
         search = self._search(traces, run, observer)
         current = search.try_current()
         if is_settled(current, self.subject, self.request, self.band):
@@ -273,11 +277,10 @@ class Planning:
             notes=_accumulation_notes(scaled.recipe, traces),
         )
 
-    def _predicted_plan(self, run: JournalRun, observer: Observer) -> Plan:
-        traces = self._traced(self.device, observer)
+    def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
         found = predict(self.subject, self.request, self.device, self.band, traces)
         cpu = resolve_device("cpu")
-        session = self._session(cpu, self._traced(cpu, observer), run, observer)
+        session = self._session(cpu, Traces(self.subject.source, cpu, observer), run, observer)
         check = check_on_cpu(self.subject, session)
         scaled = scale(
             found.estimate.recipe, self.subject, self.request, traces.of(found.estimate.recipe).optimizer_name

@@ -33,7 +33,7 @@ def _table(title: str, *columns: str, caption: str | None = None) -> Table:
         pad_edge=False, header_style=_QUIET,
     )  # fmt: skip
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     return table
 
 
@@ -76,10 +76,12 @@ def plan_view(report: RunReport) -> RenderableType:
 
 def trial_table(report: RunReport) -> Table:
     """Show every live run with its process peak, estimated and measured."""
-    table = _table("Live trials", "#  purpose", "recipe", "outcome", "estimated", "measured", "of budget", "samples/s")
+    table = _table(
+        "Live trials, process peaks", "purpose", "recipe", "outcome", "estimated", "measured", "util", "per s"
+    )
     for trial in report.trials:
         table.add_row(
-            f"{trial.number:<2} {trial.purpose}",
+            f"{trial.number} {trial.purpose}",
             recipe_text(trial.recipe),
             Text(trial.outcome, style=_GOOD if trial.fits else _BAD),
             bytes_text(trial.process.estimated_bytes),
@@ -92,21 +94,24 @@ def trial_table(report: RunReport) -> Table:
 
 def trial_line(trial: TrialRow, *, was_resumed: bool) -> Text:
     """Say in one line how a trial ended."""
-    line = Text()
-    line.append(f"{trial.number:>3}  {trial.purpose:<22} {recipe_text(trial.recipe):<14} ")
-    line.append("✓ " if trial.fits else "✗ ", style=_GOOD if trial.fits else _BAD)
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<13} ")
     if trial.fits:
-        line.append(f"peak {bytes_text(trial.peak_device_bytes):>10}  {share_text(trial.utilisation):>4} of budget  ")
-        line.append(f"{rate_text(trial.samples_per_s):>5} samples/s")
+        line.append("✓ ", style=_GOOD)
+        line.append(f"{bytes_text(trial.peak_device_bytes):>10} {share_text(trial.utilisation):>4} ")
+        line.append(f"{rate_text(trial.samples_per_s):>5}/s ")
     else:
-        line.append(f"{trial.outcome}: {trial.evidence}", style=_BAD)
-    line.append(f"  {'from the journal' if was_resumed else f'{trial.duration_s:.0f} s'}", style=_QUIET)
+        line.append("✗ ", style=_BAD)
+        line.append(f"{trial.outcome} ", style=_BAD)
+    line.append("(journal)" if was_resumed else f"{trial.duration_s:>3.0f} s", style=_QUIET)
+    if not trial.fits:
+        line.append(f"\n      {trial.evidence}", style=_QUIET)
     return line
 
 
 def precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
-    table = _table("Precisions", "precision", "micro-batch", "of budget", "samples/s", "loss vs fp32", "remark")
+    table = _table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for row in report.precisions:
         table.add_row(
@@ -122,7 +127,7 @@ def precision_table(report: RunReport) -> Table:
 
 def accumulation_table(report: RunReport) -> Table:
     """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
-    table = _table("Accumulation", "recipe", "global batch", "allocated", "process", "of budget", "samples/s")
+    table = _table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
     settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if _accumulates(t)}
     for trial in report.trials:
         if trial.fits and (trial.recipe.precision, trial.recipe.micro_batch_size) in settings:

@@ -163,10 +163,14 @@ def test_the_fp16_config_asks_for_half_precision_with_a_dynamic_scale():
         ([], None, 1),
         (["amp.dtype=float32"], None, 1),
         (["amp.dtype=bfloat16"], torch.bfloat16, 1),
-        (["fp16.loss_scale=512."], torch.float16, 1),
+        (["amp=None", "fp16.loss_scale=512."], torch.float16, 1),
         (["optimizer_config.type=GradientCumulativeOptimizerHook", "optimizer_config.cumulative_iters=3"], None, 3),
         (
-            ["optimizer_config.type=GradientCumulativeFp16OptimizerHook", "optimizer_config.cumulative_iters=2"],
+            [
+                "amp=None",
+                "optimizer_config.type=GradientCumulativeFp16OptimizerHook",
+                "optimizer_config.cumulative_iters=2",
+            ],
             torch.float16,
             2,
         ),
@@ -196,7 +200,7 @@ def test_settings_that_would_not_be_honoured_are_refused(options, message):
     [
         [],
         ["amp.dtype=bfloat16"],
-        ["optimizer_config.type=Fp16OptimizerHook", "optimizer_config.loss_scale=dynamic"],
+        ["amp=None", "optimizer_config.type=Fp16OptimizerHook", "optimizer_config.loss_scale=dynamic"],
         ["optimizer_config.type=GradientCumulativeOptimizerHook", "optimizer_config.cumulative_iters=2"],
         ["model.backbone.with_cp=True"],
     ],

@@ -22,4 +22,7 @@ lr_config = dict(
 
 runner = dict(type='IterBasedRunner', max_iters=2000)
 
-memplan = dict(workload='depthseg.workload:make_workload')
+# This project's own key: float32, tfloat32, float16 or bfloat16.
+amp = dict(dtype='float32')
+
+memplan = dict(workload='depthseg.workload:make_workload', knobs=dict(precision='amp.dtype'))

@@ -1,0 +1,84 @@
+"""Small real projects, and the command line run on them as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# One sample is 1024 x 256 fp32 numbers: 1 MiB. Each layer keeps one such tensor for the backward pass.
+NETWORK = """
+import torch
+from torch import nn
+
+import memplan
+
+
+def make_workload(config):
+    def model():
+        return nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+
+    def batch(micro_batch_size):
+        generator = torch.Generator().manual_seed(1)
+        return torch.randn(micro_batch_size, 1024, 256, generator=generator)
+
+    def loss(model, images):
+        return model(images).square().mean()
+
+    def optimizer(parameters):
+        return torch.optim.AdamW(parameters, lr=config.optimizer.lr)
+
+    return memplan.Workload(model=model, batch=batch, loss=loss, optimizer=optimizer, name="tiny")
+"""
+
+CONFIG = """\
+# what we train
+data:
+  batch_size: 2   # fits everywhere
+  num_workers: 0
+training:
+  use_amp: false
+optimizer: {lr: 1.0e-3}
+"""
+
+MAPS = (
+    "--map", "micro_batch_size=data.batch_size", "--map", "precision=training.use_amp",
+    "--map", "learning_rate=optimizer.lr",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended: its exit status and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+def memplan(*arguments: str | Path, cwd: Path, timeout_s: float = 300) -> Ended:
+    ended = subprocess.run(
+        [sys.executable, "-m", "memplan", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False, env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    return Ended(status=ended.returncode, out=ended.stdout, err=ended.stderr)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a plain YAML config and a workload function beside it."""
+    (tmp_path / "net.py").write_text(NETWORK)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path

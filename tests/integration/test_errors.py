@@ -1,0 +1,130 @@
+"""Whatever is wrong with the input, the answer is one clear line, the right status, and an untouched disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.conftest import CONFIG, MAPS, NETWORK, memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKLOAD = ("--workload", "net:make_workload", *MAPS)
+ON_CPU = ("--device", "cpu", "--budget", "1GiB", "--precision", "fp32")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def refused(project: Path, *arguments: str, status: int = 2) -> str:
+    """Run a command that must fail with one line on stderr and change nothing; return the line."""
+    before = files_of(project)
+    ended = memplan(*arguments, cwd=project)
+    assert ended.status == status, ended.err
+    assert files_of(project) == before
+    lines = [line for line in ended.err.splitlines() if line.startswith("memplan: ")]
+    assert len(lines) == 1, ended.err
+    assert "Traceback" not in ended.err
+    return lines[0]
+
+
+def test_a_yaml_config_with_a_syntax_error_names_file_and_line(project: Path) -> None:
+    (project / "config.yaml").write_text("data: {batch_size: 2\n")
+    assert "config.yaml:2" in refused(project, "probe", "config.yaml", *WORKLOAD, *ON_CPU)
+
+
+def test_a_python_config_with_a_syntax_error_names_file_and_line(project: Path) -> None:
+    (project / "config.py").write_text("data = dict(samples_per_gpu=2)\noptimizer = dict(type='SGD'\n")
+    assert "config.py:2" in refused(project, "probe", "config.py", *ON_CPU)
+
+
+def test_a_missing_base_is_named(project: Path) -> None:
+    (project / "config.py").write_text("_base_ = ['./nowhere.py']\ndata = dict(samples_per_gpu=2)\n")
+    assert "nowhere.py" in refused(project, "probe", "config.py", *ON_CPU)
+
+
+def test_a_cyclic_base_is_named(project: Path) -> None:
+    (project / "a.py").write_text("_base_ = ['./b.py']\ndata = dict(samples_per_gpu=2)\n")
+    (project / "b.py").write_text("_base_ = ['./a.py']\n")
+    line = refused(project, "probe", "a.py", *ON_CPU)
+    assert "a.py" in line
+    assert "b.py" in line
+
+
+def test_a_config_that_is_not_there_is_named(project: Path) -> None:
+    assert "missing.yaml" in refused(project, "probe", "missing.yaml", *WORKLOAD, *ON_CPU)
+
+
+def test_an_unknown_workload_module_is_named_with_where_it_was_looked_for(project: Path) -> None:
+    line = refused(project, "probe", "config.yaml", "--workload", "nets:make_workload", *MAPS, *ON_CPU)
+    assert "there is no module 'nets'" in line
+    assert str(project) in line
+
+
+def test_an_unknown_workload_function_is_named(project: Path) -> None:
+    line = refused(project, "probe", "config.yaml", "--workload", "net:make", *MAPS, *ON_CPU)
+    assert "module 'net' has no function 'make'" in line
+
+
+def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(project: Path) -> None:
+    line = refused(
+        project, "probe", "config.yaml", "--workload", "net:make_workload", "--map", "micro_batch_size=data.batchsize"
+    )
+    assert "data.batchsize" in line
+    assert "data.batch_size" in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("def make_workload(config):", "def make_workload(config):\n    raise KeyError('lost')", "KeyError: 'lost'"),
+        (".square().mean()", ".square()", "returned a tensor of shape (2, 1024, 8); return one number"),
+        ("torch.randn(micro_batch_size, 1024", "torch.randn(3, 1024", "ignores"),
+        ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "got [2048, 256] X [255, 8]"),
+    ],
+    ids=["raises", "loss is not a scalar", "batch ignores its argument", "model fails"],
+)
+def test_a_workload_that_breaks_its_contract_is_told_so(project: Path, old: str, new: str, said: str) -> None:
+    assert old in NETWORK
+    (project / "net.py").write_text(NETWORK.replace(old, new))
+    assert said in refused(project, "probe", "config.yaml", *WORKLOAD, *ON_CPU)
+
+
+@pytest.mark.parametrize("value", ["0", "1.2", "-0.5", "nan"])
+def test_an_upper_edge_out_of_range_is_refused(project: Path, value: str) -> None:
+    assert "max-util" in refused(project, "probe", "config.yaml", *WORKLOAD, *ON_CPU, "--max-util", value)
+
+
+def test_an_unknown_card_is_refused_with_the_nearest_names(project: Path) -> None:
+    line = refused(project, "estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3900")
+    assert "rtx-3900" in line
+    assert "rtx-3090" in line
+
+
+def test_an_option_that_does_not_exist_is_a_usage_error(project: Path) -> None:
+    ended = memplan("probe", "config.yaml", "--max-utilisation", "0.8", cwd=project)
+    assert ended.status == 2
+    assert "--max-utilisation" in ended.err
+
+
+def test_a_report_without_any_run_says_how_to_make_one(project: Path) -> None:
+    assert "there are no runs" in refused(project, "report", status=1)
+    assert not (project / ".memplan").exists()
+
+
+def test_a_store_that_cannot_be_written_is_one_line(project: Path) -> None:
+    (project / "taken").write_text("a file")
+    line = refused(project, "probe", "config.yaml", *WORKLOAD, *ON_CPU, "--store", "taken", status=1)
+    assert "taken" in line
+
+
+def test_the_config_is_the_same_afterwards(project: Path) -> None:
+    memplan("estimate", "config.yaml", *WORKLOAD, "--device", "24GiB", cwd=project)
+    assert (project / "config.yaml").read_text() == CONFIG

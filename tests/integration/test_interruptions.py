@@ -1,0 +1,96 @@
+"""A run that is stopped at any moment resumes, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.integration.conftest import MAPS, memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROBE = (
+    "probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "1GiB",
+    "--precision", "fp32", "--json",
+)  # fmt: skip
+
+
+def started(project: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "memplan", *PROBE], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def stored_trials(project: Path) -> int:
+    path = project / ".memplan" / "journal.sqlite3"
+    if not path.exists():
+        return 0
+    try:
+        with sqlite3.connect(path) as connection:
+            return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def wait_until(true: object, *, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.05)
+
+
+def descendants_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_without_repeating_its_finished_trials(project: Path) -> None:
+    process = started(project)
+    wait_until(lambda: stored_trials(project) >= 1)
+    wait_until(lambda: descendants_of(process.pid))
+    children = descendants_of(process.pid)
+    process.kill()
+    process.communicate()
+    _gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, "a child outlived its killed parent"
+    done = stored_trials(project)
+
+    resumed = memplan(*PROBE, cwd=project)
+    assert resumed.status == 0, resumed.err
+    assert resumed.err.count("(journal)") == done, "every finished trial is taken from the journal"
+    recipes = [json.dumps(trial["recipe"], sort_keys=True) for trial in resumed.document["trials"]]
+    assert len(set(recipes)) == len(recipes) == stored_trials(project)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path) -> None:
+    process = started(project)
+    wait_until(lambda: descendants_of(process.pid))
+    children = descendants_of(process.pid)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.decode().rstrip().splitlines()[-1].startswith("memplan: interrupted")
+    assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_on_one_store_both_finish(project: Path) -> None:
+    first, second = started(project), started(project)
+    for process in (first, second):
+        out, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said.decode()
+        assert json.loads(out)["plan"] is not None
+    with sqlite3.connect(project / ".memplan" / "journal.sqlite3") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone() == (2,)

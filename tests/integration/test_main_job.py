@@ -1,0 +1,113 @@
+"""The main job on the example: an OpenMMLab-style config tree, real photographs, the user's own training script."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memplan.units import parse_bytes
+from tests.integration.conftest import Ended, memplan
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "depth_segmentation"
+CONFIG = Path("configs/baseline/unet_small_motorcycle_256x256.py")
+PATCHED = CONFIG.with_name("unet_small_motorcycle_256x256_memplan.py")
+BUDGET_BYTES = parse_bytes("1.5GiB")
+PROBE = ("probe", CONFIG, "--device", "cpu", "--budget", "1.5GiB", "--precision", "fp32")
+
+# The resident set of a training run and of a trial of the same recipe differ by what the heap fragments and by what the
+# script does besides training; eleven runs of this example at four batch sizes spread over up to 4 % of the budget.
+REPEATABILITY = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchedExample:
+    """The example after probe and apply: where it is, and what probe said."""
+
+    folder: Path
+    probed: Ended
+
+    @property
+    def plan(self) -> Any:
+        return self.probed.document["plan"]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> PatchedExample:
+    folder = tmp_path_factory.mktemp("example") / "depth_segmentation"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("work_dirs", ".memplan", "__pycache__"))
+    probed = memplan(*PROBE, "--json", cwd=folder, timeout_s=600)
+    assert probed.status == 0, probed.err
+    applied = memplan("apply", "last", cwd=folder)
+    assert applied.status == 0, applied.err
+    return PatchedExample(folder=folder, probed=probed)
+
+
+def train(example: PatchedExample, config: Path, iterations: int) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, "tools/train.py", config, "--work-dir", "out", "--max-iters", str(iterations)],
+        cwd=example.folder, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    summary: dict[str, Any] = json.loads((example.folder / "out" / "summary.json").read_text())
+    return summary
+
+
+@pytest.mark.slow
+def test_the_config_runs_at_about_a_third_of_its_budget_and_the_plan_lands_in_the_band(example: PatchedExample) -> None:
+    current, *_ = example.probed.document["trials"]
+    assert current["purpose"] == "current recipe"
+    assert current["utilisation"] == pytest.approx(1 / 3, abs=REPEATABILITY)
+    (chosen,) = [t for t in example.probed.document["trials"] if t["number"] == example.plan["chosen"]["number"]]
+    assert 0.6 <= chosen["utilisation"] <= 0.8
+
+
+@pytest.mark.slow
+def test_the_patched_config_trains_with_the_same_script_at_the_promised_utilisation(example: PatchedExample) -> None:
+    promised = example.plan["chosen"]["outcome"]["measurement"]["peak_process_bytes"] / BUDGET_BYTES
+    summary = train(example, PATCHED, iterations=5)
+    assert summary["samples_per_gpu"] == example.plan["recipe"]["micro_batch_size"]
+    assert summary["peak_resident_bytes"] / BUDGET_BYTES == pytest.approx(promised, abs=REPEATABILITY)
+
+
+@pytest.mark.slow
+def test_rate_and_schedule_follow_the_batch_and_nothing_else_changes(example: PatchedExample) -> None:
+    ratio = example.plan["recipe"]["micro_batch_size"] / 4
+    changes = {each["key"]: (each["before"], each["after"]) for each in example.plan["patch"]["changes"]}
+    assert set(changes) == {
+        "data.samples_per_gpu", "optimizer.lr", "runner.max_iters", "lr_config.warmup_iters",
+        "checkpoint_config.interval", "evaluation.interval",
+    }  # fmt: skip
+    assert float(changes["optimizer.lr"][1]) == pytest.approx(2e-4 * ratio)
+    assert int(changes["runner.max_iters"][1]) == pytest.approx(2000 / ratio, abs=1)
+    assert (example.folder / CONFIG).read_bytes() == (EXAMPLE / CONFIG).read_bytes(), "the user's own file is untouched"
+
+
+@pytest.mark.slow
+def test_probing_the_patched_config_proposes_nothing_further(example: PatchedExample) -> None:
+    again = memplan("probe", PATCHED, *PROBE[2:], "--json", cwd=example.folder, timeout_s=600)
+    assert again.status == 0, again.err
+    assert again.document["plan"]["patch"] is None
+    assert again.document["plan"]["recipe"] == example.plan["recipe"]
+
+
+@pytest.mark.slow
+def test_the_report_sets_estimated_beside_measured_by_component(example: PatchedExample) -> None:
+    run = example.plan["run_id"]
+    document = memplan("report", run, "--json", cwd=example.folder).document
+    rows = {row["name"]: row for row in document["components"]}
+    for exact in ("parameters", "optimizer state", "inputs"):
+        assert rows[exact]["estimated_bytes"] == rows[exact]["measured_bytes"]
+    parts = [row for name, row in rows.items() if not name.startswith("peak")]
+    assert sum(row["measured_bytes"] for row in parts) == rows["peak process"]["measured_bytes"]
+    shown = memplan("report", run, cwd=example.folder)
+    assert "Live trials" in shown.out
+    assert memplan("report", run, "--csv", "run.csv", "--html", "run.html", cwd=example.folder).status == 0
+    assert "peak process" in (example.folder / "run.csv").read_text()
+    assert (example.folder / "run.html").read_text().lstrip().startswith("<!DOCTYPE html>")

@@ -1,0 +1,87 @@
+"""The main job on a plain YAML config whose knobs are declared on the command line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.integration.conftest import CONFIG, MAPS, memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "1GiB")
+
+
+def git(*arguments: str, cwd: Path) -> None:
+    subprocess.run([shutil.which("git") or "git", *arguments], cwd=cwd, check=True)
+
+
+@pytest.mark.slow
+def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(project: Path) -> None:
+    first = memplan(*PROBE, "--precision", "fp32", "--json", cwd=project)
+    assert first.status == 0, first.err
+    plan = first.document["plan"]
+    (chosen,) = [each for each in first.document["trials"] if each["number"] == plan["chosen"]["number"]]
+    assert 0.6 <= chosen["utilisation"] <= 0.8
+    assert (project / "config.yaml").read_text() == CONFIG, "nothing is touched before the patch is applied"
+
+    applied = memplan("apply", "last", cwd=project)
+    assert applied.status == 0, applied.err
+    before, after = yaml.safe_load(CONFIG), yaml.safe_load((project / "config.yaml").read_text())
+    size = plan["recipe"]["micro_batch_size"]
+    assert after["data"] == {**before["data"], "batch_size": size}
+    assert after["optimizer"]["lr"] == pytest.approx(1.0e-3 * size / 2), "the linear rule follows the global batch"
+    assert after["training"] == before["training"]
+
+    second = memplan(*PROBE, "--precision", "fp32", "--json", cwd=project)
+    assert second.status == 0, second.err
+    assert second.document["plan"]["patch"] is None, "a patched config asked the same again stays as it is"
+    assert len(second.document["trials"]) == 1
+
+
+@pytest.mark.slow
+def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_rate(project: Path) -> None:
+    (project / "config.yaml").write_text(CONFIG.replace("use_amp: false", "use_amp: false\n  accumulation: 1"))
+    ended = memplan(
+        *PROBE, "--map", "accumulation_steps=training.accumulation", "--precision", "fp32", "--global-batch", "96",
+        "--json", cwd=project,
+    )  # fmt: skip
+    assert ended.status == 0, ended.err
+    recipe = ended.document["plan"]["recipe"]
+    assert recipe["micro_batch_size"] * recipe["accumulation_steps"] == 96
+    assert ended.document["plan"]["chosen"]["recipe"] == {**recipe, "learning_rate": 1.0e-3}
+
+
+@pytest.mark.slow
+def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(project: Path) -> None:
+    ended = memplan(*PROBE[:-1], "200MiB", "--precision", "fp32", cwd=project)
+    assert ended.status == 3, ended.err
+    assert ended.err.startswith("memplan: nothing fits 200.0 MiB at max-util 0.8")
+    assert "it would take a device or budget of" in ended.err
+    assert (project / "config.yaml").read_text() == CONFIG
+
+
+@pytest.mark.slow
+def test_a_card_that_is_not_there_is_planned_for_by_estimate_and_checked_on_the_cpu(project: Path) -> None:
+    ended = memplan(*PROBE[:-4], "--device", "rtx-3090", "--precision", "fp32", "--json", cwd=project)
+    assert ended.status == 0, ended.err
+    plan = ended.document["plan"]
+    assert plan["chosen"] is None
+    assert plan["estimate"]["device_name"] == "rtx-3090"
+    assert plan["estimate"]["peak_process_bytes"] <= 0.8 * plan["device_total_bytes"]
+    assert any("rtx-3090 is not present" in note for note in plan["notes"])
+    assert any(note.startswith("checked live on the CPU at micro-batch 2") for note in plan["notes"])
+
+
+@pytest.mark.slow
+def test_the_patch_applies_with_git(project: Path) -> None:
+    git("init", "-q", ".", cwd=project)
+    ended = memplan(*PROBE, "--precision", "fp32", "--output", "change.diff", cwd=project)
+    assert ended.status == 0, ended.err
+    git("apply", "change.diff", cwd=project)
+    assert (project / "config.yaml").read_text() != CONFIG
