@@ -1,0 +1,142 @@
+"""The order and number of live trials, on a simulated device whose peaks follow a straight line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.errors import NothingFitsError
+from memplan.planning.live import LiveSearch, is_settled, precisions_of
+from memplan.planning.request import PlanRequest, Subject
+from memplan.recipe import Precision, Recipe
+from memplan.recommend.band import Band
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from memplan.workload import PickledWorkload
+from tests.making import trial
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
+BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
+
+
+class SimulatedDevice:
+    """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000 means it never steps."""
+
+    def __init__(self, mib_per_sample: dict[Precision, int]) -> None:
+        self.mib_per_sample = mib_per_sample
+        self._trials = []
+
+    @property
+    def trials(self):
+        return tuple(self._trials)
+
+    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit_s=None, reference_step_s=None):
+        known = next((each for each in self._trials if each.recipe == recipe), None)
+        if known is not None:
+            return known
+        peak_mib = 100 + self.mib_per_sample[recipe.precision] * recipe.micro_batch_size
+        too_slow = self.mib_per_sample[recipe.precision] >= 2000
+        kind = OutcomeKind.FITS if peak_mib <= 1000 else OutcomeKind.HOST_OUT_OF_MEMORY
+        made = trial(
+            recipe.micro_batch_size,
+            peak_mib if peak_mib <= 1000 else None,
+            number=len(self._trials) + 1,
+            purpose=purpose,
+            precision=recipe.precision,
+            accumulation_steps=recipe.accumulation_steps,
+            kind=OutcomeKind.TIMEOUT if too_slow else kind,
+            evidence="step 1 still running",
+        )
+        self._trials.append(replace(made, recipe=recipe))
+        return self._trials[-1]
+
+
+class Prediction:
+    """Answers like traces: right, or off by a factor."""
+
+    def __init__(self, device: SimulatedDevice, factor: float = 1.0) -> None:
+        self._device = device
+        self._factor = factor
+
+    def learn(self, recipe, measured) -> None:
+        del recipe, measured
+
+    def expected_process_bytes(self, recipe: Recipe) -> int:
+        mib = 100 + self._factor * self._device.mib_per_sample[recipe.precision] * recipe.micro_batch_size
+        return round(mib * MIB)
+
+
+def search_on(
+    device: SimulatedDevice, *, current: Recipe | None = None, factor: float = 1.0, **wishes: object
+) -> LiveSearch:
+    return LiveSearch(
+        subject=Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net"),
+        request=PlanRequest(device="cpu", **wishes),
+        device=CPU,
+        band=BAND,
+        session=device,
+        traces=Prediction(device, factor),
+        observer=lambda event: None,
+    )
+
+
+def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
+    plain = [each for each in device.trials if each.recipe.accumulation_steps == 1]
+    return [each.recipe.micro_batch_size for each in plain if each.recipe.precision is precision]
+
+
+def test_each_precision_takes_the_users_size_and_one_in_the_band() -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.BF16: 25})
+    search_on(device, precisions=(Precision.FP32, Precision.BF16)).compare()
+    assert sizes_of(device, Precision.FP32) == [4, 13]  # 100 + 13 * 50 = 750
+    assert sizes_of(device, Precision.BF16) == [4, 27]  # 100 + 27 * 25 = 775
+
+
+def test_a_wrong_slope_is_corrected_with_one_more_trial() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    choice = search_on(device, factor=0.7, precisions=(Precision.FP32,)).compare().choice
+    assert BAND.place(choice.trial.outcome.measurement.peak_device_bytes).value == "in the band"
+    assert len(sizes_of(device, Precision.FP32)) == 3
+
+
+def test_a_precision_that_never_steps_costs_one_trial_and_is_dropped_with_its_reason() -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.FP16: 2000})
+    found = search_on(device, precisions=(Precision.FP32, Precision.FP16)).compare()
+    assert sizes_of(device, Precision.FP16) == [4]
+    verdict = found.verdicts[-1]
+    assert (verdict.best, verdict.remark) == (None, "too slow here: step 1 still running")
+
+
+def test_a_held_global_batch_is_met_exactly_by_every_candidate() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    choice = search_on(device, precisions=(Precision.FP32,), global_batch_size=48).compare().choice
+    recipe = choice.trial.recipe
+    assert (recipe.micro_batch_size, recipe.accumulation_steps) == (12, 4)  # 100 + 12 * 50 = 700; 16 would need 900
+
+
+def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
+    assert device.trials[-1].recipe == replace(choice.trial.recipe, accumulation_steps=2)
+
+
+def test_where_one_sample_does_not_fit_the_error_says_what_it_would_take() -> None:
+    device = SimulatedDevice({Precision.FP32: 950})
+    with pytest.raises(NothingFitsError, match=r"nothing fits 1000\.0 MiB at max-util 0\.8.*budget of 1\.28 GiB"):
+        search_on(device, precisions=(Precision.FP32,)).compare()
+
+
+def test_older_cards_are_not_asked_for_formats_they_do_not_have() -> None:
+    volta = DeviceSpec(name="v100", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(7, 0))
+    assert precisions_of(volta) == (Precision.FP32, Precision.FP16)
+    ampere = replace(volta, compute_capability=(8, 0))
+    assert Precision.TF32 in precisions_of(ampere)
+    assert Precision.BF16 in precisions_of(ampere)
+
+
+def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
+    subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4), config=None, label="net")
+    assert not is_settled(trial(4, 700), subject, PlanRequest(), BAND)
