@@ -8,14 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
-
 from memplan.cards import DeviceKind
 from memplan.children import ChildEnding, run_child
 from memplan.probe.oom_evidence import count_oom_kills
+from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
+    LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
-    STEP_PHASES,
     TrialPhase,
     TrialProgress,
     TrialReadings,
@@ -66,6 +65,7 @@ class _Watch:
     def __init__(self, request: TrialRequest, on_progress: Callable[[TrialProgress], None] | None) -> None:
         self.verdict: TrialVerdict | None = None
         self.largest_resident_bytes = 0
+        self._tree = ProcessTree()
         self._request = request
         self._on_progress = on_progress
         self._progress: TrialProgress | None = None
@@ -102,7 +102,7 @@ class _Watch:
 
     def _over_step_limit(self) -> TrialVerdict | None:
         limit_s, progress = self._request.step_limit_s, self._progress
-        if limit_s is None or progress is None or progress.phase not in STEP_PHASES:
+        if limit_s is None or progress is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
         if running_s <= limit_s:
@@ -115,7 +115,7 @@ class _Watch:
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:
             return None
-        resident_bytes = tree_resident_bytes(pid)
+        resident_bytes = self._tree.resident_bytes(pid)
         attributing = self._progress is not None and self._progress.phase is TrialPhase.ATTRIBUTING
         allowed_bytes = self._request.budget_bytes + (PROFILER_ALLOWANCE_BYTES if attributing else 0)
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
@@ -123,24 +123,6 @@ class _Watch:
             return None
         evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {format_bytes(allowed_bytes)}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-
-
-def tree_resident_bytes(pid: int) -> int:
-    """Resident set of a process plus what its descendants do not share with it; 0 once it has ended."""
-    try:
-        process = psutil.Process(pid)
-        own: int = process.memory_info().rss
-        return own + sum(_unshared_bytes(child) for child in process.children(recursive=True))
-    except psutil.Error:
-        return 0
-
-
-def _unshared_bytes(process: psutil.Process) -> int:
-    try:
-        unshared: int = process.memory_full_info().uss
-    except psutil.Error:
-        return 0
-    return unshared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +149,12 @@ def _verdict_of(request: TrialRequest, ending: ChildEnding, watch: _Watch, *, ki
         return word.failure
     if word.measurement is not None:
         return judge_measurement(word.measurement, request)
-    return _verdict_on_silence(request, ending, watch, killed_by_kernel=killed_by_kernel)
+    return judge_silence(
+        request,
+        ending,
+        largest_resident_bytes=watch.largest_resident_bytes,
+        killed_by_kernel=killed_by_kernel,
+    )
 
 
 def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialVerdict:
@@ -188,19 +175,26 @@ def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialV
     return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{len(measurement.losses)} steps, peak {used}")
 
 
-def _verdict_on_silence(
-    request: TrialRequest, ending: ChildEnding, watch: _Watch, *, killed_by_kernel: bool
+def judge_silence(
+    request: TrialRequest, ending: ChildEnding, *, largest_resident_bytes: int, killed_by_kernel: bool
 ) -> TrialVerdict:
-    """Judge a child that ended without a last word by its exit status and the kernel's counters."""
+    """Judge a child that ended without a last word.
+
+    Args:
+        request: what was asked for.
+        ending: how the process ended.
+        largest_resident_bytes: the most that was seen of it and its descendants.
+        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+    """
     if ending.return_code >= 0:
         evidence = f"the process ended with exit status {ending.return_code} in the middle of the trial"
         return TrialVerdict(kind=OutcomeKind.CRASH, evidence=evidence)
     name = signal.Signals(-ending.return_code).name
-    resident = f"last seen at {format_bytes(watch.largest_resident_bytes)} resident"
+    resident = f"last seen at {format_bytes(largest_resident_bytes)} resident"
     if ending.return_code == -signal.SIGKILL and killed_by_kernel:
         evidence = f"killed by the kernel for want of memory (its oom_kill counter rose); {resident}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-    near_budget = watch.largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
+    near_budget = largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
     if ending.return_code in (-signal.SIGKILL, -signal.SIGABRT) and near_budget:
         evidence = f"ended by {name} near its budget of {format_bytes(request.budget_bytes)}; {resident}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)

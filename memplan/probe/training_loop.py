@@ -95,15 +95,16 @@ def build_training(workload: Workload, recipe: Recipe, device: torch.device, see
         raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
     if recipe.learning_rate is not None:
         _set_learning_rate(optimizer, recipe.learning_rate)
-    _check_batch_follows_size(workload, recipe.micro_batch_size)
     seed_everything(seed)
+    batch = workload.batch(recipe.micro_batch_size)
+    _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
     return TrainingState(
         workload=workload,
         recipe=recipe,
         device=device,
         model=model,
         optimizer=optimizer,
-        batch=workload.batch(recipe.micro_batch_size),
+        batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
         moving_average=_moving_average_of(model) if workload.ema else {},
     )
@@ -145,16 +146,16 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -
         group["lr"] = group["lr"] * factor
 
 
-def _check_batch_follows_size(workload: Workload, size: int) -> None:
+def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None:
     """Refuse a batch function that ignores its argument; a size it cannot make is no evidence."""
-    other = 1 if size > 1 else 2
+    other, shapes = (1 if size > 1 else 2), _shapes(batch)
     try:
-        shapes = {each: _shapes(workload.batch(each)) for each in (size, other)}
-    except Exception:  # noqa: BLE001 - the batch that counts is made next, and its error is the user's to see
+        other_shapes = _shapes(workload.batch(other))
+    except Exception:  # noqa: BLE001 - the batch that counts was made, and this one is only for comparison
         return
-    if shapes[size] == shapes[other]:
+    if shapes == other_shapes:
         raise WorkloadError(
-            f"the workload's batch({size}) and batch({other}) have the same shapes {shapes[size]}",
+            f"the workload's batch({size}) and batch({other}) have the same shapes {shapes}",
             hint="batch must return as many samples as it is asked for",
         )
 

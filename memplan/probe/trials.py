@@ -32,7 +32,8 @@ class TrialRequest:
         warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
         timed_steps: optimizer steps that are timed, at least 1.
         time_limit_s: wall time of the whole trial after which it is stopped.
-        step_limit_s: wall time of one optimizer step after which the trial is stopped; None for no limit of its own.
+        step_limit_s: wall time of one warm-up or timed optimizer step after which the trial is stopped; None for no
+            limit of its own.
         reference_step_s: fp32 step time that the step limit was derived from, quoted as evidence; None where there is
             none.
     """
@@ -59,7 +60,8 @@ class TrialPhase(StrEnum):
     ATTRIBUTING = "attributing"
 
 
-STEP_PHASES = (TrialPhase.WARMING_UP, TrialPhase.TIMING, TrialPhase.ATTRIBUTING)
+# The attributing step, under a profiler, has no time limit of its own: what counts has been measured by then.
+LIMITED_PHASES = (TrialPhase.WARMING_UP, TrialPhase.TIMING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

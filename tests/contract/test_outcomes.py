@@ -9,7 +9,9 @@ from typing import Any
 import cloudpickle
 import psutil
 import pytest
+import torch
 
+from memplan import Workload
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial
 from memplan.recipe import Recipe
@@ -80,10 +82,6 @@ def test_a_recipe_that_fits_is_measured_component_by_component() -> None:
 
 
 def test_a_workload_made_in_the_callers_process_travels() -> None:
-    import torch
-
-    from memplan import Workload
-
     width = 512
     made = Workload(
         model=lambda: torch.nn.Linear(width, width, bias=False),

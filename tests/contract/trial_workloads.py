@@ -115,7 +115,7 @@ def kills_itself(config: Any) -> Workload:
 
 def prints_a_lot_and_leaves_processes(config: Any) -> Workload:
     def misbehave() -> None:
-        print("z" * (10 * MIB))
+        sys.stdout.write("z" * (10 * MIB))
         if not os.fork():
             time.sleep(600)
 

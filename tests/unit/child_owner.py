@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from memplan.children import run_child
@@ -11,7 +12,7 @@ def main() -> None:
     run_child(
         "child_acts",
         ("leave_children", "and wait"),
-        on_message=lambda pids: print(*pids, flush=True),
+        on_message=lambda pids: os.write(1, " ".join(map(str, pids)).encode() + b"\n"),
         environment={"PYTHONPATH": sys.argv[1]},
     )
 

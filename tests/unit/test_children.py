@@ -164,11 +164,15 @@ def test_an_interrupt_in_the_caller_leaves_no_child() -> None:
     assert all_gone(pids)
 
 
+def open_descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
 def test_no_descriptor_is_left_open() -> None:
     act("echo", [1])
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     act("echo", [1])
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() == before
 
 
 def test_nothing_outlives_a_parent_that_is_killed() -> None:

@@ -90,9 +90,7 @@ def test_events_may_come_in_any_order() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(-1, 100))), st.integers(0, 50), st.integers(0, 50))
-def test_components_add_up_to_the_largest_running_sum(
-    changes: list[tuple[int, int]], start: int, length: int
-) -> None:
+def test_components_add_up_to_the_largest_running_sum(changes: list[tuple[int, int]], start: int, length: int) -> None:
     stream = events(*[(address, size or 1) for address, size in changes])
     peak = attribute_peak([WEIGHTS], stream, forwards=[ForwardSpan(start=10 * start, end=10 * (start + length))])
     live, largest = {1: 100}, 100

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.making import estimate, trial
 
 from memplan.errors import StoreError
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.results import ConfigPatch, Plan, ValueChange
+from tests.making import estimate, trial
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.making import trial
 
 from memplan.errors import StoreError
 from memplan.probe.records import from_json, to_json
@@ -21,6 +20,7 @@ from memplan.results import (
     Plan,
     Trial,
 )
+from tests.making import trial
 
 sizes = st.integers(0, 1 << 50)
 # equality of nan with itself needs a look at the text
@@ -41,7 +41,7 @@ measurements = st.builds(
     peak_reserved_bytes=st.none() | sizes,
     peak_process_bytes=sizes,
     peak_device_bytes=sizes,
-    breakdown=st.builds(BreakdownBytes, **{name: sizes for name in COMPONENTS}),
+    breakdown=st.builds(BreakdownBytes, **dict.fromkeys(COMPONENTS, sizes)),
     step_times_s=st.lists(numbers, max_size=4).map(tuple),
     samples_per_s=numbers,
     losses=st.lists(numbers, max_size=6).map(tuple),

@@ -1,0 +1,149 @@
+"""Readings of real steps on the CPU, with sizes that can be added up in the head."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from memplan import Recipe, Workload
+from memplan.probe.attribution import AttributedPeak, Component
+from memplan.probe.cpu_readings import attribute_step, breakdown_of, peak_resident_bytes, resident_bytes
+from memplan.probe.training_loop import build_training, run_optimizer_step
+from memplan.units import KIB, MIB
+
+
+class Wide(torch.nn.Module):
+    """Two 512x512 weights of 1 MiB each, a buffer of 1 MiB, and a tanh between that is kept for the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(512, 512, bias=False)
+        self.second = torch.nn.Linear(512, 512, bias=False)
+        self.register_buffer("kept", torch.zeros(512, 512))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(rows).tanh())
+
+
+def attributed(steps: int = 1, **changes: Any) -> AttributedPeak:
+    accumulation_steps = changes.pop("accumulation_steps", 1)
+    parts = {
+        "model": Wide,
+        "batch": lambda size: torch.ones(size, 512),
+        "loss": lambda model, batch: model(batch).mean(),
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    }
+    recipe = Recipe(micro_batch_size=2048, accumulation_steps=accumulation_steps)
+    state = build_training(Workload(**{**parts, **changes}), recipe, torch.device("cpu"), seed=0)
+    for _ in range(steps):
+        run_optimizer_step(state)
+    return attribute_step(state)
+
+
+def in_mib(peak: AttributedPeak, component: Component) -> float:
+    return peak.components[component] / MIB
+
+
+def test_a_step_is_split_into_its_components() -> None:
+    peak = attributed()
+    assert in_mib(peak, Component.PARAMETERS) == 2
+    assert in_mib(peak, Component.BUFFERS) == 1
+    assert in_mib(peak, Component.INPUTS) == 4
+    # 2048 rows of 512 numbers take 4 MiB: the tanh is kept, and its gradient comes in while it is still needed
+    assert in_mib(peak, Component.ACTIVATIONS) == pytest.approx(4, abs=0.1)
+    assert sum(peak.components.values()) == peak.allocated_bytes
+
+
+def test_gradients_of_an_earlier_micro_step_are_resident_at_the_peak() -> None:
+    once, twice = attributed(), attributed(accumulation_steps=2)
+    assert in_mib(twice, Component.GRADIENTS) == 2
+    assert twice.allocated_bytes - once.allocated_bytes >= MIB
+
+
+def test_gradients_that_are_only_zeroed_stay_resident() -> None:
+    assert in_mib(attributed(zero_grad_set_to_none=False), Component.GRADIENTS) == 2
+
+
+def test_moments_and_moving_averages_are_optimizer_state() -> None:
+    peak = attributed(ema=True, optimizer=torch.optim.Adam)
+    # two moments of 2 MiB, a copy of weights and buffer of 3 MiB, two step counters of 4 bytes
+    assert peak.components[Component.OPTIMIZER_STATE] == 7 * MIB + 8
+
+
+def test_tied_weights_count_once() -> None:
+    def tied() -> torch.nn.Module:
+        model = Wide()
+        model.second.weight = model.first.weight
+        return model
+
+    assert in_mib(attributed(model=tied), Component.PARAMETERS) == 1
+
+
+def test_temporaries_inside_a_step_are_seen() -> None:
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        torch.empty(64 * MIB, dtype=torch.uint8)
+        return model(batch).mean()
+
+    peak = attributed(loss=loss)
+    assert in_mib(peak, Component.TEMPORARIES) >= 64
+    assert in_mib(peak, Component.GRADIENTS) == 0
+
+
+def test_components_add_up_to_the_process_peak() -> None:
+    peak = AttributedPeak(allocated_bytes=30, components={Component.PARAMETERS: 20, Component.INPUTS: 10}, position=1)
+    breakdown = breakdown_of(peak, process_bytes=100, context_bytes=60)
+    assert (breakdown.parameters, breakdown.inputs, breakdown.allocator_slack, breakdown.context) == (20, 10, 10, 60)
+    assert breakdown.total_bytes == 100
+
+
+def test_pages_of_the_context_that_tensors_took_over_are_not_counted_twice() -> None:
+    peak = AttributedPeak(allocated_bytes=50, components={Component.PARAMETERS: 50}, position=1)
+    breakdown = breakdown_of(peak, process_bytes=100, context_bytes=60)
+    assert (breakdown.context, breakdown.allocator_slack, breakdown.total_bytes) == (50, 0, 100)
+
+
+def test_bytes_that_never_became_resident_are_negative_slack() -> None:
+    peak = AttributedPeak(allocated_bytes=150, components={Component.PARAMETERS: 150}, position=1)
+    breakdown = breakdown_of(peak, process_bytes=100, context_bytes=60)
+    assert (breakdown.context, breakdown.allocator_slack, breakdown.total_bytes) == (0, -50, 100)
+
+
+def test_the_resident_peak_holds_what_has_been_freed_since() -> None:
+    before = resident_bytes()
+    block = torch.ones(64 * MIB, dtype=torch.uint8)
+    assert resident_bytes() - before >= 63 * MIB
+    del block
+    assert peak_resident_bytes() >= before + 63 * MIB
+
+
+LIMITED = """
+import resource, sys, torch
+from memplan.probe.cpu_readings import limit_data_bytes, raise_data_limit, resident_bytes
+from memplan.units import MIB
+torch.ones(512, 512) @ torch.ones(512, 512)
+limit_data_bytes(resident_bytes() + 100 * MIB, 50 * MIB)
+kept = [torch.ones(120 * MIB, dtype=torch.uint8)]
+try:
+    kept.append(torch.ones(100 * MIB, dtype=torch.uint8))
+    sys.exit("the limit did not hold")
+except RuntimeError as error:
+    assert "can't allocate memory" in str(error), error
+raise_data_limit(200 * MIB)
+kept.append(torch.ones(100 * MIB, dtype=torch.uint8))
+raise_data_limit(None)
+assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.getrlimit(resource.RLIMIT_DATA)[1]
+"""
+
+
+def test_allocations_fail_above_the_limit_and_work_again_once_it_is_raised() -> None:
+    ended = subprocess.run([sys.executable, "-c", LIMITED], check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_kib_of_the_kernel_are_read_as_bytes() -> None:
+    assert resident_bytes() % (4 * KIB) == 0
+    assert resident_bytes() > 50 * MIB

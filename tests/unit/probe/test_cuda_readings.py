@@ -1,0 +1,79 @@
+"""What is made of a memory snapshot of a card; snapshots as torch.cuda.memory._snapshot returns them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memplan.probe.attribution import AttributedPeak, Component, ForwardSpan, MemoryEvent, ResidentBlock, attribute_peak
+from memplan.probe.cuda_readings import breakdown_of, mark_position, memory_events, resident_blocks
+
+SEGMENTS: list[dict[str, Any]] = [
+    {
+        "device": 0,
+        "address": 0x1000,
+        "total_size": 2 << 20,
+        "segment_type": "small",
+        "blocks": [
+            {"address": 0x1000, "size": 512, "requested_size": 400, "state": "active_allocated"},
+            {"address": 0x1200, "size": 512, "requested_size": 100, "state": "active_pending_free"},
+            {"address": 0x1400, "size": 1024, "requested_size": 0, "state": "inactive"},
+        ],
+    },
+    {
+        "device": 0,
+        "address": 0x9000,
+        "total_size": 20 << 20,
+        "segment_type": "large",
+        "blocks": [
+            {"address": 0x9000, "size": 8519680, "requested_size": 8519680, "state": "active_allocated"},
+            {"address": 0xA000, "size": 1024, "requested_size": 1000, "state": "active_allocated"},
+        ],
+    },
+]
+
+HISTORY: list[dict[str, Any]] = [
+    {"action": "segment_alloc", "addr": 0x1000, "size": 2 << 20, "stream": 0, "time_us": 1},
+    {"action": "alloc", "addr": 0x2000, "size": 300, "stream": 0, "time_us": 2},
+    {"action": "alloc", "addr": 0x3000, "size": 50, "stream": 0, "time_us": 2},
+    {"action": "free_requested", "addr": 0x3000, "size": 50, "stream": 0, "time_us": 3},
+    {"action": "free_completed", "addr": 0x3000, "size": 50, "stream": 0, "time_us": 3},
+    {"action": "free_requested", "addr": 0x2000, "size": 300, "stream": 0, "time_us": 4},
+    {"action": "free_completed", "addr": 0x2000, "size": 300, "stream": 0, "time_us": 4},
+]
+
+
+def test_live_blocks_are_weights_own_tensors_or_a_librarys_workspace() -> None:
+    known = {0x1000: Component.PARAMETERS}
+    visible = {0x1000: 400, 0xA000: 1000}
+    assert resident_blocks(SEGMENTS, known, visible) == [
+        ResidentBlock(address=0x1000, size_bytes=400, component=Component.PARAMETERS),
+        ResidentBlock(address=0x9000, size_bytes=8519680, component=Component.WORKSPACES),
+        ResidentBlock(address=0xA000, size_bytes=1000, component=Component.TEMPORARIES),
+    ]
+
+
+def test_a_free_counts_when_it_is_requested() -> None:
+    assert list(memory_events(HISTORY, 0)) == [
+        MemoryEvent(position=2, address=0x2000, size_bytes=300),
+        MemoryEvent(position=4, address=0x3000, size_bytes=50),
+        MemoryEvent(position=6, address=0x3000, size_bytes=-50),
+        MemoryEvent(position=10, address=0x2000, size_bytes=-300),
+    ]
+
+
+def test_the_history_before_the_step_is_left_out() -> None:
+    assert [event.position for event in memory_events(HISTORY, 3)] == [6, 10]
+
+
+def test_a_mark_falls_between_the_entries_before_and_after_it() -> None:
+    forward = ForwardSpan(start=mark_position(1), end=mark_position(4))
+    peak = attribute_peak([], memory_events(HISTORY, 0), forwards=[forward])
+    assert peak.components[Component.ACTIVATIONS] == 300
+    assert peak.components[Component.TEMPORARIES] == 50
+
+
+def test_components_add_up_to_the_process_peak() -> None:
+    peak = AttributedPeak(allocated_bytes=30, components={Component.PARAMETERS: 30}, position=None)
+    breakdown = breakdown_of(peak, reserved_bytes=100, process_bytes=400)
+    assert (breakdown.parameters, breakdown.allocator_slack, breakdown.context) == (30, 70, 300)
+    assert breakdown.total_bytes == 400

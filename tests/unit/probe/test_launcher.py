@@ -1,0 +1,99 @@
+"""How the parent judges a trial: by its readings or by its silence."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.children import ChildEnding
+from memplan.probe.launcher import judge_measurement, judge_silence
+from memplan.probe.trials import TrialRequest
+from memplan.recipe import Recipe
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from memplan.workload import PickledWorkload
+from tests.making import measurement
+
+
+def request(kind: DeviceKind = DeviceKind.CPU) -> TrialRequest:
+    return TrialRequest(
+        source=PickledWorkload(payload=b"", fingerprint="", search_path=()),
+        recipe=Recipe(micro_batch_size=4),
+        device=DeviceSpec(name="d", kind=kind, total_bytes=1000 * MIB),
+        budget_bytes=1000 * MIB,
+        warmup_steps=2,
+    )
+
+
+def silence(return_code: int) -> ChildEnding:
+    return ChildEnding(messages=(), return_code=return_code, stop_reason=None, log_tail="", duration_s=1.0)
+
+
+def test_a_peak_within_the_budget_fits() -> None:
+    verdict = judge_measurement(measurement(1000), request())
+    assert verdict.kind is OutcomeKind.FITS
+    assert verdict.evidence == "2 steps, peak 1000.0 MiB of 1000.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [(DeviceKind.CPU, OutcomeKind.HOST_OUT_OF_MEMORY), (DeviceKind.CUDA, OutcomeKind.DEVICE_OUT_OF_MEMORY)],
+)
+def test_a_peak_above_the_budget_is_out_of_memory_although_it_ran(device: DeviceKind, kind: OutcomeKind) -> None:
+    assert judge_measurement(measurement(1001), request(device)).kind is kind
+
+
+def test_a_trial_that_had_to_retry_allocations_is_too_large() -> None:
+    verdict = judge_measurement(replace(measurement(900), alloc_retries=3), request(DeviceKind.CUDA))
+    assert verdict.kind is OutcomeKind.ALLOCATOR_RETRIES
+    assert verdict.kind.is_too_large
+    assert "3 times" in verdict.evidence
+
+
+def test_only_losses_of_timed_steps_need_be_finite() -> None:
+    in_warm_up = measurement(900, losses=(float("nan"), 2.0, 1.0, 1.0, 1.0))
+    in_a_timed_step = measurement(900, losses=(3.0, 2.0, 1.0, float("inf"), 1.0))
+    assert judge_measurement(in_warm_up, request()).kind is OutcomeKind.FITS
+    assert judge_measurement(in_a_timed_step, request()).kind is OutcomeKind.NON_FINITE_LOSS
+
+
+def test_memory_counts_more_than_a_loss_that_is_not_finite() -> None:
+    both = measurement(1001, losses=(1.0, 1.0, float("nan")))
+    assert judge_measurement(both, request()).kind is OutcomeKind.HOST_OUT_OF_MEMORY
+
+
+def test_a_kill_while_the_kernels_counter_rose_is_memory_of_the_host() -> None:
+    verdict = judge_silence(request(), silence(-signal.SIGKILL), largest_resident_bytes=0, killed_by_kernel=True)
+    assert verdict.kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert "oom_kill" in verdict.evidence
+
+
+def test_a_kill_from_outside_is_a_crash() -> None:
+    verdict = judge_silence(
+        request(), silence(-signal.SIGKILL), largest_resident_bytes=500 * MIB, killed_by_kernel=False
+    )
+    assert verdict.kind is OutcomeKind.CRASH
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_a_sudden_end_near_the_budget_is_memory_of_the_host(number: signal.Signals) -> None:
+    verdict = judge_silence(request(), silence(-number), largest_resident_bytes=950 * MIB, killed_by_kernel=False)
+    assert verdict.kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert "950.0 MiB" in verdict.evidence
+
+
+def test_a_segmentation_fault_is_a_crash_however_full_memory_is() -> None:
+    verdict = judge_silence(
+        request(), silence(-signal.SIGSEGV), largest_resident_bytes=999 * MIB, killed_by_kernel=True
+    )
+    assert verdict.kind is OutcomeKind.CRASH
+    assert "SIGSEGV" in verdict.evidence
+
+
+def test_an_exit_in_the_middle_is_a_crash_with_its_status() -> None:
+    verdict = judge_silence(request(), silence(3), largest_resident_bytes=0, killed_by_kernel=False)
+    assert verdict.kind is OutcomeKind.CRASH
+    assert "exit status 3" in verdict.evidence

@@ -1,0 +1,39 @@
+"""The kernel's counters of processes killed for want of memory, in files laid out as the kernel lays them out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.probe.oom_evidence import count_oom_kills
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def kernel_files(root: Path, *, group: str, vmstat: int, counters: dict[str, int]) -> tuple[Path, Path]:
+    proc, groups = root / "proc", root / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text(group)
+    (proc / "vmstat").write_text(f"pgfault 7\noom_kill {vmstat}\n")
+    for name, count in counters.items():
+        file = groups / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"under_oom 0\noom 9\noom_kill {count}\noom_group_kill 4\n")
+    return proc, groups
+
+
+def test_kills_are_counted_in_a_version_2_group(tmp_path: Path) -> None:
+    counters = {"job/7/memory.events": 2}
+    proc, groups = kernel_files(tmp_path, group="0::/job/7\n", vmstat=10, counters=counters)
+    assert count_oom_kills(proc, groups) == 12
+
+
+def test_kills_are_counted_in_a_version_1_group(tmp_path: Path) -> None:
+    group = "9:name=systemd:/\n4:cpu,memory:/job/7\n"
+    counters = {"memory/job/7/memory.oom_control": 3}
+    proc, groups = kernel_files(tmp_path, group=group, vmstat=10, counters=counters)
+    assert count_oom_kills(proc, groups) == 13
+
+
+def test_kills_are_unknown_where_the_kernel_tells_nothing(tmp_path: Path) -> None:
+    assert count_oom_kills(tmp_path, tmp_path) is None

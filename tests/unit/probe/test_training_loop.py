@@ -1,0 +1,225 @@
+"""The training step of trials against the same step written out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from memplan import Recipe, Workload
+from memplan.errors import WorkloadError
+from memplan.probe.training_loop import NO_MARKS, StepMarks, TrainingState, build_training, run_optimizer_step
+
+CPU = torch.device("cpu")
+
+
+def workload(**changes: Any) -> Workload:
+    parts = {
+        "model": lambda: torch.nn.Linear(4, 1, bias=False),
+        "batch": lambda size: torch.randn(size, 4),
+        "loss": lambda model, batch: model(batch).square().mean(),
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    }
+    return Workload(**{**parts, **changes})
+
+
+def build(made: Workload | None = None, **knobs: Any) -> TrainingState:
+    return build_training(made or workload(), Recipe(**{"micro_batch_size": 8, **knobs}), CPU, seed=0)
+
+
+def weight(state: TrainingState) -> torch.Tensor:
+    return state.parameters()[0].detach().clone()
+
+
+def small_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """Stay below what half precision holds, even times the first scale of 65536."""
+    return model(batch).float().square().mean() / 100
+
+
+def test_a_step_is_what_a_plain_loop_does() -> None:
+    state = build()
+    by_hand = weight(state).requires_grad_()
+    loss = (state.batch @ by_hand.T).square().mean()
+    loss.backward()
+    assert run_optimizer_step(state) == pytest.approx(loss.item())
+    assert by_hand.grad is not None
+    torch.testing.assert_close(weight(state), by_hand.detach() - 0.1 * by_hand.grad)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true"])
+def test_every_precision_starts_from_the_same_weights_and_batch(precision: str) -> None:
+    reference, state = build(), build(precision=precision)
+    assert torch.equal(state.batch, reference.batch)
+    assert torch.equal(weight(state), weight(reference).to(weight(state).dtype))
+
+
+def test_true_half_precision_takes_two_bytes_a_weight_and_runs() -> None:
+    state = build(precision="bf16-true")
+    assert weight(state).dtype is torch.bfloat16
+    assert run_optimizer_step(state) > 0
+
+
+def test_autocast_computes_in_half_and_keeps_the_weights() -> None:
+    seen: list[torch.dtype] = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        value = model(batch)
+        seen.append(value.dtype)
+        return value.float().square().mean()
+
+    state = build(workload(loss=loss), precision="bf16")
+    run_optimizer_step(state)
+    assert seen == [torch.bfloat16]
+    assert weight(state).dtype is torch.float32
+
+
+def test_only_fp16_has_a_gradient_scaler_and_its_scale_does_not_change_the_step() -> None:
+    plain, scaled = build(workload(loss=small_loss)), build(workload(loss=small_loss), precision="fp16")
+    assert (plain.scaler, build(precision="bf16").scaler) == (None, None)
+    assert scaled.scaler is not None
+    run_optimizer_step(plain)
+    run_optimizer_step(scaled)
+    torch.testing.assert_close(weight(scaled), weight(plain), rtol=0.01, atol=1e-5)
+    assert not torch.equal(weight(scaled), weight(build()))
+
+
+def test_accumulation_adds_gradients_up_to_one_mean_step() -> None:
+    once, thrice = build(), build(accumulation_steps=3)
+    assert run_optimizer_step(thrice) == pytest.approx(run_optimizer_step(once))
+    torch.testing.assert_close(weight(thrice), weight(once))
+
+
+def test_gradients_are_resident_while_later_activations_are_made() -> None:
+    state = build(accumulation_steps=2)
+    had_gradients: list[bool] = []
+    marks = replace(NO_MARKS, forward_starts=lambda: had_gradients.append(state.parameters()[0].grad is not None))
+    run_optimizer_step(state, marks)
+    assert had_gradients == [False, True]
+
+
+def test_gradients_are_clipped_after_the_scale_is_taken_off() -> None:
+    state = build(workload(grad_clip_norm=1e-4, loss=small_loss), precision="fp16")
+    before = weight(state)
+    run_optimizer_step(state)
+    assert (weight(state) - before).norm().item() == pytest.approx(0.1 * 1e-4, rel=0.02)
+
+
+def test_zeroed_gradients_stay_where_the_workload_keeps_them() -> None:
+    seen: list[bool] = []
+    for to_none in (True, False):
+        state = build(workload(zero_grad_set_to_none=to_none))
+        run_optimizer_step(state)
+        marks = replace(NO_MARKS, forward_starts=lambda state=state: seen.append(state.parameters()[0].grad is None))
+        run_optimizer_step(state, marks)
+    assert seen == [True, False]
+
+
+def test_the_moving_average_follows_the_weights_slowly() -> None:
+    state = build(workload(ema=True))
+    start = weight(state)
+    run_optimizer_step(state)
+    expected = start + 0.001 * (weight(state) - start)
+    torch.testing.assert_close(state.moving_average["weight"], expected)
+
+
+def test_the_recipes_learning_rate_keeps_the_groups_in_proportion() -> None:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        first, second = parameters
+        return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.01}])
+
+    state = build(workload(model=lambda: torch.nn.Linear(4, 1), optimizer=optimizer), learning_rate=0.4)
+    assert [group["lr"] for group in state.optimizer.param_groups] == [pytest.approx(0.4), pytest.approx(0.04)]
+
+
+def test_channels_last_reaches_model_and_batch() -> None:
+    seen: list[bool] = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        seen.append(batch.is_contiguous(memory_format=torch.channels_last))
+        return model(batch).mean()
+
+    made = workload(
+        model=lambda: torch.nn.Conv2d(2, 2, 3),
+        batch=lambda size: torch.ones(size, 2, 8, 8),
+        loss=loss,
+        channels_last=True,
+    )
+    state = build(made)
+    run_optimizer_step(state)
+    assert seen == [True]
+    assert state.parameters()[0].is_contiguous(memory_format=torch.channels_last)
+
+
+class Pair(NamedTuple):
+    rows: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass
+class Sample:
+    rows: torch.Tensor
+    labels: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [Pair, Sample, lambda rows, labels: {"x": [rows, (labels, "name")]}])
+def test_floating_point_leaves_of_any_batch_follow_the_weights_type(kind: Any) -> None:
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        rows, labels = (batch["x"][0], batch["x"][1][0]) if isinstance(batch, dict) else (batch.rows, batch.labels)
+        assert (rows.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
+        return model(rows).mean()
+
+    made = workload(batch=lambda size: kind(torch.ones(size, 4), torch.ones(size, dtype=torch.int64)), loss=loss)
+    run_optimizer_step(build(made, precision="bf16-true"))
+
+
+def test_checkpointing_is_switched_on_by_the_models_own_method() -> None:
+    class Switchable(torch.nn.Linear):
+        is_on = False
+
+        def gradient_checkpointing_enable(self) -> None:
+            self.is_on = True
+
+    state = build(workload(model=lambda: Switchable(4, 1)), activation_checkpointing=True)
+    assert state.model.is_on is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "knobs", "said"),
+    [
+        ({"model": lambda: "a net"}, {}, "model returned a str"),
+        ({"optimizer": lambda parameters: None}, {}, "optimizer returned a NoneType"),
+        ({"batch": lambda size: torch.ones(4, 4)}, {}, r"batch\(8\) and batch\(1\) have the same shapes"),
+        ({}, {"activation_checkpointing": True}, "Linear offers no way to switch it on"),
+    ],
+)
+def test_callables_that_break_their_contract_are_told(
+    changes: dict[str, Any], knobs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        build(workload(**changes), **knobs)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda model, batch: model(batch).mean().item(),
+        lambda model, batch: model(batch),
+        lambda model, batch: batch.mean(),
+    ],
+)
+def test_a_loss_that_cannot_be_differentiated_is_told(loss: Any) -> None:
+    with pytest.raises(WorkloadError, match="the workload's loss"):
+        run_optimizer_step(build(workload(loss=loss)))
+
+
+def test_marks_are_set_at_the_seams_of_every_micro_step() -> None:
+    seen: list[str] = []
+    marks = StepMarks(
+        forward_starts=lambda: seen.append("forward"),
+        forward_ends=lambda batch: seen.append(f"batch of {len(batch)}"),
+        backward_ended=lambda: seen.append("backward"),
+    )
+    run_optimizer_step(build(accumulation_steps=2), marks)
+    assert seen == ["forward", "batch of 8", "backward"] * 2
