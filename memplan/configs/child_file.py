@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import UserConfig
 
 SUFFIX = "_memplan"
+NOT_SET = "not set"
 _INDENT = "    "
 
 
@@ -66,7 +67,7 @@ def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list
             continue
         gathered = found.setdefault(key, _WholeList(key=key, value=get(parent.values, key), remarks={}))
         index, _, member = each.key.removeprefix(f"{key}.").partition(".")
-        remark = f"{member} was {shown_before(parent, each.key)}: {each.reason}".strip()
+        remark = f"{member} was {_before(parent, each.key)}: {each.reason}".strip()
         earlier = gathered.remarks.get(index) if isinstance(gathered, _WholeList) else None
         remarks = {index: f"{earlier}; {remark}" if earlier else remark}
         value = with_value(gathered.value, each.key.removeprefix(f"{key}."), each.value)
@@ -147,9 +148,8 @@ def _dict_members(parent: UserConfig, assignment: Assignment) -> dict[str, Any]:
 
 
 def _remark(parent: UserConfig, assignment: Assignment) -> str:
-    return f"  # was {shown_before(parent, assignment.key)}: {assignment.reason}"
+    return f"  # was {_before(parent, assignment.key)}: {assignment.reason}"
 
 
-def shown_before(config: UserConfig, key: str) -> str:
-    """Return the value a key has before a change, as it would be written; ``not set`` where there is none."""
-    return write_python(get(config.values, key)) if contains(config.values, key) else "not set"
+def _before(config: UserConfig, key: str) -> str:
+    return write_python(get(config.values, key)) if contains(config.values, key) else NOT_SET

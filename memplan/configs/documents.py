@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.spans import line_ending
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
@@ -34,8 +36,7 @@ class SourceFile:
     @property
     def newline(self) -> str:
         """The line ending of the file's first line; a line feed where there is none."""
-        first, feed, _ = self.text.partition("\n")
-        return "\r\n" if feed and first.endswith("\r") else "\n"
+        return line_ending(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,11 @@ class Document:
         return self.source.path
 
 
+def absolute_path(path: Path) -> Path:
+    """Return a path as mmcv's loader would: absolute, without ``..``, symbolic links kept."""
+    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - pathlib keeps ".." or resolves links
+
+
 def read_source(path: Path, *, texts: Mapping[str, str] | None = None) -> SourceFile:
     """Read one config file as text.
 
@@ -72,7 +78,7 @@ def read_source(path: Path, *, texts: Mapping[str, str] | None = None) -> Source
     Raises:
         ConfigError: there is no such file, or it is a folder, too large, empty or not UTF-8.
     """
-    path = Path(path).expanduser().absolute()
+    path = absolute_path(path)
     given = (texts or {}).get(str(path))
     content = _content(path) if given is None else given.encode()
     try:

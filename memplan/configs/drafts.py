@@ -62,7 +62,7 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
     text, notes = edited_text(document, assignments), stale_comments(document, assignments)
     if assignments and document.syntax.comment_prefix is not None:
         marker = marker_line(config, change, assignments, parent=config)
-        text = splice(text, [marker_edit(text, marker, newline=document.source.newline)])
+        text = splice(text, [marker_edit(text, marker)])
     elif assignments:
         what = f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file"
         notes.append(f"{what}: a second run takes the patched values as the original")

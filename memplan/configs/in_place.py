@@ -6,14 +6,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import contains
-from memplan.configs.spans import Edit, Location, Span, splice
+from memplan.configs.keys import contains, get
+from memplan.configs.spans import Edit, splice
 from memplan.configs.syntaxes import PYTHON
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment
+    from memplan.configs.spans import Location
 
 
 def edited_text(document: Document, assignments: list[Assignment]) -> str:
@@ -23,19 +24,10 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
         PatchError: a value is inherited, computed, or absent where it cannot be added.
     """
     text = document.source.text
-    edits, added = [], []
-    for each in assignments:
-        location = document.syntax.locate(text, each.key)
-        if location is None and _can_be_added(document, each.key):
-            added.append(_statement(document, each))
-        else:
-            edits.append(_edit(document, each, location))
-    newline = document.source.newline
-    if added:
-        start = "" if text.endswith("\n") else newline
-        end = newline if text.endswith("\n") else ""
-        edits.append(Edit(span=Span(start=len(text), end=len(text)), text=start + newline.join(added) + end))
-    return splice(text, edits)
+    located = {each.key: document.syntax.locate(text, each.key) for each in assignments}
+    new = [each for each in assignments if located[each.key] is None and not get(document.values, each.key)]
+    edits = [_edit(document, each, located[each.key]) for each in assignments if each not in new]
+    return splice(text, edits + ([_addition(document, new)] if new else []))
 
 
 def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
@@ -66,29 +58,33 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
 
 
 def _edit(document: Document, assignment: Assignment, location: Location | None) -> Edit:
-    where = str(document.path) if location is None else f"{document.path}:{location.line}"
-    hint = "let memplan write a child config instead" if document.syntax is PYTHON else "change this value by hand"
     if location is None:
-        inherited = contains(document.values, assignment.key)
-        reason = "it is inherited from another file" if inherited else "the config does not set it"
-        raise PatchError(f"{assignment.key} cannot be edited in place: {reason}", where=where, hint=hint)
+        raise _refusal(document, assignment, "it is inherited from another file")
     if location.obstacle is not None:
-        raise PatchError(f"{assignment.key} cannot be edited in place: {location.obstacle}", where=where, hint=hint)
-    if document.syntax.write is None:
-        raise PatchError(f"memplan does not write {document.syntax.name} files", where=where, hint=hint)
+        raise _refusal(document, assignment, location.obstacle, line=location.line)
     text, span = document.source.text, location.span
-    written = document.syntax.write(assignment.value, like=text[span.start : span.end])
+    written = _literal(document, assignment, like=text[span.start : span.end])
     follows_colon = span.start == span.end and text[span.start - 1 : span.start] == ":"
     return Edit(span=span, text=f" {written}" if follows_colon else written)
 
 
-def _can_be_added(document: Document, key: str) -> bool:
-    """Whether a value can be a new statement at the end: a Python section that no file of the config sets."""
-    return document.syntax is PYTHON and "." not in key and not document.values.get(key)
+def _addition(document: Document, assignments: list[Assignment]) -> Edit:
+    entries = {each.key: _literal(document, each) for each in assignments}
+    edit = document.syntax.add(document.source.text, entries)
+    if edit is None:
+        raise _refusal(document, assignments[0], "the config does not set it")
+    return edit
 
 
-def _statement(document: Document, assignment: Assignment) -> str:
-    write = document.syntax.write
-    if write is None:
-        raise PatchError(f"memplan does not write {document.syntax.name} files", where=str(document.path))
-    return f"{assignment.key} = {write(assignment.value)}"
+def _literal(document: Document, assignment: Assignment, *, like: str | None = None) -> str:
+    if document.syntax.write is None:
+        raise _refusal(document, assignment, f"memplan does not write {document.syntax.name} files")
+    return document.syntax.write(assignment.value, like=like)
+
+
+def _refusal(document: Document, assignment: Assignment, reason: str, *, line: int | None = None) -> PatchError:
+    return PatchError(
+        f"{assignment.key} cannot be edited in place: {reason}",
+        where=str(document.path) if line is None else f"{document.path}:{line}",
+        hint="let memplan write a child config instead" if document.syntax is PYTHON else "change this value by hand",
+    )

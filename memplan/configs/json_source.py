@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.spans import Location, Span
+from memplan.configs.spans import Edit, Location, Span
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +46,18 @@ def locate_in_json(text: str, key: str) -> Location | None:
     return Location(
         span=Span(start=start, end=_end_of(text, start)), line=text.count("\n", 0, start) + 1, obstacle=obstacle
     )
+
+
+def add_to_json(text: str, entries: dict[str, str]) -> Edit | None:
+    """Return the edit that sets new top-level keys after the last one; None where the object is empty."""
+    start = _skipped(text, 0)
+    positions = [position for _, position in _members(text, start)]
+    if not positions or any("." in each for each in entries):
+        return None
+    separator = text[start + 1 : _skipped(text, start + 1)] or " "
+    end = _end_of(text, positions[-1])
+    added = "".join(f",{separator}{json.dumps(name)}: {literal}" for name, literal in entries.items())
+    return Edit(span=Span(start=end, end=end), text=added)
 
 
 def _members(text: str, start: int) -> Iterator[tuple[str, int]]:

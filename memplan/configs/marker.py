@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.keys import get
-from memplan.configs.spans import Edit, Span
+from memplan.configs.spans import Edit, Span, appended_lines
 from memplan.configs.user_config import OriginalRecipe, RecipeChange, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Recipe
@@ -92,10 +92,9 @@ def _fields_set(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in always or value != getattr(plain, name)}
 
 
-def marker_edit(text: str, line: str, *, newline: str) -> Edit:
+def marker_edit(text: str, line: str) -> Edit:
     """Return the edit that replaces the marker of a text, or adds one as its last line."""
     match = _MARKER.search(text)
     if match is not None:
         return Edit(span=Span(start=match.start(), end=match.end()), text=line)
-    end = Span(start=len(text), end=len(text))
-    return Edit(span=end, text=f"{line}{newline}" if text.endswith("\n") else f"{newline}{line}")
+    return appended_lines(text, [line])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs.child_file import shown_before
+from memplan.configs.child_file import NOT_SET
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import diff_root
 from memplan.configs.documents import digest_of
 from memplan.configs.drafts import draft_child, draft_in_place
+from memplan.configs.keys import contains, get
 from memplan.configs.literals import write_python
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.user_config import PatchStyle
@@ -93,9 +94,11 @@ def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
 
 
 def _value_change(config: UserConfig, assignment: Assignment) -> ValueChange:
+    write = config.document.syntax.write or write_python
+    is_set = contains(config.values, assignment.key)
     return ValueChange(
         key=assignment.key,
-        before=shown_before(config, assignment.key),
-        after=write_python(assignment.value),
+        before=write(get(config.values, assignment.key)) if is_set else NOT_SET,
+        after=write(assignment.value),
         reason=assignment.reason,
     )

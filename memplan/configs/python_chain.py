@@ -15,16 +15,16 @@ import sys
 import types
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, read_source
+from memplan.configs.documents import SourceFile, absolute_path, read_source
 from memplan.configs.json_source import load_json
 from memplan.configs.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 BASE_KEY = "_base_"
 DELETE_KEY = "_delete_"
@@ -97,7 +97,7 @@ class ChainReading:
                 raise ConfigError(
                     f"_base_ {name!r} lies in another package", where=named_at, hint="copy that config beside this one"
                 )
-            base = self.evaluate(Path(_normal(path.parent / name)), chain, named_at)
+            base = self.evaluate(absolute_path(path.parent / name), chain, named_at)
             if repeated := sorted(collected.keys() & base.keys()):
                 raise ConfigError(
                     f"{', '.join(repeated)} is set by more than one _base_ file", where=named_at, hint="keep it in one"
@@ -129,12 +129,6 @@ def merge(child: Mapping[str, Any], base: Mapping[str, Any], *, where: str, key:
                 hint=f"add {DELETE_KEY}=True to replace it",
             )
     return merged
-
-
-def _normal(path: Path) -> str:
-    import os.path  # noqa: PLC0415 - pathlib keeps ".." in paths, which messages should not show
-
-    return os.path.normpath(path)
 
 
 def _structured(source: SourceFile) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -50,3 +51,5 @@ def _raised(error: BaseException, files: list[SourceFile]) -> ConfigError:
 
 if __name__ == "__main__":
     children.serve(answer)
+    sys.stdout.flush()
+    os._exit(0)  # threads and exit handlers of the config must not hold up its reader

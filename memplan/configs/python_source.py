@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan.configs.spans import Location, Span
+from memplan.configs.spans import Edit, Location, Span, appended_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,13 @@ def locate_in_python(text: str, key: str) -> Location | None:
     module = _parsed(text)
     name, *rest = key.split(".")
     return None if module is None else _of_name(module, name, tuple(rest), _FOLLOW_LIMIT)
+
+
+def add_to_python(text: str, entries: dict[str, str]) -> Edit | None:
+    """Return the edit that sets new top-level names at the end; None where a key is not a plain name."""
+    if not all(each.isidentifier() for each in entries):
+        return None
+    return appended_lines(text, [f"{name} = {literal}" for name, literal in entries.items()])
 
 
 def _of_name(module: _Module, name: str, rest: tuple[str, ...], depth: int) -> Location | None:

@@ -44,6 +44,20 @@ class Edit:
     text: str
 
 
+def line_ending(text: str) -> str:
+    """Return the line ending of a text's first line; a line feed where there is none."""
+    first, feed, _ = text.partition("\n")
+    return "\r\n" if feed and first.endswith("\r") else "\n"
+
+
+def appended_lines(text: str, lines: list[str]) -> Edit:
+    """Return the edit that adds lines at the end of a text, in its line endings, and ends it as it ended before."""
+    newline = line_ending(text)
+    joined = newline.join(lines)
+    end = Span(start=len(text), end=len(text))
+    return Edit(span=end, text=f"{joined}{newline}" if text.endswith("\n") else f"{newline}{joined}")
+
+
 def splice(text: str, edits: Iterable[Edit]) -> str:
     """Replace spans of a text and keep every other character.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from memplan.configs.json_source import load_json, locate_in_json
+from memplan.configs.json_source import add_to_json, load_json, locate_in_json
 from memplan.configs.literals import write_json, write_python, write_yaml
-from memplan.configs.python_source import locate_in_python
+from memplan.configs.python_source import add_to_python, locate_in_python
 from memplan.configs.toml_source import load_toml
-from memplan.configs.yaml_source import load_yaml, locate_in_yaml
+from memplan.configs.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from memplan.configs.spans import Location
+    from memplan.configs.spans import Edit, Location
 
 
 class LiteralWriter(Protocol):
@@ -43,6 +43,7 @@ class Syntax:
         comment_prefix: what starts a comment; None where the language has none.
         load: text -> plain data; None where reading a config means running it.
         locate: (text, dotted key) -> where the value is written, or None.
+        add: (text, key -> literal) -> edit that sets new keys, or None where the file's form does not allow it.
         write: value -> literal; None where memplan does not write the language.
     """
 
@@ -51,7 +52,12 @@ class Syntax:
     comment_prefix: str | None
     load: Loader | None
     locate: Callable[[str, str], Location | None]
+    add: Callable[[str, dict[str, str]], Edit | None]
     write: LiteralWriter | None
+
+
+def _no_addition(_text: str, _entries: dict[str, str]) -> Edit | None:
+    return None
 
 
 def _nowhere(_text: str, _key: str) -> Location | None:
@@ -59,15 +65,35 @@ def _nowhere(_text: str, _key: str) -> Location | None:
 
 
 PYTHON = Syntax(
-    name="Python", suffixes=(".py",), comment_prefix="#", load=None, locate=locate_in_python, write=write_python
+    name="Python",
+    suffixes=(".py",),
+    comment_prefix="#",
+    load=None,
+    locate=locate_in_python,
+    add=add_to_python,
+    write=write_python,
 )
 YAML = Syntax(
-    name="YAML", suffixes=(".yaml", ".yml"), comment_prefix="#", load=load_yaml, locate=locate_in_yaml, write=write_yaml
+    name="YAML",
+    suffixes=(".yaml", ".yml"),
+    comment_prefix="#",
+    load=load_yaml,
+    locate=locate_in_yaml,
+    add=add_to_yaml,
+    write=write_yaml,
 )
 JSON = Syntax(
-    name="JSON", suffixes=(".json",), comment_prefix=None, load=load_json, locate=locate_in_json, write=write_json
+    name="JSON",
+    suffixes=(".json",),
+    comment_prefix=None,
+    load=load_json,
+    locate=locate_in_json,
+    add=add_to_json,
+    write=write_json,
 )
-TOML = Syntax(name="TOML", suffixes=(".toml",), comment_prefix="#", load=load_toml, locate=_nowhere, write=None)
+TOML = Syntax(
+    name="TOML", suffixes=(".toml",), comment_prefix="#", load=load_toml, locate=_nowhere, add=_no_addition, write=None
+)
 SYNTAXES = (PYTHON, YAML, JSON, TOML)
 
 

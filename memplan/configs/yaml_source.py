@@ -7,11 +7,12 @@ from typing import Any
 
 import yaml
 
-from memplan.configs.spans import Location, Span
+from memplan.configs.spans import Edit, Location, Span, appended_lines
 from memplan.errors import ConfigError
 
 MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
+_DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -80,6 +81,15 @@ def locate_in_yaml(text: str, key: str) -> Location | None:
         return None
     obstacle = obstacle or _obstacle_of(node)
     return Location(span=_value_span(text, node), line=node.start_mark.line + 1, obstacle=obstacle)
+
+
+def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
+    """Return the edit that sets new top-level keys at the end; None where the file's form does not allow that."""
+    root = yaml.compose(text, Loader=_PlainLoader)
+    is_block = isinstance(root, yaml.MappingNode) and not root.flow_style and root.start_mark.column == 0
+    if not is_block or any("." in each for each in entries) or _DOCUMENT_END.search(text):
+        return None
+    return appended_lines(text, [f"{name}: {literal}" for name, literal in entries.items()])
 
 
 def _descend(node: yaml.Node, parts: list[str]) -> tuple[yaml.Node | None, str | None]:

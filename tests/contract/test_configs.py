@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, UserConfig, apply_patch, expressible, plan_patch, read_config
+from memplan.configs import (
+    KnobName,
+    PatchStyle,
+    RecipeChange,
+    UserConfig,
+    apply_patch,
+    expressible,
+    plan_patch,
+    read_config,
+)
 from memplan.configs.keys import first_difference, lookup, with_value
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
@@ -43,6 +52,22 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=16000, val_interval=1600)
 default_hooks = dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1600))
 """
 MMENGINE_LEAF = "_base_ = './base.py'\ntrain_dataloader = dict(batch_size=4)\n"
+HF_YAML = """\
+### train
+per_device_train_batch_size: 4
+learning_rate: 2.0e-4
+max_steps: 16000
+warmup_steps: 0.1
+output_dir: saves/run
+"""
+HF_JSON = """\
+{
+  "output_dir": "saves/run",
+  "per_device_train_batch_size": 4,
+  "learning_rate": 0.0002,
+  "max_steps": 16000
+}
+"""
 PLAIN_KNOBS = {
     "micro_batch_size": "data.batch_size",
     "accumulation_steps": "training.accumulation",
@@ -91,7 +116,7 @@ class Case:
 
     @property
     def length_key(self) -> str:
-        own = {"openmmlab-0.x": "runner.max_iters", "mmengine": "train_cfg.max_iters"}
+        own = {"openmmlab-0.x": "runner.max_iters", "mmengine": "train_cfg.max_iters", "huggingface": "max_steps"}
         return own.get(self.format_name, "training.max_iters")
 
     def write(self, folder: Path) -> Path:
@@ -108,6 +133,8 @@ CASES = (
     Case("mmseg child crlf", "openmmlab-0.x", MMSEG, PatchStyle.CHILD, newline="\r\n", final_newline=False),
     Case("mmseg in place crlf", "openmmlab-0.x", MMSEG_FLAT, PatchStyle.IN_PLACE, newline="\r\n", final_newline=False),
     Case("mmengine child", "mmengine", {"base.py": MMENGINE_BASE, "leaf.py": MMENGINE_LEAF}, PatchStyle.CHILD),
+    Case("hf yaml", "huggingface", {"x.yaml": HF_YAML}, PatchStyle.IN_PLACE),
+    Case("hf json", "huggingface", {"x.json": HF_JSON}, PatchStyle.IN_PLACE, final_newline=False, has_comments=False),
     Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
     Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),
@@ -176,10 +203,10 @@ def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path:
 
 
 @EVERY_CASE
-def test_lengths_counted_in_passes_follow_and_stay_whole(case: Case, tmp_path: Path) -> None:
+def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
     changed = {each.key: (each.before, each.after) for each in patch.changes}
-    assert changed[case.length_key] == ("16000", "5333")
+    assert changed[case.length_key] == ("16000", "2667" if case.format_name == "huggingface" else "5333")
 
 
 @EVERY_CASE
@@ -278,8 +305,10 @@ def test_what_cannot_be_expressed_is_said_beforehand_and_refused(case: Case, tmp
 @EVERY_CASE
 def test_a_mistyped_knob_is_named_with_what_is_near(case: Case, tmp_path: Path) -> None:
     path = case.write(tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no key 'optimiser.lr'.*did you mean .*optimizer.lr"):
-        read_config(path, knob_keys={**case.knob_keys, "learning_rate": "optimiser.lr"})
+    knob = read(case, path).knob(KnobName.LEARNING_RATE)
+    assert knob is not None
+    with pytest.raises(ConfigError, match=rf"there is no key '{knob.key}s'.*did you mean .*{knob.key}"):
+        read_config(path, knob_keys={**case.knob_keys, "learning_rate": f"{knob.key}s"})
     with pytest.raises(ConfigError, match=r"no knob 'learning_rte'.*did you mean learning_rate"):
         read_config(path, knob_keys={"learning_rte": "optimizer.lr"})
 

@@ -54,7 +54,7 @@ def test_a_second_key_says_bf16(tmp_path: Path) -> None:
     config = config_of(tmp_path, text, {**AMP, "amp_dtype": "training.amp_dtype"})
     assert config.recipe.precision is Precision.FP32
     patch = patch_of(config, micro_batch_size=4, precision="bf16")
-    assert [each.after for each in patch.changes] == ["True", "'bfloat16'"]
+    assert [each.after for each in patch.changes] == ["true", "bfloat16"]
     assert patch_of(config, micro_batch_size=4, precision="fp16").changes[0].key == "training.use_amp"
 
 

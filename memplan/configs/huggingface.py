@@ -1,0 +1,136 @@
+"""Hugging Face TrainingArguments in flat YAML or JSON, and the tools that share its keys (LLaMA-Factory, axolotl).
+
+Keys and defaults from transformers' ``TrainingArguments``: rate 5e-5, no accumulation; ``max_steps``, ``warmup_steps``,
+``save_steps`` and ``eval_steps`` count optimizer steps, floats below 1 are ratios and negative values mean unset.
+axolotl calls the micro-batch ``micro_batch_size`` and takes ``bf16: auto``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import contains
+from memplan.configs.knobs import (
+    count_at,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.syntaxes import JSON, YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+DEFAULT_LEARNING_RATE = 5e-5
+_STEPS, _RATE = "gradient_accumulation_steps", "learning_rate"
+_BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
+_CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
+_SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
+_SIGNS = (_STEPS, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
+
+
+class HuggingFace:
+    """Flat files of TrainingArguments."""
+
+    name = "huggingface"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def recognises(self, document: Document) -> bool:
+        """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
+        values = document.values
+        is_flat = document.syntax in (YAML, JSON) and any(key in values for key in _BATCH_KEYS)
+        return is_flat and any(key in values for key in _SIGNS)
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the arguments that are in the file."""
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: _BATCH_KEYS,
+            KnobName.ACCUMULATION_STEPS: (_STEPS,),
+            KnobName.LEARNING_RATE: (_RATE,),
+            KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING_KEYS,
+        }
+        found = {
+            name: tuple(each for each in named if contains(document.values, each))[:1] for name, named in keys.items()
+        }
+        counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
+        lengths = tuple(each for each in counted if _is_count(document.values.get(each)))
+        return {**found, KnobName.OPTIMIZER_STEPS: lengths}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with the defaults of TrainingArguments where the file is silent."""
+        steps = keys.get(KnobName.ACCUMULATION_STEPS)
+        found = recipe_from(
+            document,
+            keys,
+            precision=_precision(document.values),
+            accumulation_steps=count_at(document, steps[0]) if steps else 1,
+        )
+        return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return what is easily overlooked in these files."""
+        values, found = document.values, []
+        if values.get("auto_find_batch_size"):
+            found.append(
+                "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
+            )
+        if values.get("deepspeed"):
+            found.append(
+                "values in the DeepSpeed file that are not 'auto' must be changed to agree with the patched ones"
+            )
+        return tuple(found)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what these arguments cannot say."""
+        names = (KnobName.MICRO_BATCH_SIZE, KnobName.ACTIVATION_CHECKPOINTING)
+        if found := obstacle_of_single_values(config, recipe, names=names):
+            return found
+        if recipe.precision not in (config.recipe.precision, Precision.FP32, *_SWITCHES):
+            return f"TrainingArguments have no switch for {recipe.precision}"
+        return None
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the arguments' new values; those that are missing from the file are added."""
+        found = single_assignments(config, change, names=tuple(KnobName))
+        recipe = change.recipe
+        if config.knob(KnobName.ACCUMULATION_STEPS) is None and recipe.accumulation_steps > 1:
+            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+            found.append(Assignment(key=_STEPS, value=recipe.accumulation_steps, reason=reason))
+        wanted = recipe.learning_rate
+        if config.knob(KnobName.LEARNING_RATE) is None and wanted not in (None, DEFAULT_LEARNING_RATE):
+            found.append(Assignment(key=_RATE, value=wanted, reason=reason_for(change, KnobName.LEARNING_RATE)))
+        return [*found, *_switches(config, change)]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _precision(values: Mapping[str, Any]) -> Precision:
+    on = (precision for precision, key in _SWITCHES.items() if values.get(key) is True or values.get(key) == "auto")
+    return next(on, Precision.FP32)
+
+
+def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Turn the wanted precision's switch on and the others off; tf32 stays on beside half precision."""
+    wanted, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    if wanted == config.recipe.precision:
+        return []
+    found = []
+    for precision, key in _SWITCHES.items():
+        is_on = bool(config.values.get(key))
+        stays = precision is Precision.TF32 and wanted.is_autocast
+        if precision == wanted or (is_on and not stays):
+            found.append(Assignment(key=key, value=precision == wanted, reason=reason))
+    return found
