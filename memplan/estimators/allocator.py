@@ -63,7 +63,16 @@ class CachingAllocator:
         listener: told each change of what is held, see ``DriverMemory``.
     """
 
-    __slots__ = ("_collector", "_config", "_large", "_limit_bytes", "_small", "alloc_retries", "driver")
+    __slots__ = (
+        "_collector",
+        "_config",
+        "_large",
+        "_large_address",
+        "_limit_bytes",
+        "_small",
+        "alloc_retries",
+        "driver",
+    )
 
     def __init__(
         self,
@@ -77,6 +86,7 @@ class CachingAllocator:
         self._config = config
         self._limit_bytes = limit_bytes
         self._collector: AgeingSegmentPool | None = None
+        self._large_address = config.large_segment_size_bytes // UNIT_BYTES * _LARGE_POOL_ADDRESS_PAGES
         self._small, self._large = self._make_pools()
 
     def allocate(self, size: int) -> tuple[int, int] | None:
@@ -88,6 +98,10 @@ class CachingAllocator:
         """Take a block back; nothing is returned to the driver."""
         (self._small if size <= SMALL_REQUEST_UNITS else self._large).put(address, size)
 
+    def is_small(self, address: int) -> bool:
+        """Whether an address belongs to the pool of requests up to 1 MiB."""
+        return address < self._large_address
+
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
         self._large.release_cached()
@@ -96,16 +110,15 @@ class CachingAllocator:
     def _make_pools(self) -> tuple[SegmentPool | ExpandablePool, SegmentPool | ExpandablePool]:
         config, driver = self._config, self.driver
         small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
-        large_address = large_page * _LARGE_POOL_ADDRESS_PAGES
         if config.expandable_segments:
             return (
                 ExpandablePool(driver, config, page=small_page, first_address=small_page),
-                ExpandablePool(driver, config, page=large_page, first_address=large_address),
+                ExpandablePool(driver, config, page=large_page, first_address=self._large_address),
             )
         small = SegmentPool(driver, config, small=True, first_address=small_page)
         if not config.garbage_collection_threshold or self._limit_bytes is None:
-            return small, SegmentPool(driver, config, small=False, first_address=large_address)
-        self._collector = AgeingSegmentPool(driver, config, small=False, first_address=large_address)
+            return small, SegmentPool(driver, config, small=False, first_address=self._large_address)
+        self._collector = AgeingSegmentPool(driver, config, small=False, first_address=self._large_address)
         return small, self._collector
 
     def _extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:

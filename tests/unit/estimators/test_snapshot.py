@@ -1,0 +1,114 @@
+"""The predicted timeline as a memory snapshot, read with PyTorch's own visualiser."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.cuda import _memory_viz
+
+from memplan.errors import TraceError
+from memplan.estimators.allocator import replay
+from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
+from memplan.units import MIB
+
+LABELS = [("aten::convolution", "layer1.conv", "forward"), ("aten::relu", "layer1", "forward"), ("aten::add", "", "")]
+EVENTS = ([0, 1, 0, 2], [15 * MIB, 8 * MIB, 0, 512])
+EXPANDABLE = AllocatorConfig(expandable_segments=True)
+
+
+def actions(snapshot: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(entry["action"], entry["size"]) for entry in snapshot["device_traces"][0]]
+
+
+def test_every_action_of_the_allocator_is_in_the_trace() -> None:
+    assert actions(predicted_snapshot(*EVENTS, LABELS)) == [
+        ("segment_alloc", 16 * MIB),
+        ("alloc", 15 * MIB),
+        ("segment_alloc", 20 * MIB),
+        ("alloc", 8 * MIB),
+        ("free_requested", 15 * MIB),
+        ("free_completed", 15 * MIB),
+        ("segment_alloc", 2 * MIB),
+        ("alloc", 512),
+    ]
+
+
+def test_expandable_segments_are_mapped_and_are_one_segment_each() -> None:
+    snapshot = predicted_snapshot(*EVENTS, LABELS, config=EXPANDABLE)
+    assert [entry for entry in actions(snapshot) if entry[0] == "segment_map"] == [
+        ("segment_map", 20 * MIB),
+        ("segment_map", 20 * MIB),
+        ("segment_map", 2 * MIB),
+    ]
+    assert [(each["segment_type"], each["total_size"]) for each in snapshot["segments"]] == [
+        ("small", 2 * MIB),
+        ("large", 40 * MIB),
+    ]
+
+
+def test_labels_are_the_frames_of_their_block() -> None:
+    snapshot = predicted_snapshot(*EVENTS, LABELS)
+    names = [frame["name"] for frame in snapshot["device_traces"][0][1]["frames"]]
+    assert names == ["aten::convolution", "layer1.conv", "forward"]
+
+
+def test_a_request_that_fails_ends_the_timeline() -> None:
+    snapshot = predicted_snapshot(*EVENTS, LABELS, limit_bytes=30 * MIB)
+    assert actions(snapshot)[-1] == ("oom", 8 * MIB)
+
+
+def test_segments_that_are_returned_are_in_the_trace_and_no_longer_held() -> None:
+    snapshot = predicted_snapshot([0, 0, 1], [20 * MIB, 0, 30 * MIB], LABELS, limit_bytes=40 * MIB)
+    assert ("segment_free", 20 * MIB) in actions(snapshot)
+    assert [each["total_size"] for each in snapshot["segments"]] == [30 * MIB]
+
+
+@pytest.mark.parametrize("config", [AllocatorConfig(), EXPANDABLE])
+def test_the_visualiser_reads_the_file(config: AllocatorConfig) -> None:
+    snapshot = pickle.loads(snapshot_bytes(predicted_snapshot(*EVENTS, LABELS, config=config)))
+    assert "total_allocated: 8.0MiB" in _memory_viz.segsum(snapshot)
+    assert "15.0MiB" in _memory_viz.trace(snapshot)
+    assert "aten::relu" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    assert "Active Memory Timeline" in _memory_viz.trace_plot(snapshot)
+    assert "Allocator State History" in _memory_viz.segment_plot(snapshot)
+
+
+def test_a_block_that_is_not_allocated_cannot_be_freed() -> None:
+    with pytest.raises(TraceError, match="event 0 frees block 1, which is not allocated"):
+        predicted_snapshot([1], [0], LABELS)
+
+
+@st.composite
+def event_sequences(draw: st.DrawFn) -> list[tuple[int, int]]:
+    events: list[tuple[int, int]] = []
+    live: list[int] = []
+    for block in range(draw(st.integers(1, 30))):
+        events.append((block, draw(st.integers(1, 40 * MIB))))
+        live.append(block)
+        if draw(st.booleans()):
+            events.append((live.pop(draw(st.integers(0, len(live) - 1))), 0))
+    return events
+
+
+@settings(max_examples=60, deadline=None)
+@given(event_sequences(), st.booleans(), st.one_of(st.none(), st.integers(60 * MIB, 300 * MIB)))
+def test_the_segments_add_up_to_what_the_replay_reserves(
+    events: list[tuple[int, int]], expandable: bool, limit_bytes: int | None
+) -> None:
+    blocks, sizes = zip(*events, strict=True)
+    config = AllocatorConfig(expandable_segments=expandable)
+    snapshot = predicted_snapshot(blocks, sizes, [()] * len(events), config=config, limit_bytes=limit_bytes)
+    held = peak = 0
+    for action, size in actions(snapshot):
+        held += size if action in ("segment_alloc", "segment_map") else 0
+        held -= size if action in ("segment_free", "segment_unmap") else 0
+        peak = max(peak, held)
+    assert peak == replay(blocks, sizes, config=config, limit_bytes=limit_bytes).peak_reserved_bytes
+    assert held == sum(each["total_size"] for each in snapshot["segments"])
+    for segment in snapshot["segments"]:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
