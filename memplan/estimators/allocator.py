@@ -66,12 +66,12 @@ class CachingAllocator:
     __slots__ = (
         "_collector",
         "_config",
-        "_large",
         "_large_address",
         "_limit_bytes",
-        "_small",
         "alloc_retries",
         "driver",
+        "large",
+        "small",
     )
 
     def __init__(
@@ -87,16 +87,16 @@ class CachingAllocator:
         self._limit_bytes = limit_bytes
         self._collector: AgeingSegmentPool | None = None
         self._large_address = config.large_segment_size_bytes // UNIT_BYTES * _LARGE_POOL_ADDRESS_PAGES
-        self._small, self._large = self._make_pools()
+        self.small, self.large = self._make_pools()
 
     def allocate(self, size: int) -> tuple[int, int] | None:
         """Hand out a block for a rounded size; return its address and size, or None where the limit forbids it."""
-        pool = self._small if size <= SMALL_REQUEST_UNITS else self._large
-        return pool.take(size) or self._extend(pool, size)
+        pool = self.small if size <= SMALL_REQUEST_UNITS else self.large
+        return pool.take(size) or self.extend(pool, size)
 
     def free(self, address: int, size: int) -> None:
         """Take a block back; nothing is returned to the driver."""
-        (self._small if size <= SMALL_REQUEST_UNITS else self._large).put(address, size)
+        (self.small if size <= SMALL_REQUEST_UNITS else self.large).put(address, size)
 
     def is_small(self, address: int) -> bool:
         """Whether an address belongs to the pool of requests up to 1 MiB."""
@@ -104,8 +104,8 @@ class CachingAllocator:
 
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
-        self._large.release_cached()
-        self._small.release_cached()
+        self.large.release_cached()
+        self.small.release_cached()
 
     def _make_pools(self) -> tuple[SegmentPool | ExpandablePool, SegmentPool | ExpandablePool]:
         config, driver = self._config, self.driver
@@ -121,7 +121,8 @@ class CachingAllocator:
         self._collector = AgeingSegmentPool(driver, config, small=False, first_address=self._large_address)
         return small, self._collector
 
-    def _extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:
+    def extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:
+        """Obtain memory for a block no free one of its pool serves; return its address and size, or None."""
         segment = self._config.segment_bytes(size * UNIT_BYTES) // UNIT_BYTES
         self._collect_garbage()
         if self._has_room(segment) or (pool.release_oversize(size) and self._has_room(segment)):
@@ -162,20 +163,21 @@ def replay(
     """
     ids, requests = np.asarray(block_ids).tolist(), np.asarray(sizes, dtype=np.int64)
     allocator = CachingAllocator(config, limit_bytes=limit_bytes)
-    allocate, free, driver = allocator.allocate, allocator.free, allocator.driver
-    live: dict[int, tuple[int, int, int]] = {}
+    small, large, extend, driver = allocator.small, allocator.large, allocator.extend, allocator.driver
+    live: dict[int, tuple[tuple[int, int], int]] = {}
     requested = peak_requested = allocated = peak_allocated = peak_index = reserved_at_peak = 0
     ran_out_at: int | None = None
     events = zip(ids, requests.tolist(), rounded_units(requests, config), strict=True)
     for index, (block, request, size) in enumerate(events):
         if size:
-            found = allocate(size)
+            pool = small if size <= SMALL_REQUEST_UNITS else large  # as in allocate, without its call
+            found = pool.take(size) or extend(pool, size)
             if found is None:
                 ran_out_at = index
                 break
             if block in live:
                 raise TraceError(f"event {index} allocates block {block}, which is already allocated")
-            live[block] = (*found, request)
+            live[block] = (found, request)
             requested += request
             allocated += found[1]
             if requested > peak_requested:  # noqa: PLR1730 - a call of max would cost a tenth of the loop
@@ -185,8 +187,8 @@ def replay(
         else:
             if block not in live:
                 raise TraceError(f"event {index} frees block {block}, which is not allocated")
-            address, held, freed = live.pop(block)
-            free(address, held)
+            (address, held), freed = live.pop(block)
+            (small if held <= SMALL_REQUEST_UNITS else large).put(address, held)
             requested -= freed
             allocated -= held
     return AllocatorPeaks(
