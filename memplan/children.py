@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import os
 import pickle
+import secrets
 import selectors
 import signal
 import struct
@@ -25,6 +26,8 @@ import traceback
 from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+import psutil
 
 from memplan.errors import ChildError
 
@@ -38,6 +41,7 @@ _AFTER_HANG_UP_S = 0.005
 _LAST_READ_S = 1.0
 _REPLY_FD = "MEMPLAN_REPLY_FD"
 _LIFELINE_FD = "MEMPLAN_LIFELINE_FD"
+_MARK = "MEMPLAN_CHILD"
 _HEADER = struct.Struct("!Q")
 _PR_SET_PDEATHSIG = 1
 
@@ -83,7 +87,34 @@ def run_child(
         ChildError: the process could not be started.
     """
     started = time.monotonic()
-    payload = pickle.dumps(request)
+    payload, mark = pickle.dumps(request), secrets.token_hex(8)
+    child = _start(module, {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {}), _MARK: mark})
+    conversation = _Conversation(child, payload, on_message)
+    try:
+        pid = child.process.pid
+        stop_reason = conversation.attend(lambda: watch(pid, time.monotonic() - started) if watch else None)
+    finally:
+        conversation.end()
+        _kill_marked(mark)
+    return ChildEnding(
+        messages=tuple(conversation.messages),
+        return_code=child.process.returncode,
+        stop_reason=stop_reason,
+        log_tail=conversation.log_tail(),
+        duration_s=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Child:
+    """A child that was started: its process, the pipe it answers on, and the one whose closing ends it."""
+
+    process: subprocess.Popen[bytes]
+    reply_fd: int
+    lifeline_fd: int
+
+
+def _start(module: str, environment: Mapping[str, str]) -> _Child:
     reply_read, reply_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     try:
@@ -94,13 +125,7 @@ def run_child(
             stderr=subprocess.STDOUT,
             pass_fds=(reply_write, lifeline_read),
             start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONUNBUFFERED": "1",
-                **(environment or {}),
-                _REPLY_FD: str(reply_write),
-                _LIFELINE_FD: str(lifeline_read),
-            },
+            env={**environment, _REPLY_FD: str(reply_write), _LIFELINE_FD: str(lifeline_read)},
         )
     except OSError as error:
         os.close(reply_read)
@@ -109,42 +134,25 @@ def run_child(
     finally:
         os.close(reply_write)
         os.close(lifeline_read)
-    conversation = _Conversation(process, reply_read, payload, on_message)
-    try:
-        stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)
-    finally:
-        conversation.end()
-        os.close(lifeline_write)
-    return ChildEnding(
-        messages=tuple(conversation.messages),
-        return_code=process.returncode,
-        stop_reason=stop_reason,
-        log_tail=conversation.log_tail(),
-        duration_s=time.monotonic() - started,
-    )
+    return _Child(process=process, reply_fd=reply_read, lifeline_fd=lifeline_write)
 
 
 class _Conversation:
     """The parent's side of one child: its pipes, its messages so far and the tail of its output."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        reply_fd: int,
-        payload: bytes,
-        on_message: Callable[[Any], None] | None,
-    ) -> None:
+    def __init__(self, child: _Child, payload: bytes, on_message: Callable[[Any], None] | None) -> None:
         self.messages: list[Any] = []
-        self._process = process
+        self._process = child.process
+        self._lifeline_fd = child.lifeline_fd
         self._on_message = on_message
         self._unsent = memoryview(_HEADER.pack(len(payload)) + payload)
         self._pending = bytearray()
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
         self._selector = selectors.DefaultSelector()
-        self._reply = os.fdopen(reply_fd, "rb", buffering=0)
-        self._output = _opened(process.stdout)
-        self._request = _opened(process.stdin)
+        self._reply = os.fdopen(child.reply_fd, "rb", buffering=0)
+        self._output = _opened(self._process.stdout)
+        self._request = _opened(self._process.stdin)
         self._listen(self._reply, selectors.EVENT_READ, self._read_reply)
         self._listen(self._output, selectors.EVENT_READ, self._read_output)
         self._listen(self._request, selectors.EVENT_WRITE, self._write_request)
@@ -168,6 +176,7 @@ class _Conversation:
         self._on_message = None  # the caller may be on its way out with an exception
         self._read_what_is_left()
         self._selector.close()
+        os.close(self._lifeline_fd)
         for stream in (self._reply, self._output, self._request):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
@@ -242,6 +251,14 @@ class _Conversation:
     def _ignore(self, stream: IO[bytes]) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill what has left the child's session; the mark in its environment goes wherever its descendants go."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(_MARK) == mark:
+                process.kill()
 
 
 def _opened(stream: IO[bytes] | None) -> IO[bytes]:

@@ -71,6 +71,11 @@ def leave_children(argument: Any, reply: Reply) -> None:
         time.sleep(600)
 
 
+def leave_a_daemon(argument: Any, reply: Reply) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    reply([sleeper.pid])
+
+
 def leave_a_thread(argument: Any, reply: Reply) -> None:
     threading.Thread(target=time.sleep, args=(600,)).start()
     reply("done")

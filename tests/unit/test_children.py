@@ -120,6 +120,10 @@ def test_processes_that_a_child_leaves_behind_are_gone_when_it_is() -> None:
     assert all_gone(list(ending.messages[0]))
 
 
+def test_a_process_that_a_child_sent_into_a_session_of_its_own_is_gone_too() -> None:
+    assert all_gone(act("leave_a_daemon").messages[0])
+
+
 def test_a_thread_that_never_ends_does_not_keep_the_child() -> None:
     assert act("leave_a_thread", watch=stop_after(60)).stop_reason is None
 
