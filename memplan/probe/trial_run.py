@@ -33,10 +33,18 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     try:
         last_word: object = TrialReadings(measurement=_run_trial(request, readings, reply))
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and everything is an outcome
-        readings.release_limits()
+        last_word = classify_failure(error, memory_is_full=_let_go(readings))
         traceback.print_exception(error)
-        last_word = classify_failure(error, memory_is_full=readings.memory_is_full())
     reply(last_word)
+
+
+def _let_go(readings: DeviceReadings) -> bool:
+    """Lift the limits and say whether memory was full; a device that is out of order may answer neither."""
+    try:
+        readings.release_limits()
+        return readings.memory_is_full()
+    except Exception:  # noqa: BLE001 - what went wrong first is the news
+        return False
 
 
 def _readings_for(request: TrialRequest) -> DeviceReadings:

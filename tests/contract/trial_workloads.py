@@ -120,3 +120,21 @@ def prints_a_lot_and_leaves_processes(config: Any) -> Workload:
             time.sleep(600)
 
     return workload(misbehave)
+
+
+def needs_two_gib_on_the_device(config: Any) -> Workload:
+    """Two blocks of 1 GiB at once."""
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        first = torch.ones(256 * MIB, device=batch.device)
+        return model(batch).square().mean() * (first + first).mean()
+
+    return workload(loss=loss)
+
+
+def indexes_out_of_range(config: Any) -> Workload:
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        beyond = torch.full((8,), 10_000, device=batch.device)
+        return model(batch)[beyond].mean()
+
+    return workload(loss=loss)
