@@ -104,7 +104,7 @@ def _entry(head: str, tree: Any, parent: UserConfig, *, depth: int) -> Iterator[
     head, comma = f"{_INDENT * depth}{head}", "," if depth else ""
     if isinstance(tree, _WholeList):
         yield from _list_lines(head, tree, comma, depth)
-    elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and tree.value:
+    elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and _dict_members(parent, tree):
         yield from _new_dict_lines(head, tree, parent, comma, depth)
     elif isinstance(tree, Assignment):
         yield f"{head}{write_python(tree.value)}{comma}{_remark(parent, tree)}"

@@ -3,13 +3,14 @@
 Runs the config's code: only for the child process of :mod:`memplan.configs.python_reader`. Rules, from
 ``mmcv/utils/config.py`` (1.x) and ``mmengine/config/config.py`` (0.10): ``_base_`` is a path or a list of paths beside
 the file; dicts merge key by key, everything else (lists too) is replaced whole; ``_delete_=True`` in a dict drops the
-inherited one; two bases must not set the same top-level key; ``{{ fileBasename }}`` and ``{{ _base_.a.b }}`` are filled
-in. ``custom_imports`` is data, it is not run.
+inherited one; two bases must not set the same top-level key; ``{{ fileBasename }}``, ``{{ _base_.a.b }}`` and
+``{{$NAME:default}}`` are filled in. ``custom_imports`` is data, it is not run.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 import types
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 BASE_KEY = "_base_"
 DELETE_KEY = "_delete_"
 _BASE_VARIABLE = re.compile(r"\{\{\s*_base_\.([\w.]+)\s*\}\}")
+_ENVIRONMENT = re.compile(r"""\{\{['"]?\s*\$(\w+)\s*:\s*(\S*?)\s*['"]?\}\}""")
 _PLACEHOLDER = "__memplan_base_variable__:"
 _MODULE_NAME = "memplan_user_config"
 
@@ -73,6 +75,7 @@ class ChainReading:
     def _evaluate_python(self, source: SourceFile, chain: tuple[Path, ...]) -> dict[str, Any]:
         text = _filled_in(source.text.removeprefix("\ufeff"), source.path)
         tree = _syntax_tree(text, source.path)
+        _refuse_pure_python(tree, source.path)
         statement, declared = _declared_bases(tree)
         place = f"{source.path}:{statement.lineno}" if statement else str(source.path)
         base = self._base_values(declared, source.path, chain, place) if statement else None
@@ -148,6 +151,7 @@ def _filled_in(text: str, path: Path) -> str:
     }
     for name, value in variables.items():
         text = re.sub(rf"\{{\{{\s*{name}\s*\}}\}}", lambda _, value=value: value.replace("\\", "/"), text)  # type: ignore[misc]  # a default argument binds the loop's value
+    text = _ENVIRONMENT.sub(lambda match: os.environ.get(match[1], match[2]), text)
     return _BASE_VARIABLE.sub(lambda match: f'"{_PLACEHOLDER}{match[1]}"', text)
 
 
@@ -173,6 +177,16 @@ def _syntax_tree(text: str, path: Path) -> ast.Module:
         raise ConfigError(problem, where=f"{path}:{error.lineno or 1}", hint="correct this line") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"invalid Python: {error}", where=str(path)) from None
+
+
+def _refuse_pure_python(tree: ast.Module, path: Path) -> None:
+    for statement in tree.body:
+        if isinstance(statement, ast.With) and "read_base()" in ast.unparse(statement.items[0]):
+            raise ConfigError(
+                "configs that inherit with read_base() cannot be read yet",
+                where=f"{path}:{statement.lineno}",
+                hint="name its bases in _base_ = [...] instead",
+            )
 
 
 def _declared_bases(tree: ast.Module) -> tuple[ast.Assign | None, Any]:

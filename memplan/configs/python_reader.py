@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from memplan.configs.documents import SourceFile
 
 
+_SHOWN_FRAMES = 30
+
+
 def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
     """Evaluate the config and reply with a :class:`ReadAnswer`, or with the ``ConfigError`` that says why not."""
     sys.path.extend(request.import_path)
@@ -38,14 +41,15 @@ def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
 
 def _raised(error: BaseException, files: list[SourceFile]) -> ConfigError:
     known = {str(each.path) for each in files}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in known]
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(files[-1].path if files else None)
+    visited = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    places = [f"{file}:{line}" for file, line in visited if file in known]
+    place = places[-1] if places else str(files[-1].path if files else None)
     message = str(error).splitlines()[0] if str(error) else ""
     what = f"{type(error).__name__}: {message}" if message else type(error).__name__
     hint = (
         "run it where its imports are found" if isinstance(error, ImportError) else "a config must load without failing"
     )
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error, limit=-_SHOWN_FRAMES))
     return ConfigError(f"the config raises {what}", where=place, hint=hint, detail=trace)
 
 

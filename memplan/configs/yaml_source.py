@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -40,7 +41,9 @@ def load_yaml(text: str, *, where: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
-        if _expanded_size(node, {}, where) > MAX_EXPANDED_NODES:
+        written: dict[int, int | None] = {}
+        expanded = _expanded_size(node, written, where)
+        if expanded > MAX_EXPANDED_NODES and expanded > 2 * len(written):
             raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
@@ -70,10 +73,15 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int | None], where: str) ->
     return size
 
 
+@lru_cache(maxsize=8)
+def _composed(text: str) -> yaml.Node | None:
+    return yaml.compose(text, Loader=_PlainLoader)
+
+
 def locate_in_yaml(text: str, key: str) -> Location | None:
     """Find the scalar that gives a dotted key its value; None where the file does not set it."""
     try:
-        root = yaml.compose(text, Loader=_PlainLoader)
+        root = _composed(text)
     except (yaml.YAMLError, RecursionError):
         return None
     node, obstacle = (None, None) if root is None else _descend(root, key.split("."))
@@ -85,7 +93,7 @@ def locate_in_yaml(text: str, key: str) -> Location | None:
 
 def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
     """Return the edit that sets new top-level keys at the end; None where the file's form does not allow that."""
-    root = yaml.compose(text, Loader=_PlainLoader)
+    root = _composed(text)
     is_block = isinstance(root, yaml.MappingNode) and not root.flow_style and root.start_mark.column == 0
     if not is_block or any("." in each for each in entries) or _DOCUMENT_END.search(text):
         return None

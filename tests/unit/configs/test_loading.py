@@ -56,6 +56,17 @@ def test_placeholders_name_the_file_that_holds_them(tmp_path: Path) -> None:
     assert (found["half"], found["part"], found["also"]) == (0.5, {"x": [1]}, [1])
 
 
+def test_environment_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMPLAN_TEST_SIZE", "8")
+    leaf = "size = {{$MEMPLAN_TEST_SIZE:4}}\nother = {{'$MEMPLAN_TEST_UNSET:2'}}"
+    assert values_of(tmp_path, leaf=leaf) == {"size": 8, "other": 2}
+
+
+def test_a_thread_of_the_config_does_not_hold_up_its_reading(tmp_path: Path) -> None:
+    leaf = "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\na = 1"
+    assert values_of(tmp_path, leaf=leaf) == {"a": 1}
+
+
 def test_several_bases_are_joined(tmp_path: Path) -> None:
     found = values_of(tmp_path, one="a = dict(x=1)", two="b = 2", leaf="_base_ = ['one.py', 'two.py']\na = dict(y=3)")
     assert found == {"a": {"x": 1, "y": 3}, "b": 2}
@@ -99,6 +110,12 @@ def test_what_a_config_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None
         ("import sys\nsys.exit()", "leaf.py:2", "raises SystemExit"),
         ("import not_a_module", "leaf.py:1", "raises ModuleNotFoundError: No module named 'not_a_module'"),
         ("import os\nos._exit(7)", "leaf.py", "exit status 7"),
+        (
+            "from x import read_base\nwith read_base():\n    from .b import *",
+            "leaf.py:2",
+            "read_base() cannot be read yet",
+        ),
+        ("def f(): f()\nf()", "leaf.py:1", "raises RecursionError"),
         ("a = b'\\0'\nreturn 1", "leaf.py", "'return' outside function"),
     ],
 )

@@ -111,6 +111,7 @@ CLIPPED = {"grad_clip": {"max_norm": 35}}
             {"type": "GradientCumulativeFp16OptimizerHook", "cumulative_iters": 2, "loss_scale": 512.0, **CLIPPED},
             None,
         ),
+        ("optimizer_config = dict(type='Fp16OptimizerHook')\n" + ITERATIONS, ("fp32", 1), {}, None),
         (
             "optimizer_config = dict(type='Fp16OptimizerHook', loss_scale=64., grad_clip=None)\nfp16 = dict()\n"
             + ITERATIONS,

@@ -86,6 +86,10 @@ def test_aliases_that_multiply_are_refused() -> None:
         load_yaml("\n".join(lines), where="x")
 
 
+def test_many_values_without_aliases_are_read() -> None:
+    assert len(load_yaml("a: [" + ", ".join(["1"] * 30_000) + "]", where="x")["a"]) == 30_000
+
+
 KEYS = st.sampled_from(["alpha", "beta", "gamma"])
 SCALARS = st.one_of(st.integers(-99, 99), st.booleans(), st.text("aé深 :#'\"", min_size=1, max_size=5), st.none())
 
