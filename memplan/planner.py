@@ -25,7 +25,7 @@ from memplan.recipe import Precision, Recipe, parse_precision
 from memplan.recommend.band import Band
 from memplan.report.facts import report_run
 from memplan.results import Plan, ProbeResult
-from memplan.units import parse_bytes
+from memplan.units import format_bytes, parse_bytes
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
@@ -323,9 +323,14 @@ class Planning:
             trials=trials,
             precisions=verdicts,
             reasons=reasons,
-            patch=write_patch(recipe, self.subject, self.request, why=reasons[0]),
+            patch=write_patch(recipe, self.subject, self.request, size_reason=self._share_of(chosen, estimate)),
             notes=notes,
         )
+
+    def _share_of(self, chosen: Trial | None, estimate: Estimate) -> str:
+        share = estimate.peak_process_bytes / self.band.total_bytes if chosen is None else chosen.utilisation or 0.0
+        does = "predicted to peak" if chosen is None else "peaks"
+        return f"{does} at {share:.0%} of {format_bytes(self.band.total_bytes)}"
 
 
 def stored_report(store: Path, run_id: str | None) -> RunReport:

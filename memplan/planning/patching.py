@@ -39,14 +39,14 @@ def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name
     return ScaledRecipe(recipe=replace(recipe, learning_rate=rate), remark=remark)
 
 
-def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: str) -> ConfigPatch | None:
+def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, size_reason: str) -> ConfigPatch | None:
     """Write the change into a patch for the user's config; None where there is no config or nothing changes."""
     if subject.config is None or recipe == subject.current:
         return None
     original = original_recipe(subject)
     change = RecipeChange(
         recipe=recipe,
-        reasons=_reasons(recipe, subject, request, why),
+        reasons=_reasons(recipe, subject, request, size_reason),
         iteration_factor=iteration_factor(original, recipe),
         optimizer_step_factor=optimizer_step_factor(original, recipe),
         options=request.facts(),
@@ -54,14 +54,14 @@ def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: 
     return plan_patch(subject.config, change, style=request.patch_style)
 
 
-def _reasons(recipe: Recipe, subject: Subject, request: PlanRequest, why: str) -> dict[str, str]:
+def _reasons(recipe: Recipe, subject: Subject, request: PlanRequest, size_reason: str) -> dict[str, str]:
     original = original_recipe(subject)
     batches = f"global batch {original.global_batch_size} to {recipe.global_batch_size}"
     held = f"holds the global batch of {recipe.global_batch_size}"
     return {
-        "micro_batch_size": why,
+        "micro_batch_size": size_reason,
         "accumulation_steps": held if request.global_batch_size else "as tried in the final trial",
-        "precision": "fastest precision in the band",
+        "precision": "the fastest in the band",
         "learning_rate": f"scaled by the {request.learning_rate_rule} rule, {batches}",
         "schedule": f"counted in iterations, {batches}",
     }

@@ -1,0 +1,103 @@
+"""What the terminal shows, letter by letter, at a fixed width and without colour."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from memplan.recipe import Precision, Recipe
+from memplan.report.console import estimate_table, run_view, trial_line
+from memplan.report.facts import report_run, trial_row
+from memplan.report.page import run_to_html
+from memplan.results import ConfigPatch, OutcomeKind, Plan, PrecisionVerdict, ValueChange
+from memplan.units import MIB
+from tests.making import estimate, trial
+
+CURRENT = trial(4, 300, number=1, purpose="current recipe", estimated_mib=280)
+BEST = trial(12, 700, number=2, purpose="in the band", samples_per_s=15.0, estimated_mib=690)
+SLOW = trial(
+    4, None, number=3, purpose="same size", precision="fp16", kind=OutcomeKind.TIMEOUT, evidence="step 1 still running",
+    estimated_mib=260,
+)  # fmt: skip
+TWICE = trial(12, 710, number=4, purpose="accumulation", accumulation_steps=2, samples_per_s=14.0, estimated_mib=695)
+
+PATCH = ConfigPatch(
+    target_path="/project/config.yaml",
+    original_sha256="0" * 64,
+    patched_text="batch_size: 12\n",
+    diff="--- a/config.yaml\n+++ b/config.yaml\n@@ -1 +1 @@\n-batch_size: 4\n+batch_size: 12\n",
+    root_path="/project",
+    changes=(ValueChange(key="batch_size", before="4", after="12", reason="peaks at 70% of 1000.0 MiB"),),
+    verified_by="PyYAML",
+    notes=("a comment states the old value",),
+)
+
+PLAN = Plan(
+    run_id="run-1",
+    workload_name="net",
+    device_name="cpu",
+    device_total_bytes=1000 * MIB,
+    min_utilisation=0.6,
+    max_utilisation=0.8,
+    current=Recipe(micro_batch_size=4, learning_rate=0.1),
+    recipe=Recipe(micro_batch_size=12, learning_rate=0.3),
+    chosen=BEST,
+    estimate=BEST.estimate,
+    trials=(CURRENT, BEST, SLOW, TWICE),
+    precisions=(
+        PrecisionVerdict(
+            precision=Precision.FP32, best=BEST, estimate=None, loss_deviation=None, remark="the reference"
+        ),
+        PrecisionVerdict(
+            precision=Precision.FP16, best=None, estimate=None, loss_deviation=None, remark="too slow here: step 1"
+        ),
+    ),
+    reasons=("It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",),
+    patch=PATCH,
+    notes=("batch norm sees 12 samples at a time",),
+)
+
+
+def rendered(*parts: object, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_a_finished_run(golden) -> None:
+    golden("reports/finished_run.txt", rendered(run_view(report_run("run-1", PLAN.trials, PLAN))))
+
+
+def test_a_plan_that_changes_nothing(golden) -> None:
+    settled = replace(PLAN, recipe=PLAN.current, chosen=CURRENT, trials=(CURRENT,), patch=None, precisions=(), notes=())
+    golden("reports/nothing_to_change.txt", rendered(run_view(report_run("run-1", settled.trials, settled))))
+
+
+def test_an_interrupted_run(golden) -> None:
+    golden("reports/interrupted_run.txt", rendered(run_view(report_run("run-1", [CURRENT, SLOW], None))))
+
+
+def test_the_lines_that_appear_while_trials_run(golden) -> None:
+    lines = [trial_line(trial_row(each), was_resumed=each is CURRENT) for each in PLAN.trials]
+    golden("reports/trial_lines.txt", rendered(*lines))
+
+
+def test_estimates_of_several_recipes(golden) -> None:
+    recipes = [Recipe(micro_batch_size=size) for size in (8, 16)]
+    table = estimate_table([estimate(peak, recipe) for peak, recipe in zip((600, 1100), recipes, strict=True)])
+    golden("reports/estimates.txt", rendered(table))
+
+
+def test_no_line_of_a_report_is_wider_than_the_terminal() -> None:
+    text = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = run_to_html(report_run("run-1", PLAN.trials, PLAN))
+    assert "in the band" in page
+    for reference in ("<script", "src=", "href=", "@import"):
+        assert reference not in page
