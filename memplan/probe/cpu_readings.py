@@ -93,10 +93,13 @@ class CpuReadings:
 
 
 def _take_a_toy_step() -> None:
-    """Train one weight once: the first use of an optimizer alone imports some 80 MiB of torch (2.13)."""
+    """Train one weight once: the first use of an optimizer alone imports some 80 MiB of torch (2.13).
+
+    The product is large enough to start every thread, because the kernel's limit counts their stacks.
+    """
     layer = torch.nn.Linear(512, 512)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    layer(torch.ones(1, 512)).sum().backward()
+    layer(torch.ones(512, 512)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
