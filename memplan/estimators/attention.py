@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def attend(
     trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     mask = _as_float_mask(mask, query.dtype)
     backend = Backend.MATH
-    if query.dim() == key.dim() == value.dim() == 4:
+    if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
         backend = choose_backend(
             AttentionCall(
                 dtype=query.dtype,

@@ -62,9 +62,8 @@ def _embedding_backward(args: tuple[Any, ...], result: Any) -> int:
     indices: int = args[1].numel()
     gradient: torch.Tensor = result
     rows, width = gradient.shape
-    segments = indices // 10 + min(indices, rows)
-    partial_sums = segments * width * _FP32 if gradient.dtype in (torch.float16, torch.bfloat16) else 0
-    return 5 * indices * _INT64 + 2 * segments * _INT64 + partial_sums
+    per_segment = 2 * _INT64 + (width * _FP32 if gradient.dtype in (torch.float16, torch.bfloat16) else 0)
+    return 5 * indices * _INT64 + indices * per_segment // 10 + min(indices, rows) * per_segment
 
 
 def _index_put(args: tuple[Any, ...], _result: Any) -> int:

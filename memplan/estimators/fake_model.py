@@ -1,4 +1,4 @@
-"""Turning a real model and real batches into fake ones, laid out as the recipe wants them."""
+"""Turning a real model and real batches into fake ones, and laying tensors out as the recipe wants them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,38 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from memplan.estimators.batches import map_tensors
 from memplan.recipe import Precision
 
+_HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
 
-
-def fake_copy(model: nn.Module, fakes: FakeTensorMode, *, precision: Precision, channels_last: bool) -> nn.Module:
-    """Copy a model to fake tensors of the recipe's weight type and memory format; tied tensors stay tied."""
+def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
+    """Copy a model to fake tensors; tied tensors stay tied."""
     with FakeCopyMode(fakes):
-        copied = copy.deepcopy(model)
-    _convert_in_place(copied, lambda tensor: laid_out(tensor, precision=precision, channels_last=channels_last))
-    return copied
+        return copy.deepcopy(model)
 
 
 def fake_batch(batch: Any, fakes: FakeTensorMode) -> Any:
     """Make fake tensors of a real batch, as it lies on the host."""
     return map_tensors(fakes.from_tensor, batch)
+
+
+def lay_out_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
+    """Bring a model's tensors into the recipe's weight type and memory format; tied tensors stay tied.
+
+    ``Module.to`` cannot swap fake parameters, so they are replaced one by one.
+    """
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return laid_out(tensor, precision=precision, channels_last=channels_last)
+
+    done: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):  # noqa: SLF001 - the registries a module is made of
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = _changed_once(tensor, change, done)  # type: ignore[assignment]  # of either kind
 
 
 def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_all: bool) -> Any:
@@ -58,17 +73,7 @@ def laid_out(tensor: torch.Tensor, *, precision: Precision, channels_last: bool)
     return tensor
 
 
-def _convert_in_place(model: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    # Module.to() cannot swap fake parameters, so they are replaced one by one.
-    done: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers):  # noqa: SLF001 - the registries a module is made of
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = _converted(tensor, change, done)  # type: ignore[assignment]  # one of either kind
-
-
-def _converted(
+def _changed_once(
     tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor], done: dict[int, torch.Tensor]
 ) -> torch.Tensor:
     if id(tensor) not in done:

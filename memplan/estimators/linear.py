@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recording import Recording
 
+ROUNDING = 0.01  # of a block; some sizes are divided and rounded to whole elements
+
 
 def same_structure(recordings: Sequence[Recording]) -> bool:
     """Whether the runs made and freed the same blocks in the same order, whatever their sizes."""
@@ -28,9 +30,9 @@ def same_structure(recordings: Sequence[Recording]) -> bool:
 
 
 def needs_third_run(recordings: Sequence[Recording]) -> bool:
-    """Whether a straight line through two runs starts below zero for a block, so that its size grows faster."""
-    terms = _terms(recordings[:2])
-    return bool((terms[0] < 0).any())
+    """Whether a line through two runs starts below zero for a block, by more than rounding: its size grows faster."""
+    constants = _terms(recordings[:2])[0]
+    return bool((constants < -ROUNDING * np.array(recordings[0].block_bytes)).any())
 
 
 def generalised(recordings: Sequence[Recording]) -> Timeline:

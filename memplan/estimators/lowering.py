@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.estimators.cuda_autocast import CudaAutocast
 from memplan.estimators.cuda_operators import CudaOperators
+from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from memplan.cards import DeviceSpec
 
 ASSUMED_CAPABILITY = (8, 0)
@@ -20,6 +24,12 @@ def lower_to(device: DeviceSpec) -> None:
     if capability is not None:
         CudaOperators(capability).install()
         CudaAutocast().install()
+        understand_cuda_autocast()
+
+
+def cuda_words_understood(device: DeviceSpec) -> AbstractContextManager[object]:
+    """Read CUDA devices in user code as the traced device while the context is open; nothing changes for the CPU."""
+    return nullcontext() if device.kind is DeviceKind.CPU else CudaWords()
 
 
 def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:

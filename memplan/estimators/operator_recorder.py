@@ -16,6 +16,7 @@ from memplan.estimators.cuda_temporaries import cuda_hidden_bytes
 from memplan.estimators.host_temporaries import host_hidden_bytes
 from memplan.estimators.library_workspaces import CUBLAS_OPERATORS, cublas_workspace_bytes
 from memplan.estimators.step_trace import Category
+from memplan.estimators.value_writes import only_writes
 from memplan.results import Phase
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         ledger: knows the storages.
         paths: knows the running module.
         capability: compute capability of the card; None where the step runs on the CPU.
+        on_fakes: whether tensors hold no values, so that what only writes values need not run.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         paths: ModulePaths,
         *,
         capability: tuple[int, int] | None,
+        on_fakes: bool,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
         self._recording = recording
         self._ledger = ledger
         self._paths = paths
         self._capability = capability
+        self._on_fakes = on_fakes
         self._hidden_bytes = host_hidden_bytes if capability is None else cuda_hidden_bytes
         self._muted = False
         self._pending: _PendingSum | None = None
@@ -84,6 +88,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if pending is not None and not self._ledger.is_live(pending.donor):
             self._ledger.inherit(pending.total, pending.donor)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard would cost as much as the recording
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -92,6 +100,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return args[0].fake_device
         if self._pending is not None:
             self.settle()
+        if self._on_fakes and only_writes(func, args):
+            return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
         result = func(*args, **(kwargs or {}))
         if not self._muted:

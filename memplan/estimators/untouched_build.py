@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LARGE_ELEMENTS = 1 << 16
+
+_skips_fills = ContextVar("skips_fills", default=False)
 
 _FILLS = {
     "normal_", "uniform_", "fill_", "zero_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_",
@@ -36,12 +39,16 @@ _INITIALISERS = (
 @contextmanager
 def untouched_fills() -> Iterator[None]:
     """Leave out every fill of a large tensor while the context is open."""
-    with _UntouchedFills():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-        yield
+    token = _skips_fills.set(True)
+    try:
+        with _UntouchedFills():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+            yield
+    finally:
+        _skips_fills.reset(token)
 
 
 def neutralise_initialisers() -> None:
-    """Make ``torch.nn.init`` skip large tensors for the rest of this process.
+    """Make ``torch.nn.init`` skip large tensors inside :func:`untouched_fills`, for the rest of this process.
 
     To be called before the user's modules are imported: they take the functions by name.
     """
@@ -85,6 +92,8 @@ def _dtype_made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tor
 def _skipping_large(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def skipping(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return tensor if _is_large(tensor) else function(tensor, *args, **kwargs)
+        if _skips_fills.get() and _is_large(tensor):
+            return tensor
+        return function(tensor, *args, **kwargs)
 
     return skipping

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
-from memplan.errors import WorkloadError
+from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.checkpointing import switch_checkpointing_on
-from memplan.estimators.fake_model import fake_batch, fake_copy, moved_batch
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
-from memplan.estimators.lowering import lower_to, lowered_capability, lowering_notes
-from memplan.estimators.module_paths import ModulePaths
-from memplan.estimators.operator_recorder import OperatorRecorder
-from memplan.estimators.recording import Recording
-from memplan.estimators.step_trace import Category, StepTrace
-from memplan.estimators.storages import StorageLedger
-from memplan.estimators.training_step import TracedStep
+from memplan.estimators.lowering import cuda_words_understood, lower_to, lowering_notes
+from memplan.estimators.step_recording import RecordedRun, StepRecorder
+from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.untouched_build import untouched_fills
 from memplan.estimators.user_calls import call_user, name_of
 
@@ -32,16 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.estimators.tracing import TraceRequest
-    from memplan.recipe import Recipe
     from memplan.workload import Workload
 
-STEPS = 2  # the first makes the optimizer state, the second is the steady one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    recording: Recording
-    optimizer_name: str
+FAKE_METHOD = "fake-tensor trace"
+REAL_METHOD = "real CPU run at small micro-batches"
+_REAL_RUN_COPIES = 5  # weights, gradients, two of optimizer state, and as much again for the copy that is run
 
 
 def trace_workload(request: TraceRequest) -> StepTrace:
@@ -53,45 +42,78 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     """
     lower_to(request.device)
     workload = load_workload(request.source)
-    batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
-    _check_batches(workload, batches)
-    model = _built(workload, request.recipe)
-    runs = [_record(workload, request, model, size, batch) for size, batch in batches.items()]
-    return _as_trace(workload, request, model, runs)
+    with cuda_words_understood(request.device), collected_garbage():
+        batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
+        _check_batches(workload, batches)
+        with untouched_fills():
+            model = _built(workload, request)
+        recorder = StepRecorder(
+            workload=workload, recipe=request.recipe, device=request.device, model=model, on_fakes=True
+        )
+        try:
+            return _traced(recorder, request, batches)
+        except WorkloadError as error:
+            return _traced_for_real(recorder, request, batches, error)
 
 
-def _as_trace(workload: Workload, request: TraceRequest, model: nn.Module, runs: list[_Run]) -> StepTrace:
+def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    runs = [recorder.record(size, batch) for size, batch in batches.items()]
+    recordings = [run.recording for run in runs]
+    if same_structure(recordings) and needs_third_run(recordings) and len(request.batch_sizes) > 2:
+        size = request.batch_sizes[2]
+        batch = call_user("batch function", recorder.workload.batch, size)
+        runs.append(recorder.record(size, batch))
+    return _as_trace(recorder, runs)
+
+
+def _traced_for_real(
+    recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any], error: WorkloadError
+) -> StepTrace:
+    """Run the step on real tensors, where it failed on fake ones; an error of the user's own comes again here."""
+    needed = _REAL_RUN_COPIES * sum(each.numel() * each.element_size() for each in recorder.model.parameters())
+    if needed > psutil.virtual_memory().available:
+        raise TraceError(
+            f"the model cannot be traced without computing it, and is too large for that: {error.problem}",
+            hint="keep values of tensors out of Python's control flow, or try a smaller model of the same kind",
+            detail=error.detail,
+        ) from error
+    real = replace(recorder, model=_built(recorder.workload, request), on_fakes=False)
+    trace = _traced(real, request, batches)
+    why = (
+        f"The step cannot run on fake tensors ({error.problem}); it was computed on the CPU at small micro-batches, "
+        "with attention that keeps its probabilities."
+    )
+    return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
+
+
+def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
     recordings = [run.recording for run in runs]
     uniform = same_structure(recordings)
-    if uniform and needs_third_run(recordings) and len(request.batch_sizes) > 2:
-        size = request.batch_sizes[2]
-        batch = call_user("batch function", workload.batch, size)
-        recordings.append(_record(workload, request, model, size, batch).recording)
-        uniform = same_structure(recordings)
+    uneven = () if uniform else ("The number of allocations depends on the micro-batch: figures are interpolated.",)
+    model, device = recorder.model, recorder.device
     return StepTrace(
-        workload_name=workload.name or type(model).__name__,
-        recipe=request.recipe,
-        device_kind=request.device.kind,
-        compute_capability=request.device.compute_capability,
+        workload_name=recorder.workload.name or type(model).__name__,
+        recipe=recorder.recipe,
+        device_kind=device.kind,
+        compute_capability=device.compute_capability,
         timelines=(generalised(recordings),) if uniform else tuple(generalised([each]) for each in recordings),
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
         parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
-        method="fake-tensor trace",
-        notes=lowering_notes(request.device),
+        method=FAKE_METHOD,
+        notes=(*lowering_notes(device), *uneven),
     )
 
 
-def _built(workload: Workload, recipe: Recipe) -> nn.Module:
-    with untouched_fills():
-        model = call_user("model factory", workload.model)
+def _built(workload: Workload, request: TraceRequest) -> nn.Module:
+    model = call_user("model factory", workload.model)
     if not isinstance(model, nn.Module):
         raise WorkloadError(
             f"the workload's model factory {name_of(workload.model)} returned a {type(model).__name__}",
             hint="return a torch.nn.Module",
         )
-    if recipe.activation_checkpointing:
+    if request.recipe.activation_checkpointing:
         switch_checkpointing_on(model)
     return model
 
@@ -107,42 +129,6 @@ def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
             f"for {tried} samples it returned tensors of the same shapes {shapes[0]}",
             hint="return as many samples as it is asked for",
         )
-
-
-def _record(workload: Workload, request: TraceRequest, model: nn.Module, size: int, batch: Any) -> _Run:
-    precision, channels_last = request.recipe.precision, workload.channels_last
-    on_cuda = request.device.kind is DeviceKind.CUDA
-    recording = Recording(micro_batch_size=size)
-    ledger = StorageLedger(recording)
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    copied = fake_copy(model, fakes, precision=precision, channels_last=channels_last)
-    on_host = fake_batch(batch, fakes)
-    paths = ModulePaths(copied)
-    recorder = OperatorRecorder(recording, ledger, paths, capability=lowered_capability(request.device))
-
-    def next_batch() -> Any:
-        with recorder.muted():
-            moved = moved_batch(on_host, precision=precision, channels_last=channels_last, copy_all=on_cuda)
-        ledger.see_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
-        return moved
-
-    with collected_garbage(), fakes, recorder, paths.watched():
-        if not on_cuda:
-            ledger.see_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
-        step = TracedStep(
-            workload,
-            request.recipe,
-            model=copied,
-            next_batch=next_batch,
-            recording=recording,
-            ledger=ledger,
-            on_cuda=on_cuda,
-        )
-        for _ in range(STEPS):
-            step.run()
-        recorder.settle()
-        ledger.close()
-    return _Run(recording=recording, optimizer_name=type(step.optimizer).__name__)
 
 
 @contextmanager

@@ -128,6 +128,7 @@ def test_the_trace_tells_what_the_planner_asks() -> None:
     assert trace.parameter_count == 512 * 512 + 512 + 2 * 512
     assert trace.uses_batch_norm
     assert (trace.optimizer_name, trace.workload_name) == ("SGD", "Sequential")
+    assert trace.method == "fake-tensor trace"
 
 
 def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
@@ -136,6 +137,36 @@ def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
     peak = estimate(trace, micro_batch_size=8192, device=CPU).peak_allocated_bytes
     assert peak > 8192 * 8192 * 4
     assert len(trace.traced_batch_sizes) == 3
+
+
+class BranchesOnData(nn.Linear):
+    """Reads a value in forward, which fake tensors do not have."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        return result * 2 if result.sum().item() > 1e9 else result
+
+
+def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_estimate_says_so() -> None:
+    workload = linear_workload(model=lambda: BranchesOnData(512, 512, bias=False))
+    found = estimate(
+        trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=512, device=CARD
+    )
+    assert found.breakdown.parameters == MIB
+    assert "real CPU run" in found.method
+    assert any("DataDependentOutputException" in note for note in found.notes)
+
+
+def loss_under_cuda_autocast(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cuda", dtype=torch.float16):
+        result = model(batch.to("cuda:0"))
+        assert result.dtype is torch.float16
+        return (result * torch.ones(512, device="cuda")).sum()
+
+
+def test_code_that_names_cuda_is_traced_for_a_card_without_one() -> None:
+    workload = linear_workload(loss=loss_under_cuda_autocast)
+    assert trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD).method == "fake-tensor trace"
 
 
 def fails(*_: object) -> None:
