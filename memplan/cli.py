@@ -89,16 +89,19 @@ def estimate(
     from memplan.planner import estimate_config
     from memplan.planning.options import parse_precisions, parse_sizes
     from memplan.report import console as views
+    from memplan.report.live import LiveView
     from memplan.report.machine_readable import to_json
     from memplan.units import parse_bytes
 
-    estimates = estimate_config(
-        read_config(config, format_name=format_name, knob_keys=_knob_keys(knobs), workload_target=workload),
-        device=device,
-        budget_bytes=parse_bytes(budget) if budget else None,
-        micro_batch_sizes=parse_sizes(batch_size),
-        precisions=parse_precisions(precision),
-    )
+    with LiveView(_console(to_stderr=True)) as view:
+        estimates = estimate_config(
+            read_config(config, format_name=format_name, knob_keys=_knob_keys(knobs), workload_target=workload),
+            device=device,
+            budget_bytes=parse_bytes(budget) if budget else None,
+            micro_batch_sizes=parse_sizes(batch_size),
+            precisions=parse_precisions(precision),
+            observer=view,
+        )
     if as_json:
         typer.echo(to_json({"estimates": [each.to_dict() for each in estimates]}))
     else:

@@ -212,7 +212,9 @@ class Planning:
             )
         traces = self._proven_traces(observer)
         with self._open_run() as run:
-            return self._search(traces, run, observer).probe()
+            found = self._search(traces, run, observer).probe()
+            run.finish(None)
+        return found
 
     @property
     def _is_absent(self) -> bool:

@@ -170,7 +170,11 @@ class LiveSearch:
         found = find_micro_batch(
             lambda size: reading_of(self._try(self._at(recipe, size), "in the band", reference)),
             self._predicted(recipe),
-            TargetBand(lower_bytes=self._band.lower_bytes, upper_bytes=self._band.upper_bytes),
+            TargetBand(
+                lower_bytes=self._band.lower_bytes,
+                upper_bytes=self._band.upper_bytes,
+                limit_bytes=self._band.total_bytes,
+            ),
             sizes=self._sizes(),
             known={recipe.micro_batch_size: reading},
         )

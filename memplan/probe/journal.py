@@ -34,6 +34,7 @@ _FILE_NAME = "journal.sqlite3"
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
 _SCHEMA_VERSION = 1
 _BUSY_TIMEOUT_S = 30.0
+_NO_PLAN = "null"  # JSON for a finished run that was not to make a plan; an unfinished one has NULL
 _SCHEMA = """
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
@@ -59,7 +60,8 @@ class StoredRun:
         updated_at: when it was last written to.
         facts: what was asked for, as JSON-ready data.
         trials: what was run, in order.
-        plan: the result; None where the run has not finished.
+        plan: the result; None where the run has not finished, or was not to make one.
+        is_finished: whether the run came to its end.
     """
 
     run_id: str
@@ -69,11 +71,7 @@ class StoredRun:
     facts: dict[str, Any]
     trials: tuple[Trial, ...]
     plan: Plan | None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run ended with a plan."""
-        return self.plan is not None
+    is_finished: bool
 
 
 class Journal:
@@ -185,15 +183,16 @@ class JournalRun:
                 (self.run_id, trial.number, to_json(trial)),
             )
 
-    def finish(self, plan: Plan) -> None:
-        """Store the plan and give the run up; it is not resumed any more.
+    def finish(self, plan: Plan | None) -> None:
+        """Store the plan, where the run was to make one, and give the run up; it is not resumed any more.
 
         Raises:
             StoreError: the journal cannot be written, or another process has taken the run over.
         """
         with _transaction(self._path) as connection:
             self._touch(connection)
-            connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (to_json(plan), self.run_id))
+            text = _NO_PLAN if plan is None else to_json(plan)
+            connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (text, self.run_id))
 
     def close(self) -> None:
         """Give the run up, finished or not, so that any process may resume it."""
@@ -227,7 +226,8 @@ def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, s
         updated_at=updated_at,
         facts=json.loads(facts),
         trials=_trials_of(connection, run_id),
-        plan=None if plan is None else from_json(Plan, plan),
+        plan=None if plan in (None, _NO_PLAN) else from_json(Plan, plan),
+        is_finished=plan is not None,
     )
 
 

@@ -272,3 +272,13 @@ def test_a_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(journal
     assert len(said) == 2
     assert said[0].startswith(f"StoreError {journal.path}: the journal cannot be used: ")
     assert journal.load(said[1]).trials == (trial(4, 400),)
+
+
+def test_a_run_that_was_not_to_make_a_plan_is_finished_and_not_resumed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    with journal.open_run("f", {}) as run:
+        run.finish(None)
+    stored = journal.load(run.run_id)
+    assert (stored.plan, stored.is_finished) == (None, True)
+    with journal.open_run("f", {}) as later:
+        assert later.run_id != run.run_id

@@ -1,0 +1,71 @@
+"""The Python API from a script of lambdas and closures, which is what notebooks have at hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+import json, sys
+import torch
+from torch import nn
+import memplan
+
+width = 512  # Linear(512, 512) without bias is 1 MiB
+workload = memplan.Workload(
+    model=lambda: nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU()),
+    batch=lambda b: torch.ones(b, 2048, width),  # 4 MiB a sample
+    loss=lambda model, batch: model(batch).mean(),
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+)
+torch.manual_seed(7)
+before = torch.get_rng_state()
+recipe = memplan.Recipe(micro_batch_size=2, precision="fp32")
+"""
+
+CHECK = """
+assert torch.equal(before, torch.get_rng_state()), "the caller's random state has changed"
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    normed = nn.functional.layer_norm(torch.ones(2, 4, dtype=torch.bfloat16), (4,))
+assert normed.dtype == torch.bfloat16, "the caller's autocast policy has changed"
+"""
+
+
+def run(folder: Path, body: str) -> dict[str, object]:
+    (folder / "script.py").write_text(SCRIPT + body + CHECK + "print(json.dumps(found))\n")
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+def test_an_estimate_for_a_card_counts_weights_and_state_to_the_byte(tmp_path: Path) -> None:
+    found = run(tmp_path, "found = memplan.estimate(workload, recipe=recipe, device='rtx-3090').to_dict()\n")
+    breakdown = found["breakdown"]
+    assert (breakdown["parameters"], breakdown["optimizer_state"]) == (2**20, 2 * 2**20)
+    assert sum(breakdown.values()) == found["peak_process_bytes"]
+    assert found["device_name"] == "rtx-3090"
+
+
+@pytest.mark.slow
+def test_a_probe_returns_a_micro_batch_that_was_tried_and_lies_in_the_band(tmp_path: Path) -> None:
+    body = "found = memplan.probe(workload, recipe, device='cpu', budget='1GiB', max_util=0.8).to_dict()\n"
+    found = run(tmp_path, body)
+    best = found["best"]
+    assert 0.6 <= best["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
+    assert best["recipe"] in [trial["recipe"] for trial in found["trials"]]
+
+
+@pytest.mark.slow
+def test_a_workload_without_a_recipe_cannot_be_planned(tmp_path: Path) -> None:
+    body = "try:\n    memplan.plan(workload)\nexcept memplan.MemplanError as error:\n    found = str(error)\n"
+    assert "recipe=memplan.Recipe(...)" in run(tmp_path, body)
