@@ -210,7 +210,8 @@ def _visible_handles() -> tuple[Any, ...]:
     nvml = _library()
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     if setting is not None and setting.startswith("MIG-"):  # CUDA shows the first instance only
-        return (_asked(nvml.nvmlDeviceGetHandleByUUID, setting.split(",")[0]),)
+        handle = _told(nvml.nvmlDeviceGetHandleByUUID, setting.split(",")[0].strip())
+        return () if handle is None else (handle,)
     handles = [_asked(nvml.nvmlDeviceGetHandleByIndex, each) for each in range(_asked(nvml.nvmlDeviceGetCount))]
     uuids = [_asked(nvml.nvmlDeviceGetUUID, each) for each in handles]
     return tuple(handles[position] for position in visible_positions(setting, uuids))
@@ -325,6 +326,7 @@ def _not_told_codes(nvml: Any) -> Iterable[int]:
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_NO_PERMISSION,
         nvml.NVML_ERROR_NOT_FOUND,
+        nvml.NVML_ERROR_INVALID_ARGUMENT,
         nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
         nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         nvml.NVML_ERROR_NO_DATA,

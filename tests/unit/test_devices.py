@@ -331,6 +331,8 @@ def test_a_slice_of_a_card_is_read_by_its_own_handle(install: Any, monkeypatch: 
     install(FakeCard(), slice_of_card)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-3333")
     assert [(card.index, card.name) for card in read_cards()] == [(0, slice_of_card.name)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-unknown")
+    assert read_cards() == ()
 
 
 def test_a_live_card_is_planned_with_what_it_offers_now(install: Any) -> None:
