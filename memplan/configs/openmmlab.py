@@ -223,7 +223,7 @@ def _hook_change(hook: Any, before: Any, reason: str) -> Assignment:
 
 def _hook_reason(config: UserConfig, change: RecipeChange) -> str:
     reasons = []
-    if change.recipe.precision != config.recipe.precision:
+    if config.knob(KnobName.PRECISION) is None and change.recipe.precision != config.recipe.precision:
         reasons.append(f"{change.recipe.precision}: {reason_for(change, KnobName.PRECISION)}")
     if change.recipe.accumulation_steps != config.recipe.accumulation_steps:
         steps = change.recipe.accumulation_steps

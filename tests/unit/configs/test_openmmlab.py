@@ -216,6 +216,7 @@ def test_mapped_keys_win_over_the_hook(tmp_path: Path) -> None:
         "amp.dtype": "'bfloat16'",
         "optimizer_config": "dict(type='GradientCumulativeOptimizerHook', cumulative_iters=2)",
     }
+    assert patch.changes[-1].reason == "accumulation 2: holds the global batch"
 
 
 def test_checkpointing_is_turned_where_the_backbone_has_the_switch(tmp_path: Path) -> None:
