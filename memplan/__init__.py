@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memplan.api import estimate, plan, probe
     from memplan.errors import MemplanError
-    from memplan.planner import estimate, plan, probe
     from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Outcome, OutcomeKind, Plan, ProbeResult, Trial
     from memplan.workload import Workload
@@ -28,9 +28,9 @@ _HOMES = {
     "Recipe": "memplan.recipe",
     "Trial": "memplan.results",
     "Workload": "memplan.workload",
-    "estimate": "memplan.planner",
-    "plan": "memplan.planner",
-    "probe": "memplan.planner",
+    "estimate": "memplan.api",
+    "plan": "memplan.api",
+    "probe": "memplan.api",
 }
 
 __all__ = [

@@ -23,6 +23,7 @@ LAYERS = (
     ("report",),
     ("planning",),
     ("planner",),
+    ("api",),
     ("cli", "integrations"),
 )
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
@@ -95,6 +96,7 @@ PURE_MODULES = (
     "memplan",
     "memplan.cli",
     "memplan.planner",
+    "memplan.api",
     "memplan.configs",
     "memplan.estimators",
     "memplan.estimators.allocator",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import expressible
 from memplan.errors import NothingFitsError
-from memplan.planning.live import precisions_of
+from memplan.planning.live import lacking, precisions_of
 from memplan.recommend.scaling import split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
@@ -60,7 +60,7 @@ def predict(
     verdicts = []
     for precision in _precisions(subject, request, device):
         recipe = replace(subject.current, precision=precision)
-        obstacle = expressible(subject.config, recipe) if subject.config else None
+        obstacle = lacking(precision, device) or (expressible(subject.config, recipe) if subject.config else None)
         found[precision] = None if obstacle else _largest(recipe, request, band, traces)
         remark = obstacle or ("predicted for the card, not run on it" if found[precision] else "does not fit")
         verdicts.append(

@@ -68,6 +68,16 @@ def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:
     return (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
 
 
+def lacking(precision: Precision, device: DeviceSpec) -> str | None:
+    """Say why a device has no use for a number format; None where it has."""
+    if precision is Precision.TF32 and device.kind is DeviceKind.CPU:
+        return "the CPU has no TF32 units"
+    is_older = device.compute_capability is not None and device.compute_capability < _AMPERE
+    if is_older and precision in (Precision.TF32, Precision.BF16, Precision.BF16_TRUE):
+        return f"{device.name} has no {precision} units"
+    return None
+
+
 def reading_of(trial: Trial) -> Reading:
     """Turn a trial into what the search needs to know of it."""
     measured = trial.outcome.measurement
@@ -158,7 +168,8 @@ class LiveSearch:
 
     def _obstacle(self, precision: Precision) -> str | None:
         config = self._subject.config
-        return expressible(config, replace(self._subject.current, precision=precision)) if config else None
+        unwritable = expressible(config, replace(self._subject.current, precision=precision)) if config else None
+        return lacking(precision, self._device) or unwritable
 
     def _search(self, precision: Precision, reference: Trial) -> Trial:
         """Run the user's own micro-batch at a precision, then the one that lands in the band."""

@@ -8,7 +8,7 @@ import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import NothingFitsError
-from memplan.planning.live import LiveSearch, is_settled, precisions_of
+from memplan.planning.live import LiveSearch, is_settled, lacking, precisions_of
 from memplan.planning.request import PlanRequest, Subject
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
@@ -135,6 +135,13 @@ def test_older_cards_are_not_asked_for_formats_they_do_not_have() -> None:
     ampere = replace(volta, compute_capability=(8, 0))
     assert Precision.TF32 in precisions_of(ampere)
     assert Precision.BF16 in precisions_of(ampere)
+
+
+def test_a_format_the_device_does_not_have_is_refused_by_name() -> None:
+    volta = DeviceSpec(name="v100", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(7, 0))
+    assert lacking(Precision.BF16, volta) == "v100 has no bf16 units"
+    assert lacking(Precision.TF32, CPU) == "the CPU has no TF32 units"
+    assert lacking(Precision.BF16, CPU) is None
 
 
 def test_a_config_that_memplan_never_patched_is_not_settled() -> None:

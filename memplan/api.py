@@ -1,0 +1,146 @@
+"""The Python API: estimate, probe and plan, as functions of values."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.configs import UserConfig, read_config
+from memplan.errors import UsageError
+from memplan.planner import Planning, estimate_subject
+from memplan.planning.options import parse_rule
+from memplan.planning.request import PlanRequest, Subject, subject_of_config, subject_of_workload
+from memplan.progress import ignore
+from memplan.recipe import Recipe, parse_precision
+from memplan.units import parse_bytes
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.progress import Observer
+    from memplan.results import Estimate, Plan, ProbeResult
+
+
+def estimate(
+    workload: Workload, recipe: Recipe | None = None, device: str = "auto", *, budget: str | int | None = None
+) -> Estimate:
+    """Predict what one training step of a workload needs on a device, without one.
+
+    Args:
+        workload: what is trained; it is handed to a child process and nothing of it runs here.
+        recipe: the setting to predict; micro-batch 1 in fp32 where it is None.
+        device: card name, size such as ``24GiB``, live device such as ``cuda:0``, ``cpu`` or ``auto``.
+        budget: what the step may use, in bytes or as text; None for the whole device.
+
+    Returns:
+        Allocated, reserved and process peaks in bytes, and the components of the process peak.
+
+    Raises:
+        UsageError: an argument is not understood.
+        DeviceError: the device is not known or not reachable.
+        WorkloadError: the workload raises or breaks its contract.
+        TraceError: the model cannot be traced.
+    """
+    subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
+    return estimate_subject(subject, device, _bytes(budget))
+
+
+def probe(
+    workload: Workload,
+    recipe: Recipe,
+    device: str = "auto",
+    max_util: float = 0.8,
+    *,
+    min_util: float = 0.6,
+    budget: str | int | None = None,
+    store: str | Path = ".memplan",
+    observer: Observer = ignore,
+) -> ProbeResult:
+    """Find, by live trials in child processes, the micro-batch of one recipe that lands in the utilisation band.
+
+    Args:
+        workload: what is trained; its callables may be anything cloudpickle can carry.
+        recipe: the setting; its micro-batch is tried first.
+        device: ``cuda:0``, ``cpu`` or ``auto``.
+        max_util: upper edge of the band, as a share of the device or budget.
+        min_util: lower edge of the band.
+        budget: what the step may use, in bytes or as text; None for the whole device.
+        store: folder of the trial journal.
+        observer: told what happens.
+
+    Raises:
+        NothingFitsError: not even a micro-batch of 1 fits.
+        UsageError, DeviceError, WorkloadError, TraceError: as for :func:`estimate`.
+    """
+    request = PlanRequest(
+        device=device,
+        budget_bytes=_bytes(budget),
+        max_utilisation=max_util,
+        min_utilisation=min_util,
+        precisions=(recipe.precision,),
+        store=Path(store),
+    )
+    return Planning(subject_of_workload(workload, recipe, tuple(sys.path)), request).probe(observer)
+
+
+def plan(
+    config_or_workload: str | Path | UserConfig | Workload,
+    *,
+    recipe: Recipe | None = None,
+    device: str = "auto",
+    max_util: float = 0.8,
+    min_util: float = 0.6,
+    budget: str | int | None = None,
+    precisions: Sequence[str] | None = None,
+    global_batch: int | None = None,
+    lr_rule: str = "linear",
+    store: str | Path = ".memplan",
+    observer: Observer = ignore,
+) -> Plan:
+    """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
+
+    Args:
+        config_or_workload: a config file, or a workload together with ``recipe``.
+        recipe: the recipe a workload has now; a config says its own.
+        device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; a card that is not present is planned for by estimate.
+        max_util: upper edge of the band, as a share of the device or budget.
+        min_util: lower edge of the band.
+        budget: what the step may use, in bytes or as text; None for the whole device.
+        precisions: number formats to compare; None for those of the device that the config can express.
+        global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
+        lr_rule: ``linear``, ``sqrt`` or ``none``.
+        store: folder of the trial journal.
+        observer: told what happens.
+
+    Raises:
+        NothingFitsError: no recipe fits.
+        UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
+    """
+    request = PlanRequest(
+        device=device,
+        budget_bytes=_bytes(budget),
+        max_utilisation=max_util,
+        min_utilisation=min_util,
+        precisions=None if precisions is None else tuple(parse_precision(each) for each in precisions),
+        global_batch_size=global_batch,
+        learning_rate_rule=parse_rule(lr_rule),
+        store=Path(store),
+    )
+    return Planning(_subject_of(config_or_workload, recipe), request).plan(observer)
+
+
+def _bytes(budget: str | int | None) -> int | None:
+    return parse_bytes(budget) if isinstance(budget, str) else budget
+
+
+def _subject_of(what: str | Path | UserConfig | Workload, recipe: Recipe | None) -> Subject:
+    if isinstance(what, Workload):
+        if recipe is None:
+            raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
+        return subject_of_workload(what, recipe, tuple(sys.path))
+    config = what if isinstance(what, UserConfig) else read_config(Path(what))
+    subject = subject_of_config(config)
+    return subject if recipe is None else replace(subject, current=recipe)
