@@ -90,10 +90,10 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
 
 def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> int:
     if len(trace.timelines) == 1:
-        reserved = peaks_at(trace.timelines[0], micro_batch_size, device).reserved_bytes
+        peaks = peaks_at(trace.timelines[0], micro_batch_size, device)
     else:
-        reserved = _figures(trace, micro_batch_size, device).peaks.reserved_bytes
-    return reserved + (device.context_bytes or 0)
+        peaks = _figures(trace, micro_batch_size, device).peaks
+    return peaks.process_bytes + (device.context_bytes or 0)
 
 
 def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> Figures:
@@ -115,7 +115,8 @@ def _on_the_line(small: Figures, large: Figures, *, at: float) -> Figures:
     peaks = Peaks(
         requested_bytes=between(small.peaks.requested_bytes, large.peaks.requested_bytes),
         allocated_bytes=between(small.peaks.allocated_bytes, large.peaks.allocated_bytes),
-        reserved_bytes=breakdown.total_bytes,
+        reserved_bytes=between(small.peaks.reserved_bytes, large.peaks.reserved_bytes),
+        process_bytes=breakdown.total_bytes,
         event=large.peaks.event,
     )
     return replace(large, peaks=peaks, breakdown=breakdown)

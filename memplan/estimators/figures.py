@@ -10,6 +10,7 @@ import numpy as np
 from memplan.cards import DeviceKind
 from memplan.estimators.allocator import replay
 from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at
+from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, PeakShare, Phase
 
@@ -28,12 +29,14 @@ class Peaks:
         requested_bytes: largest sum of the requests alive.
         allocated_bytes: largest sum of live allocator blocks.
         reserved_bytes: largest amount held from the driver; on the CPU the allocated peak.
+        process_bytes: the reserved peak; on the CPU the resident heap and what a step adds to the process; no context.
         event: event of the timeline at which the allocated peak is first reached.
     """
 
     requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
+    process_bytes: int
     event: int
 
 
@@ -55,12 +58,13 @@ def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) -> P
     blocks = timeline.event_blocks[kept]
     requests = np.where(timeline.event_allocates[kept], sizes[blocks], 0)
     if device.kind is DeviceKind.CPU:
-        return _host_peaks(requests, sizes[blocks], kept)
+        return _host_peaks(blocks, requests, sizes, kept)
     peaks = replay(blocks.tolist(), requests.tolist())
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
         reserved_bytes=peaks.peak_reserved_bytes,
+        process_bytes=peaks.peak_reserved_bytes,
         event=int(kept[peaks.peak_event_index]),
     )
 
@@ -73,7 +77,7 @@ def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) ->
     held = {category.name.lower(): size for category, size in category_bytes(timeline, live, sizes).items()}
     return Figures(
         peaks=peaks,
-        breakdown=BreakdownBytes(**held, allocator_slack=peaks.reserved_bytes - sum(held.values())),
+        breakdown=BreakdownBytes(**held, allocator_slack=peaks.process_bytes - sum(held.values())),
         phase=PHASES[timeline.event_phases[peaks.event]],
         top_modules=largest_shares(timeline.module_names, timeline.modules, live, sizes),
         top_operators=largest_shares(timeline.operator_names, timeline.operators, live, sizes),
@@ -81,9 +85,19 @@ def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) ->
 
 
 def _host_peaks(
-    requests: npt.NDArray[np.int64], event_bytes: npt.NDArray[np.int64], kept: npt.NDArray[np.intp]
+    blocks: npt.NDArray[np.int32],
+    requests: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    kept: npt.NDArray[np.intp],
 ) -> Peaks:
-    levels = np.cumsum(np.where(requests > 0, event_bytes, -event_bytes))
+    levels = np.cumsum(np.where(requests > 0, requests, -sizes[blocks]))
     top = int(np.argmax(levels))
     peak = int(levels[top])
-    return Peaks(requested_bytes=peak, allocated_bytes=peak, reserved_bytes=peak, event=int(kept[top]))
+    heap = replay_heap(blocks.tolist(), requests.tolist())
+    return Peaks(
+        requested_bytes=peak,
+        allocated_bytes=peak,
+        reserved_bytes=peak,
+        process_bytes=max(heap.peak_resident_bytes, peak) + STEP_OVERHEAD_BYTES,
+        event=int(kept[top]),
+    )

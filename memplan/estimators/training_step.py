@@ -76,7 +76,7 @@ class TracedStep:
             foreach = True if self._on_cuda else None
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
-        self._mark(_state_tensors(self.optimizer), Category.OPTIMIZER_STATE)
+        self._mark_state()
         self._update_average()
         losses.clear()
 
@@ -96,8 +96,8 @@ class TracedStep:
             self._scale = torch.ones(())
         if self._workload.ema:
             self._average = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
-        kept = [*_state_tensors(self.optimizer), *self._average.values()]
-        self._mark(kept, Category.OPTIMIZER_STATE)
+        self._mark(self._average.values(), Category.OPTIMIZER_STATE)
+        self._mark_state()
 
     def _micro_step(self) -> torch.Tensor:
         self._recording.phase = Phase.FORWARD
@@ -131,6 +131,12 @@ class TracedStep:
             else:
                 kept.copy_(value)
 
+    def _mark_state(self) -> None:
+        self._mark(_state_tensors(self.optimizer), Category.OPTIMIZER_STATE)
+        if self._on_cuda:
+            for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
+                self._recording.block_bytes[block] = 0
+
     def _mark(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
         for block in self._ledger.blocks_of(tensors):
             self._recording.categories[block] = category
@@ -138,6 +144,13 @@ class TracedStep:
 
 def _state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
     return [value for state in optimizer.state.values() for value in tensors_in(dict(state))]
+
+
+def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
+    # Step counters stay on the host unless the optimizer is fused or capturable (torch/optim/adam.py).
+    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    steps = [state.get("step") for state in optimizer.state.values()]
+    return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
 
 
 def _choose_foreach(optimizer: Optimizer) -> None:
