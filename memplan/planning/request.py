@@ -65,7 +65,7 @@ class PlanRequest:
 
     def facts(self) -> dict[str, Any]:
         """Return what decides the answer, as JSON-ready data; two requests with equal facts ask the same."""
-        return {
+        facts = {
             "device": self.device,
             "budget_bytes": self.budget_bytes,
             "max_utilisation": self.max_utilisation,
@@ -74,6 +74,7 @@ class PlanRequest:
             "global_batch_size": self.global_batch_size,
             "learning_rate_rule": str(self.learning_rate_rule),
         }
+        return {name: value for name, value in facts.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
