@@ -15,10 +15,12 @@ glibc on 64-bit Linux (malloc(3), mallopt(3), and ``malloc/malloc.c`` of glibc 2
   ``pinned_every``-th freed block does not merge with the one below it. With that cache switched off
   (``GLIBC_TUNABLES=glibc.malloc.tcache_count=0``) and no pins, the replay agrees with the C library to 1 %.
 
-Against the resident peak of ten real runs (U-Nets, a transformer, MLPs, a residual network, 29 to 567 MiB of tensors;
-torch 2.13, two threads, glibc 2.36), the process before training + ``STEP_OVERHEAD_BYTES`` + this replay was off by
--10 to +8 %, median 3 % either way; with ``MALLOC_MMAP_THRESHOLD_=1048576`` by -3 to +3 %. Tensors alone in place of
-the replay are off by up to -24 %. A run repeated varies by 5 % itself, as small objects fall differently.
+Against the resident peak of real runs (``benchmarks/host_heap.py``; torch 2.13, two threads, glibc 2.36, 29 to 1382
+MiB of tensors), the process before training + ``STEP_OVERHEAD_BYTES`` + this replay was off by -10 to +8 %, median
+3 %, in the ten runs the two constants are fitted to, and by -18 to +6 %, median 6 %, in six others. The worst is a
+decoder with many small objects between large tensors. Tensors alone in place of the replay are off by up to -26 %.
+With ``MALLOC_MMAP_THRESHOLD_=1048576`` the sixteen are off by 1 % in the median and 8 % at most: it is the pinned holes
+that cannot be known, and a repeated run differs by 5 % in them.
 
 Not modelled: other allocators (musl, jemalloc, tcmalloc), the arenas of further threads, and what libraries allocate
 for themselves.
