@@ -22,6 +22,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.batches import map_tensors, tensors_in
+from memplan.estimators.checkpointing import switch_checkpointing_on
 from memplan.estimators.user_calls import checked_loss
 from memplan.recipe import Precision
 
@@ -37,7 +38,6 @@ _HALF_TYPES = {
     Precision.FP16_TRUE: torch.float16,
     Precision.BF16_TRUE: torch.bfloat16,
 }
-_CHECKPOINTING_SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
 _EMA_DECAY = 0.999
 
 
@@ -115,7 +115,7 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
     if not isinstance(model, torch.nn.Module):
         raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
     if recipe.activation_checkpointing:
-        _switch_checkpointing_on(model)
+        switch_checkpointing_on(model)
     model.to(device)
     if recipe.precision.has_half_weights:
         model.to(_HALF_TYPES[recipe.precision])
@@ -125,18 +125,6 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     return model
-
-
-def _switch_checkpointing_on(model: torch.nn.Module) -> None:
-    for name in _CHECKPOINTING_SWITCHES:
-        switch = getattr(model, name, None)
-        if callable(switch):
-            switch()
-            return
-    raise WorkloadError(
-        f"activation_checkpointing=True, but {type(model).__name__} offers no way to switch it on",
-        hint=f"give the model a method {_CHECKPOINTING_SWITCHES[0]}(), or leave activation checkpointing off",
-    )
 
 
 def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
