@@ -24,8 +24,9 @@ def estimate(trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec) -> 
     """
     _check(trace, micro_batch_size, device)
     figures = _figures(trace, micro_batch_size, device)
-    breakdown = replace(figures.breakdown, context=device.context_bytes or 0)
-    missing = () if device.context_bytes is not None else (f"context and libraries of {device.name}",)
+    context_bytes = _context_bytes(trace, device)
+    breakdown = replace(figures.breakdown, context=context_bytes or 0)
+    missing = () if context_bytes is not None else (f"context and libraries of {device.name}",)
     return Estimate(
         workload_name=trace.workload_name,
         recipe=trace.recipe.with_micro_batch_size(micro_batch_size),
@@ -93,7 +94,11 @@ def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) 
         peaks = peaks_at(trace.timelines[0], micro_batch_size, device)
     else:
         peaks = _figures(trace, micro_batch_size, device).peaks
-    return peaks.process_bytes + (device.context_bytes or 0)
+    return peaks.process_bytes + (_context_bytes(trace, device) or 0)
+
+
+def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
+    return trace.host_context_bytes if device.context_bytes is None else device.context_bytes
 
 
 def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> Figures:

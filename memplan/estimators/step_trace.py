@@ -82,6 +82,7 @@ class StepTrace:
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
         optimizer_name: class name of the optimizer.
         method: how the trace was obtained.
+        host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
         uncounted: what is known to be missing, one phrase each.
         notes: what a reader should know, one sentence each.
     """
@@ -96,5 +97,6 @@ class StepTrace:
     uses_batch_norm: bool
     optimizer_name: str
     method: str
+    host_context_bytes: int | None = None
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())

@@ -11,10 +11,12 @@ import psutil
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.checkpointing import switch_checkpointing_on
+from memplan.estimators.host_context import resident_context_bytes
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
 from memplan.estimators.lowering import cuda_words_understood, lower_to, lowering_notes
 from memplan.estimators.step_recording import RecordedRun, StepRecorder
@@ -42,6 +44,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     """
     lower_to(request.device)
     workload = load_workload(request.source)
+    host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
     with cuda_words_understood(request.device), collected_garbage():
         batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
         _check_batches(workload, batches)
@@ -51,9 +54,10 @@ def trace_workload(request: TraceRequest) -> StepTrace:
             workload=workload, recipe=request.recipe, device=request.device, model=model, on_fakes=True
         )
         try:
-            return _traced(recorder, request, batches)
+            trace = _traced(recorder, request, batches)
         except WorkloadError as error:
-            return _traced_for_real(recorder, request, batches, error)
+            trace = _traced_for_real(recorder, request, batches, error)
+        return replace(trace, host_context_bytes=host_context_bytes)
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
