@@ -48,14 +48,13 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     channels_last = _is_channels_last(image) or _is_channels_last(weight)
     copied_slope = _bytes(slope) if slope.dim() == 4 and _is_channels_last(slope) is not channels_last else 0
     if channels_last:
-        own = _bytes(image) if _is_depthwise(weight, groups) else _bytes(weight)
-        return HiddenBytes(around=copied_slope, beside=copied_slope + own)
+        return HiddenBytes(around=copied_slope, beside=copied_slope + _bytes(weight))
     if _runs_uncopied(weight, stride, groups):
         return HiddenBytes(around=copied_slope, beside=copied_slope)
     # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
     image_slope = _padded(image, groups) + (_bytes(image) if _is_half(image) else 0)
     before = _padded(slope, groups) + _bytes(weight)
-    of_weight = 0 if _is_depthwise(weight, groups) else _padded(slope, groups) + _copied_input(image, groups)
+    of_weight = 0 if _is_wide_depthwise(weight, groups) else _padded(slope, groups) + _copied_input(image, groups)
     return HiddenBytes(
         before=before if wanted[0] else 0,
         around=copied_slope + (image_slope if wanted[0] else 0),
@@ -69,8 +68,9 @@ def _runs_uncopied(weight: torch.Tensor, stride: list[int], groups: int) -> bool
     return torch.get_num_threads() == 1 and pointwise and groups == 1 and not _is_half(weight)
 
 
-def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    return groups > 1 and weight.shape[1] == 1
+def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    """Whether the weight's gradient is made from slope and input as they are; seen at 7 x 7 and not at 3 x 3."""
+    return groups > 1 and weight.shape[1] == 1 and max(weight.shape[2:]) > 3
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
@@ -82,7 +82,7 @@ def _copied_input(image: torch.Tensor, groups: int) -> int:
 
 
 def _padded(tensor: torch.Tensor, groups: int) -> int:
-    if groups > 1 or _is_half(tensor):
+    if 1 < groups < tensor.shape[1] or _is_half(tensor):
         return _bytes(tensor)
     width = _VECTOR_ELEMENTS.get(torch.backends.cpu.get_cpu_capability(), 1)
     channels = tensor.shape[1]

@@ -1,0 +1,47 @@
+"""Batches as trees of tensors."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from memplan.estimators.batches import map_tensors, tensors_in
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: str
+
+
+@dataclass
+class Sample:
+    image: torch.Tensor
+    name: str = "one"
+
+
+IMAGE = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        IMAGE,
+        [IMAGE, 3],
+        (IMAGE, None),
+        {"image": IMAGE, "path": "a.png"},
+        UserDict(image=IMAGE),
+        Pair(image=IMAGE, label="cat"),
+        Sample(image=IMAGE),
+        {"views": [Pair(image=IMAGE, label="left")]},
+    ],
+    ids=["tensor", "list", "tuple", "dict", "mapping", "named tuple", "dataclass", "nested"],
+)
+def test_every_tensor_is_found_and_replaced_and_containers_keep_their_type(batch: object) -> None:
+    assert tensors_in(batch) == [IMAGE]
+    changed = map_tensors(lambda tensor: tensor + 1, batch)
+    assert type(changed) is type(batch)
+    assert [each.tolist() for each in tensors_in(changed)] == [[1.0, 1.0]]

@@ -1,0 +1,46 @@
+"""Generalising runs at a few micro-batch sizes to any size."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.estimators.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.recording import Recording
+from memplan.estimators.step_trace import Category
+
+
+def recording(micro_batch_size: int, *sizes: int) -> Recording:
+    made = Recording(micro_batch_size=micro_batch_size)
+    for size in sizes:
+        made.allocate(size, Category.TEMPORARIES, module="", operator="made")
+    return made
+
+
+def test_two_runs_give_a_constant_and_a_slope_for_every_block() -> None:
+    timeline = generalised([recording(2, 1000, 200), recording(3, 1000, 300)])
+    assert timeline.block_bytes(64).tolist() == [1000, 6400]
+
+
+def test_three_runs_give_a_square_as_well() -> None:
+    runs = [recording(size, 7 + 5 * size + 3 * size * size) for size in (2, 3, 5)]
+    assert needs_third_run(runs)
+    assert generalised(runs).block_bytes(100).tolist() == [7 + 500 + 30_000]
+
+
+def test_sizes_that_were_rounded_need_no_third_run() -> None:
+    assert not needs_third_run([recording(2, 14_746), recording(3, 22_120)])
+
+
+def test_one_run_is_taken_as_it_is() -> None:
+    assert generalised([recording(2, 1000)]).block_bytes(9).tolist() == [1000]
+
+
+def test_no_size_is_negative() -> None:
+    assert generalised([recording(2, 100), recording(3, 300)]).block_bytes(1).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"), [(recording(3, 10, 30), True), (recording(3, 10), False)], ids=["equal", "fewer blocks"]
+)
+def test_runs_have_one_structure_if_they_make_the_same_blocks(other: Recording, same: bool) -> None:
+    assert same_structure([recording(2, 10, 20), other]) is same

@@ -1,0 +1,90 @@
+"""What the recorder makes of operators on fake tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memplan.estimators.module_paths import ModulePaths
+from memplan.estimators.operator_recorder import OperatorRecorder
+from memplan.estimators.recording import Recording
+from memplan.estimators.step_trace import Category
+from memplan.estimators.storages import StorageLedger
+from memplan.results import Phase
+from memplan.units import MIB
+
+
+class Session:
+    """A recorder on fake tensors, as a step has it."""
+
+    def __init__(self, capability: tuple[int, int] | None = None) -> None:
+        self.recording = Recording(micro_batch_size=2)
+        self.ledger = StorageLedger(self.recording)
+        self.fakes = FakeTensorMode()
+        self.recorder = OperatorRecorder(
+            self.recording, self.ledger, ModulePaths(nn.Identity()), capability=capability, on_fakes=True
+        )
+
+    def peak_bytes(self) -> int:
+        level = peak = 0
+        for block, allocates in zip(self.recording.event_blocks, self.recording.event_allocates, strict=True):
+            level += self.recording.block_bytes[block] * (1 if allocates else -1)
+            peak = max(peak, level)
+        return peak
+
+
+def test_a_storage_is_a_block_from_the_operator_that_makes_it_until_its_last_view_dies() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        whole = torch.empty(512, 512)
+        part = whole[0]
+        del whole
+        assert session.recording.event_allocates == [True]
+        del part
+    assert session.recording.event_allocates == [True, False]
+    assert session.recording.block_bytes == [MIB]
+
+
+def test_what_only_writes_values_makes_no_block() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        tensor = torch.empty(512, 512)
+        assert tensor.mul_(2).add_(1) is tensor
+    assert len(session.recording.block_bytes) == 1
+
+
+def test_gradients_that_meet_are_added_in_place() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        loss = (weight.relu() + weight.sigmoid()).sum()
+        session.recording.phase = Phase.BACKWARD
+        loss.backward()
+        session.recorder.settle()
+        made_by = [name for name in session.recording.operator_names if "add" in name]
+    # weight, the two saved results, one slope of each branch; the sum of the two slopes lives in the first
+    assert session.peak_bytes() < 6 * MIB
+    assert weight.grad is not None
+    assert len(made_by) == 1  # the one of the forward pass
+
+
+def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        for phase in (Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD):
+            session.recording.phase = phase
+            torch.empty(8, 8) @ torch.empty(8, 8)
+    workspaces = [
+        size
+        for size, category in zip(session.recording.block_bytes, session.recording.categories, strict=True)
+        if category is Category.WORKSPACES
+    ]
+    assert workspaces == [8_519_680, 8_519_680]  # 2 * 4 MiB + 8 * 16 KiB
+
+
+def test_nothing_is_recorded_while_muted() -> None:
+    session = Session()
+    with session.fakes, session.recorder, session.recorder.muted():
+        torch.empty(512, 512)
+    assert session.recording.block_bytes == []
