@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import contains, get, with_value
+from memplan.configs.keys import get, with_value
 from memplan.configs.literals import write_python
 from memplan.configs.python_chain import DELETE_KEY
+from memplan.configs.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import UserConfig
 
 SUFFIX = "_memplan"
-NOT_SET = "not set"
 _INDENT = "    "
 
 
@@ -41,11 +41,10 @@ def child_text(parent: UserConfig, assignments: list[Assignment], marker: str) -
         assignments: the values that differ from the parent's.
         marker: the comment that records what the parent says.
     """
-    lines = [f"# Changes to {parent.path.name}, written by memplan.", marker]
-    lines += [f"_base_ = ['./{parent.path.name}']", ""]
+    lines = [f"# Changes to {parent.path.name}, written by memplan.", f"_base_ = ['./{parent.path.name}']", ""]
     for name, tree in _grouped(_with_whole_lists(parent, assignments)).items():
         lines += _statement(name, tree, parent)
-    return parent.document.source.newline.join([*lines, ""])
+    return parent.document.source.newline.join([*lines, marker, ""])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list
             continue
         gathered = found.setdefault(key, _WholeList(key=key, value=get(parent.values, key), remarks={}))
         index, _, member = each.key.removeprefix(f"{key}.").partition(".")
-        remark = f"{member} was {_before(parent, each.key)}: {each.reason}".strip()
+        remark = f"{member} {remark_on(parent, each)}".strip()
         earlier = gathered.remarks.get(index) if isinstance(gathered, _WholeList) else None
         remarks = {index: f"{earlier}; {remark}" if earlier else remark}
         value = with_value(gathered.value, each.key.removeprefix(f"{key}."), each.value)
@@ -105,9 +104,9 @@ def _entry(head: str, tree: Any, parent: UserConfig, *, depth: int) -> Iterator[
     if isinstance(tree, _WholeList):
         yield from _list_lines(head, tree, comma, depth)
     elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and _dict_members(parent, tree):
-        yield from _new_dict_lines(head, tree, parent, comma, depth)
+        yield from _dict_lines(head, _dict_members(parent, tree), comma, depth, remark_on(parent, tree))
     elif isinstance(tree, Assignment):
-        yield f"{head}{write_python(tree.value)}{comma}{_remark(parent, tree)}"
+        yield from _value_lines(head, tree.value, comma, depth, remark_on(parent, tree))
     else:
         opening, closing, heads = _dict_spelling(tree)
         yield f"{head}{opening}"
@@ -120,17 +119,31 @@ def _list_lines(head: str, whole: _WholeList, comma: str, depth: int) -> Iterato
     opening, closing = "[]" if isinstance(whole.value, list) else "()"
     yield f"{head}{opening}"
     for index, member in enumerate(whole.value):
-        remark = whole.remarks.get(str(index))
-        yield f"{_INDENT * (depth + 1)}{write_python(member)},{f'  # {remark}' if remark else ''}"
+        yield from _value_lines(_INDENT * (depth + 1), member, ",", depth + 1, whole.remarks.get(str(index)))
     yield f"{_INDENT * depth}{closing}{comma}"
 
 
-def _new_dict_lines(head: str, assignment: Assignment, parent: UserConfig, comma: str, depth: int) -> Iterator[str]:
-    members = _dict_members(parent, assignment)
+def _value_lines(head: str, value: Any, comma: str, depth: int, remark: str | None) -> Iterator[str]:
+    """Yield a value on one line where it fits with the beginning of its remark, else a member a line."""
+    line = f"{head}{write_python(value)}{comma}"
+    fits = len(line) + (LEAST_REMARK if remark else 0) <= MAX_COLUMNS
+    if not fits and isinstance(value, dict) and value:
+        yield from _dict_lines(head, value, comma, depth, remark)
+    elif not fits and isinstance(value, list | tuple) and value:
+        opening, closing = "[]" if isinstance(value, list) else "()"
+        yield with_remark(f"{head}{opening}", remark)
+        for member in value:
+            yield from _value_lines(_INDENT * (depth + 1), member, ",", depth + 1, None)
+        yield f"{_INDENT * depth}{closing}{comma}"
+    else:
+        yield with_remark(line, remark)
+
+
+def _dict_lines(head: str, members: Mapping[str, Any], comma: str, depth: int, remark: str | None) -> Iterator[str]:
     opening, closing, heads = _dict_spelling(members)
-    yield f"{head}{opening}{_remark(parent, assignment)}"
+    yield with_remark(f"{head}{opening}", remark)
     for part, value in members.items():
-        yield f"{_INDENT * (depth + 1)}{heads[part]}{write_python(value)},"
+        yield from _value_lines(f"{_INDENT * (depth + 1)}{heads[part]}", value, ",", depth + 1, None)
     yield f"{_INDENT * depth}{closing}{comma}"
 
 
@@ -145,11 +158,3 @@ def _dict_members(parent: UserConfig, assignment: Assignment) -> dict[str, Any]:
     before = get(parent.values, assignment.key)
     replaces = isinstance(before, dict) and bool(before)
     return {**({DELETE_KEY: True} if replaces else {}), **assignment.value}
-
-
-def _remark(parent: UserConfig, assignment: Assignment) -> str:
-    return f"  # was {_before(parent, assignment.key)}: {assignment.reason}"
-
-
-def _before(config: UserConfig, key: str) -> str:
-    return write_python(get(config.values, key)) if contains(config.values, key) else NOT_SET

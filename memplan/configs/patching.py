@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs.child_file import NOT_SET
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import diff_root
 from memplan.configs.documents import digest_of
@@ -13,6 +12,7 @@ from memplan.configs.drafts import draft_child, draft_in_place
 from memplan.configs.keys import contains, get
 from memplan.configs.literals import write_python
 from memplan.configs.registry import ecosystem_named
+from memplan.configs.remarks import NOT_SET
 from memplan.configs.user_config import PatchStyle
 from memplan.configs.verification import verify
 from memplan.errors import PatchError
