@@ -48,7 +48,8 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     channels_last = _is_channels_last(image) or _is_channels_last(weight)
     copied_slope = _bytes(slope) if slope.dim() == 4 and _is_channels_last(slope) is not channels_last else 0
     if channels_last:
-        return HiddenBytes(around=copied_slope, beside=copied_slope + _bytes(weight))
+        blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
+        return HiddenBytes(around=copied_slope, beside=copied_slope + blocks * _bytes(weight))
     if _runs_uncopied(weight, stride, groups):
         return HiddenBytes(around=copied_slope, beside=copied_slope)
     # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
@@ -84,9 +85,13 @@ def _copied_input(image: torch.Tensor, groups: int) -> int:
 def _padded(tensor: torch.Tensor, groups: int) -> int:
     if 1 < groups < tensor.shape[1] or _is_half(tensor):
         return _bytes(tensor)
-    width = _VECTOR_ELEMENTS.get(torch.backends.cpu.get_cpu_capability(), 1)
+    width = _vector_width()
     channels = tensor.shape[1]
     return _bytes(tensor) // channels * (-(-channels // width) * width)
+
+
+def _vector_width() -> int:
+    return _VECTOR_ELEMENTS.get(torch.backends.cpu.get_cpu_capability(), 1)
 
 
 def _is_half(tensor: torch.Tensor) -> bool:
