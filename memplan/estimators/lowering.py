@@ -9,6 +9,7 @@ from memplan.cards import DeviceKind
 from memplan.estimators.cuda_autocast import CudaAutocast
 from memplan.estimators.cuda_operators import CudaOperators
 from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.shape_rules import install_shape_rules
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -19,7 +20,8 @@ ASSUMED_CAPABILITY = (8, 0)
 
 
 def lower_to(device: DeviceSpec) -> None:
-    """Make this process trace what the device would run; nothing changes for the CPU."""
+    """Make this process trace what the device would run."""
+    install_shape_rules()
     capability = lowered_capability(device)
     if capability is not None:
         CudaOperators(capability).install()
