@@ -6,24 +6,34 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
+from memplan.estimators.allocator import DEFAULT_CONFIG
 from memplan.estimators.figures import Figures, Peaks, figures_at, peaks_at
 from memplan.results import COMPONENTS, BreakdownBytes, Estimate
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
+    from memplan.estimators.allocator_config import AllocatorConfig
     from memplan.estimators.step_trace import StepTrace
 
 _INTERPOLATIONS = 8
 
 
-def estimate(trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec) -> Estimate:
+def estimate(
+    trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+) -> Estimate:
     """Predict the peaks of steady-state steps at a micro-batch size.
+
+    Args:
+        trace: the traced step.
+        micro_batch_size: samples of one forward pass.
+        device: what the trace was lowered to.
+        allocator: settings of the CUDA caching allocator; without effect on the CPU.
 
     Raises:
         UsageError: the size is below 1, or the trace was lowered to another kind of device.
     """
     _check(trace, micro_batch_size, device)
-    figures = _figures(trace, micro_batch_size, device)
+    figures = _figures(trace, micro_batch_size, device, allocator)
     context_bytes = _context_bytes(trace, device)
     breakdown = replace(figures.breakdown, context=context_bytes or 0)
     missing = () if context_bytes is not None else (f"context and libraries of {device.name}",)
@@ -46,7 +56,14 @@ def estimate(trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec) -> 
     )
 
 
-def largest_micro_batch(trace: StepTrace, *, device: DeviceSpec, limit_bytes: int, cap: int) -> int | None:
+def largest_micro_batch(
+    trace: StepTrace,
+    *,
+    device: DeviceSpec,
+    limit_bytes: int,
+    cap: int,
+    allocator: AllocatorConfig = DEFAULT_CONFIG,
+) -> int | None:
     """Return the largest micro-batch size up to ``cap`` whose process peak is within the limit; None where 1 is not.
 
     The size is interpolated between a size that fits and one that does not, and both neighbours are replayed.
@@ -57,7 +74,7 @@ def largest_micro_batch(trace: StepTrace, *, device: DeviceSpec, limit_bytes: in
     _check(trace, cap, device)
 
     def excess(size: int) -> int:
-        return _process_bytes(trace, size, device) - limit_bytes
+        return _process_bytes(trace, size, device, allocator) - limit_bytes
 
     fits, fails = 1, cap
     excess_at_fit, excess_at_fail = excess(fits), excess(fails)
@@ -89,11 +106,11 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
         )
 
 
-def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> int:
+def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig) -> int:
     if len(trace.timelines) == 1:
-        peaks = peaks_at(trace.timelines[0], micro_batch_size, device)
+        peaks = peaks_at(trace.timelines[0], micro_batch_size, device, allocator)
     else:
-        peaks = _figures(trace, micro_batch_size, device).peaks
+        peaks = _figures(trace, micro_batch_size, device, allocator).peaks
     return peaks.process_bytes + (_context_bytes(trace, device) or 0)
 
 
@@ -101,13 +118,12 @@ def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
     return trace.host_context_bytes if device.context_bytes is None else device.context_bytes
 
 
-def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> Figures:
+def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig) -> Figures:
     if len(trace.timelines) == 1:
-        return figures_at(trace.timelines[0], micro_batch_size, device)
-    (low, small), (high, large) = sorted(
-        (size, figures_at(timeline, size, device))
-        for size, timeline in zip(trace.traced_batch_sizes, trace.timelines, strict=True)
-    )[-2:]
+        return figures_at(trace.timelines[0], micro_batch_size, device, allocator)
+    traced = sorted(zip(trace.traced_batch_sizes, trace.timelines, strict=True), key=lambda pair: pair[0])
+    (low, first), (high, second) = traced[-2:]
+    small, large = figures_at(first, low, device, allocator), figures_at(second, high, device, allocator)
     return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.cards import DeviceKind
-from memplan.estimators.allocator import replay
+from memplan.estimators.allocator import DEFAULT_CONFIG, replay
 from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at
 from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.step_trace import PHASES
@@ -18,7 +18,25 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.cards import DeviceSpec
+    from memplan.estimators.allocator_config import AllocatorConfig
     from memplan.estimators.step_trace import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Events of a timeline at one micro-batch size.
+
+    Args:
+        positions: index of each event in the timeline.
+        blocks: block number of each event.
+        requests_bytes: bytes each event allocates; 0 where it frees its block.
+        block_bytes: requested bytes of every block.
+    """
+
+    positions: npt.NDArray[np.intp]
+    blocks: npt.NDArray[np.int32]
+    requests_bytes: npt.NDArray[np.int64]
+    block_bytes: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +69,37 @@ class Figures:
     top_operators: tuple[PeakShare, ...]
 
 
-def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) -> Peaks:
-    """Replay the timeline at a micro-batch size on the device's allocator."""
+def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
+    """Return the timeline's events at a micro-batch size; a request of zero bytes allocates nothing and is left out."""
     sizes = timeline.block_bytes(micro_batch_size)
-    kept = np.flatnonzero(sizes[timeline.event_blocks] > 0)  # a request of zero bytes allocates nothing
+    kept = np.flatnonzero(sizes[timeline.event_blocks] > 0)
     blocks = timeline.event_blocks[kept]
     requests = np.where(timeline.event_allocates[kept], sizes[blocks], 0)
+    return Events(positions=kept, blocks=blocks, requests_bytes=requests, block_bytes=sizes)
+
+
+def peaks_at(
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+) -> Peaks:
+    """Replay the timeline at a micro-batch size on the device's allocator."""
+    events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
-        return _host_peaks(blocks, requests, sizes, kept)
-    peaks = replay(blocks.tolist(), requests.tolist())
+        return _host_peaks(events)
+    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocator)
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
         reserved_bytes=peaks.peak_reserved_bytes,
         process_bytes=peaks.peak_reserved_bytes,
-        event=int(kept[peaks.peak_event_index]),
+        event=int(events.positions[peaks.peak_event_index]),
     )
 
 
-def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) -> Figures:
+def figures_at(
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+) -> Figures:
     """Replay the timeline and say what is alive at its allocated peak."""
-    peaks = peaks_at(timeline, micro_batch_size, device)
+    peaks = peaks_at(timeline, micro_batch_size, device, allocator)
     sizes = timeline.block_bytes(micro_batch_size)
     live = live_blocks_at(timeline, peaks.event)
     held = {category.name.lower(): size for category, size in category_bytes(timeline, live, sizes).items()}
@@ -84,20 +112,16 @@ def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec) ->
     )
 
 
-def _host_peaks(
-    blocks: npt.NDArray[np.int32],
-    requests: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    kept: npt.NDArray[np.intp],
-) -> Peaks:
-    levels = np.cumsum(np.where(requests > 0, requests, -sizes[blocks]))
+def _host_peaks(events: Events) -> Peaks:
+    requests = events.requests_bytes
+    levels = np.cumsum(np.where(requests > 0, requests, -events.block_bytes[events.blocks]))
     top = int(np.argmax(levels))
     peak = int(levels[top])
-    heap = replay_heap(blocks.tolist(), requests.tolist())
+    heap = replay_heap(events.blocks.tolist(), requests.tolist())
     return Peaks(
         requested_bytes=peak,
         allocated_bytes=peak,
         reserved_bytes=peak,
         process_bytes=max(heap.peak_resident_bytes, peak) + STEP_OVERHEAD_BYTES,
-        event=int(kept[top]),
+        event=int(events.positions[top]),
     )

@@ -12,11 +12,19 @@ from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
 from memplan.estimators.shape_rules import install_shape_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from contextlib import AbstractContextManager
 
     from memplan.cards import DeviceSpec
 
 ASSUMED_CAPABILITY = (8, 0)
+
+# Part of an operator's name -> what its library takes on a card. cuDNN chooses these sizes at run time.
+_UNCOUNTED = {
+    "convolution": "cuDNN convolution workspaces",
+    "batch_norm": "cuDNN batch-norm reserve",
+    "rnn": "cuDNN RNN workspace and reserve",
+}
 
 
 def lower_to(device: DeviceSpec) -> None:
@@ -47,3 +55,10 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
         return ()
     major, minor = ASSUMED_CAPABILITY
     return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
+
+
+def uncounted_on(device: DeviceSpec, operators: Collection[str]) -> tuple[str, ...]:
+    """Name the library memory that the operators of a step take on a card and that no rule counts."""
+    if device.kind is DeviceKind.CPU:
+        return ()
+    return tuple(what for marker, what in _UNCOUNTED.items() if any(marker in name for name in operators))

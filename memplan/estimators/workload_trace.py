@@ -18,7 +18,7 @@ from memplan.estimators.batches import tensors_in
 from memplan.estimators.checkpointing import switch_checkpointing_on
 from memplan.estimators.host_context import resident_context_bytes
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
-from memplan.estimators.lowering import cuda_words_understood, lower_to, lowering_notes
+from memplan.estimators.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
 from memplan.estimators.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.untouched_build import untouched_fills
@@ -106,6 +106,7 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
         method=FAKE_METHOD,
+        uncounted=uncounted_on(device, recordings[0].operator_names),
         notes=(*lowering_notes(device), *uneven),
     )
 

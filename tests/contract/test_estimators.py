@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
 
 import cloudpickle
@@ -12,7 +13,8 @@ from torch import nn
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError, WorkloadError
-from memplan.estimators import StepTrace, estimate, largest_micro_batch, trace_step
+from memplan.estimators import StepTrace, estimate, largest_micro_batch, step_snapshot, trace_step
+from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.recipe import Precision, Recipe
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, Workload
@@ -117,6 +119,22 @@ def test_the_largest_micro_batch_stops_at_the_cap_and_is_none_where_one_sample_i
 def test_a_trace_answers_only_for_the_device_it_was_lowered_to() -> None:
     with pytest.raises(UsageError, match="not to rtx-3090"):
         estimate(linear_trace(CPU), micro_batch_size=4, device=CARD)
+
+
+def test_expandable_segments_hold_less_than_whole_ones_and_leave_the_tensors_alone() -> None:
+    trace, expandable = linear_trace(CARD), AllocatorConfig(expandable_segments=True)
+    whole = estimate(trace, micro_batch_size=4096, device=CARD)
+    grown = estimate(trace, micro_batch_size=4096, device=CARD, allocator=expandable)
+    assert grown.peak_requested_bytes == whole.peak_requested_bytes
+    assert grown.peak_reserved_bytes <= whole.peak_reserved_bytes
+
+
+def test_the_timeline_is_written_as_a_snapshot_that_names_operators_and_modules() -> None:
+    content = pickle.loads(step_snapshot(linear_trace(CARD), micro_batch_size=4))
+    names = {frame["name"] for entry in content["device_traces"][0] for frame in entry["frames"]}
+    assert {"aten.mm", "parameters", "gradients", "(model)"} <= names
+    with pytest.raises(UsageError, match="shows the CUDA allocator"):
+        step_snapshot(linear_trace(CPU), micro_batch_size=4)
 
 
 def test_the_trace_tells_what_the_planner_asks() -> None:

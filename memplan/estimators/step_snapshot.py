@@ -1,0 +1,47 @@
+"""The predicted timeline of a traced step as a memory snapshot, with operator, module and category of every block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.errors import UsageError
+from memplan.estimators.allocator import DEFAULT_CONFIG
+from memplan.estimators.figures import events_at
+from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
+from memplan.estimators.step_trace import Category
+
+if TYPE_CHECKING:
+    from memplan.estimators.allocator_config import AllocatorConfig
+    from memplan.estimators.step_trace import StepTrace, Timeline
+
+
+def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: AllocatorConfig = DEFAULT_CONFIG) -> bytes:
+    """Return the content of a snapshot file that PyTorch's memory visualiser opens.
+
+    Raises:
+        UsageError: the trace is for the CPU, or holds only for the sizes that were traced.
+    """
+    if trace.device_kind is not DeviceKind.CUDA:
+        raise UsageError("a memory snapshot shows the CUDA allocator", hint="choose a card with --device")
+    if len(trace.timelines) > 1 and micro_batch_size not in trace.traced_batch_sizes:
+        sizes = ", ".join(str(size) for size in trace.traced_batch_sizes)
+        raise UsageError(
+            f"micro_batch_size={micro_batch_size}: the allocations of {trace.workload_name} depend on the micro-batch",
+            hint=f"a snapshot can be written for {sizes}",
+        )
+    index = 0 if len(trace.timelines) == 1 else trace.traced_batch_sizes.index(micro_batch_size)
+    timeline = trace.timelines[index]
+    events = events_at(timeline, micro_batch_size)
+    made = predicted_snapshot(
+        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocator
+    )
+    return snapshot_bytes(made)
+
+
+def _labels(timeline: Timeline) -> list[tuple[str, ...]]:
+    modules = [name or "(model)" for name in timeline.module_names]
+    return [
+        (timeline.operator_names[operator], modules[module], Category(category).name.lower())
+        for operator, module, category in zip(timeline.operators, timeline.modules, timeline.categories, strict=True)
+    ]
