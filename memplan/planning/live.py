@@ -220,7 +220,10 @@ class LiveSearch:
         return [size for size, _ in split_global_batch(wanted, self._subject.current.world_size, sizes)]
 
     def _predicted(self, recipe: Recipe) -> PredictedPeak:
-        low, high = recipe.micro_batch_size, 2 * recipe.micro_batch_size
+        """Draw the line where it counts: at the size expected to reach the band, since peaks are flat at small ones."""
+        upper_bytes, cap = self._band.upper_bytes, self._request.micro_batch_cap
+        high = max(self._traces.expected_largest(recipe, limit_bytes=upper_bytes, cap=cap) or 1, 2)
+        low = high // 2
         at_low, at_high = (self._traces.expected_process_bytes(recipe.with_micro_batch_size(b)) for b in (low, high))
         slope = (at_high - at_low) / (high - low)
         return PredictedPeak(fixed_bytes=at_low - slope * low, slope_bytes=slope)

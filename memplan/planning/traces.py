@@ -57,10 +57,21 @@ class Traces:
         context_bytes = found.breakdown.context
         return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
 
+    def expected_largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
+        """Return the largest micro-batch whose corrected process peak is within the limit; None where 1 is not."""
+        context_bytes = self._device.context_bytes or 0
+        uncorrected_bytes = context_bytes + round((limit_bytes - context_bytes) / self._correction)
+        return self.largest(recipe, limit_bytes=uncorrected_bytes, cap=cap)
+
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
-        """Take the context that a trial measured, and how far the rest was from its estimate."""
+        """Take the context that a trial measured, and by how much the rest exceeded its estimate.
+
+        A trial that needed less is not taken as a reason to expect less of larger batches: at a small one the fixed
+        parts of the estimate weigh most.
+        """
         self._device = replace(self._device, context_bytes=measured.breakdown.context)
         found = self.estimate(recipe)
         predicted_bytes = found.peak_process_bytes - found.breakdown.context
         if predicted_bytes > 0:
-            self._correction = (measured.peak_process_bytes - measured.breakdown.context) / predicted_bytes
+            excess = (measured.peak_process_bytes - measured.breakdown.context) / predicted_bytes
+            self._correction = max(excess, 1.0)

@@ -10,7 +10,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from memplan.report.wording import bytes_text, error_text, rate_text, recipe_text, share_text
+from memplan.report.wording import bytes_text, error_text, outcome_text, rate_text, recipe_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def trial_table(report: RunReport) -> Table:
         table.add_row(
             f"{trial.number} {trial.purpose}",
             recipe_text(trial.recipe),
-            Text(trial.outcome, style=_GOOD if trial.fits else _BAD),
+            Text(outcome_text(trial.outcome), style=_GOOD if trial.fits else _BAD),
             bytes_text(trial.process.estimated_bytes),
             bytes_text(trial.process.measured_bytes),
             share_text(trial.utilisation),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.recipe import Precision, Recipe
-    from memplan.results import Estimate, Measurement, Plan, PrecisionVerdict, Trial
+    from memplan.results import Estimate, Measurement, OutcomeKind, Plan, PrecisionVerdict, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class TrialRow:
     number: int
     purpose: str
     recipe: Recipe
-    outcome: str
+    outcome: OutcomeKind
     evidence: str
     fits: bool
     process: Comparison
@@ -141,7 +141,7 @@ def trial_row(trial: Trial) -> TrialRow:
         number=trial.number,
         purpose=trial.purpose,
         recipe=trial.recipe,
-        outcome=str(trial.outcome.kind),
+        outcome=trial.outcome.kind,
         evidence=trial.outcome.evidence,
         fits=trial.fits,
         process=Comparison(

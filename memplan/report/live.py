@@ -59,7 +59,8 @@ class LiveView:
                     self._progress.update(self._task, completed=done, total=total, doing=doing)
             case TrialEnded(trial=trial, was_resumed=was_resumed):
                 self._end()
-                self._console.print(trial_line(trial_row(trial), was_resumed=was_resumed), crop=False)
+                line = trial_line(trial_row(trial), was_resumed=was_resumed)
+                self._console.print(line, no_wrap=True, overflow="ellipsis")
 
     def _begin(self, description: str) -> None:
         self._end()

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.results import OutcomeKind
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 NOTHING = "-"
+
+_SHORT_OUTCOMES = {
+    OutcomeKind.DEVICE_OUT_OF_MEMORY: "OOM device",
+    OutcomeKind.HOST_OUT_OF_MEMORY: "OOM host",
+    OutcomeKind.ALLOCATOR_RETRIES: "retries",
+    OutcomeKind.KERNEL_FAILURE: "kernel",
+    OutcomeKind.NON_FINITE_LOSS: "NaN loss",
+}
+
+
+def outcome_text(kind: OutcomeKind) -> str:
+    """Write an outcome in at most ten letters."""
+    return _SHORT_OUTCOMES.get(kind, str(kind))
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -30,8 +44,10 @@ def share_text(share: float | None) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """Write a relative error with its sign, or a dash."""
-    return NOTHING if error is None else f"{error:+.1%}"
+    """Write a relative error with its sign, or a dash; one beyond tenfold only as that."""
+    if error is None:
+        return NOTHING
+    return f"{error:+.1%}" if abs(error) < 10 else "> 10x"
 
 
 def rate_text(samples_per_s: float | None) -> str:

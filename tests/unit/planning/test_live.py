@@ -68,6 +68,11 @@ class Prediction:
         mib = 100 + self._factor * self._device.mib_per_sample[recipe.precision] * recipe.micro_batch_size
         return round(mib * MIB)
 
+    def expected_largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int:
+        sizes = range(1, cap + 1)
+        fitting = [b for b in sizes if self.expected_process_bytes(recipe.with_micro_batch_size(b)) <= limit_bytes]
+        return max(fitting, default=1)
+
 
 def search_on(
     device: SimulatedDevice, *, current: Recipe | None = None, factor: float = 1.0, **wishes: object
