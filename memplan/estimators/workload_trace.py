@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,18 +46,27 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     workload = load_workload(request.source)
     host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
     with cuda_words_understood(request.device), collected_garbage():
-        batches = {size: call_user("batch function", workload.batch, size) for size in request.batch_sizes[:2]}
+        batches = _made_batches(workload, request.batch_sizes[:2])
         _check_batches(workload, batches)
         with untouched_fills():
             model = _built(workload, request)
         recorder = StepRecorder(
             workload=workload, recipe=request.recipe, device=request.device, model=model, on_fakes=True
         )
-        try:
-            trace = _traced(recorder, request, batches)
-        except WorkloadError as error:
-            trace = _traced_for_real(recorder, request, batches, error)
-        return replace(trace, host_context_bytes=host_context_bytes)
+        return replace(_traced_somehow(recorder, request, batches), host_context_bytes=host_context_bytes)
+
+
+def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace on fake tensors; where that fails, at multiples of the recipe's own micro-batch; else compute the step."""
+    try:
+        return _traced(recorder, request, batches)
+    except WorkloadError as error:
+        own = request.recipe.micro_batch_size
+        if own not in batches:  # some models take only sizes that divide by something
+            with suppress(WorkloadError):
+                other = replace(request, batch_sizes=(own, 2 * own))
+                return _traced(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
+        return _traced_for_real(recorder, request, batches, error)
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
@@ -121,6 +130,10 @@ def _built(workload: Workload, request: TraceRequest) -> nn.Module:
     if request.recipe.activation_checkpointing:
         switch_checkpointing_on(model)
     return model
+
+
+def _made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:
+    return {size: call_user("batch function", workload.batch, size) for size in sizes}
 
 
 def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:

@@ -175,6 +175,19 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
     assert any("DataDependentOutputException" in note for note in found.notes)
 
 
+class TakesFours(nn.Linear):
+    """Groups its samples by four, as some normalisations do."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch.unflatten(0, (-1, 4)))
+
+
+def test_a_model_that_takes_only_some_sizes_is_traced_at_multiples_of_the_recipes_own() -> None:
+    workload = linear_workload(model=lambda: TakesFours(512, 512, bias=False))
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    assert (trace.method, trace.traced_batch_sizes) == ("fake-tensor trace", (4, 8))
+
+
 def loss_under_cuda_autocast(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cuda", dtype=torch.float16):
         result = model(batch.to("cuda:0"))
