@@ -6,7 +6,7 @@ import keyword
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import get, with_value
 from memplan.configs.literals import write_python
 from memplan.configs.python_chain import DELETE_KEY
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from memplan.configs.documents import Document
     from memplan.configs.user_config import UserConfig
 
 SUFFIX = "_memplan"
@@ -27,21 +28,26 @@ def child_path_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}{SUFFIX}{path.suffix}")
 
 
-def parent_path_of(path: Path) -> Path | None:
-    """Return the config that a child of memplan's inherits from by its name; None where it has another name."""
-    stem = path.stem.removesuffix(SUFFIX)
-    return path.with_name(f"{stem}{path.suffix}") if stem not in (path.stem, "") else None
+def python_child_form(document: Document, assignments: list[Assignment]) -> ChildForm:
+    """Return how OpenMMLab's configs inherit, with the command-line options that say the same."""
+    path = child_path_of(document.path)
+    notes = [f"the new name changes the default work_dir to work_dirs/{path.stem}"]
+    if assignments and not any(isinstance(each.value, dict | list | tuple) for each in assignments):
+        options = " ".join(f"{each.key}={write_python(each.value)}" for each in assignments)
+        notes.append(f"the same without a new file: --cfg-options {options}")
+    return ChildForm(path=path, head=(f"_base_ = ['./{document.path.name}']", ""), over=None, notes=tuple(notes))
 
 
-def child_text(parent: UserConfig, assignments: list[Assignment], marker: str) -> str:
+def child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
     """Return the text of the child config, in the line endings of its parent.
 
     Args:
         parent: the config it inherits from.
         assignments: the values that differ from the parent's.
+        head: lines that come before the values.
         marker: the comment that records what the parent says.
     """
-    lines = [f"# Changes to {parent.path.name}, written by memplan.", f"_base_ = ['./{parent.path.name}']", ""]
+    lines = [f"# Changes to {parent.path.name}, written by memplan.", *head]
     for name, tree in _grouped(_with_whole_lists(parent, assignments)).items():
         lines += _statement(name, tree, parent)
     return parent.document.source.newline.join([*lines, marker, ""])

@@ -27,11 +27,13 @@ class SourceFile:
         path: absolute path, symbolic links kept.
         text: decoded UTF-8; a byte order mark is its first character.
         sha256: digest of the bytes on disk.
+        prefix: dotted key below which its values stand in the effective config; empty for the top.
     """
 
     path: Path
     text: str
     sha256: str
+    prefix: str = ""
 
     @property
     def newline(self) -> str:
@@ -61,6 +63,13 @@ class Document:
     def path(self) -> Path:
         """The file the user named, absolute."""
         return self.source.path
+
+
+def key_within(source: SourceFile, key: str) -> str | None:
+    """Return how a file itself calls an effective dotted key; None where its values stand elsewhere."""
+    if not source.prefix:
+        return key
+    return key.removeprefix(f"{source.prefix}.") if key.startswith(f"{source.prefix}.") else None
 
 
 def absolute_path(path: Path) -> Path:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.child_file import child_path_of, child_text, parent_path_of
+from memplan.configs.child_file import child_text
+from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.documents import read_source
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import differences, get, with_value
-from memplan.configs.literals import write_python
 from memplan.configs.loading import load_document
 from memplan.configs.marker import find_original, has_marker, marker_edit, marker_line
 from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
+from memplan.configs.syntaxes import PYTHON
+from memplan.configs.user_config import PatchStyle
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
 
@@ -50,6 +53,13 @@ def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assign
     """Return the assignments of a change that differ from what the config says."""
     wanted = ecosystem_named(config.format_name).assignments(config, change)
     return [each for each in wanted if each.value != get(config.values, each.key)]
+
+
+def default_style(config: UserConfig) -> PatchStyle:
+    """Return how a change is written where nothing else is asked for: as a child where this config can have one."""
+    ecosystem = ecosystem_named(config.format_name)
+    has_child = ecosystem.child_form(_parent_document(config), []) is not None
+    return ecosystem.styles[0] if has_child else PatchStyle.IN_PLACE
 
 
 def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
@@ -83,21 +93,23 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     Raises:
         PatchError: there is a file of that name with anything in it that memplan did not write.
     """
-    parent, target = _parent_and_child(config)
     changed = changed_assignments(config, change)
     if not changed:
         return draft_in_place(config, change)
+    parent = _parent_of(config)
     assignments = changed_assignments(parent, change)
-    notes = [f"the new name changes the default work_dir to work_dirs/{target.stem}"]
-    if options := _option_line(assignments):
-        notes.append(f"the same without a new file: {options}")
+    form = ecosystem_named(config.format_name).child_form(parent.document, assignments)
+    if form is None:
+        raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
+    marker = marker_line(config, change, changed, parent=parent, over=form.over)
+    write = child_text if parent.document.syntax is PYTHON else yaml_child_text
     return Draft(
-        path=target,
-        before=_own_text(target, parent),
-        text=child_text(parent, assignments, marker_line(config, change, changed, parent=parent)),
+        path=form.path,
+        before=_own_text(form.path, parent),
+        text=write(parent, assignments, head=form.head, marker=marker),
         assignments=tuple(changed),
         expected=_with(parent.values, assignments),
-        notes=tuple(notes),
+        notes=form.notes,
     )
 
 
@@ -107,12 +119,21 @@ def _with(values: dict[str, Any], assignments: Iterable[Assignment]) -> dict[str
     return values
 
 
-def _parent_and_child(config: UserConfig) -> tuple[UserConfig, Path]:
-    parent_path = parent_path_of(config.path)
-    inherited = [each.path for each in config.document.inherited]
-    if parent_path is None or parent_path not in inherited or not has_marker(config.document.source.text):
-        return config, child_path_of(config.path)
-    return read_config(parent_path, format_name=config.format_name, knob_keys=_declared(config)), config.path
+def _parent_of(config: UserConfig) -> UserConfig:
+    """Return the config that a child of memplan's was made from; the config itself where it is no such child."""
+    path = _parent_document(config).path
+    if path == config.path:
+        return config
+    return read_config(path, format_name=config.format_name, knob_keys=_declared(config))
+
+
+def _parent_document(config: UserConfig) -> Document:
+    for source in config.document.inherited if has_marker(config.document.source.text) else ():
+        parent = replace(config.document, source=source)
+        form = ecosystem_named(config.format_name).child_form(parent, [])
+        if form is not None and form.path == config.path:
+            return parent
+    return config.document
 
 
 def _declared(config: UserConfig) -> dict[str, str]:
@@ -144,9 +165,3 @@ def _own_text(target: Path, parent: UserConfig) -> str | None:
 
 def _same_branch(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
-
-
-def _option_line(assignments: list[Assignment]) -> str | None:
-    if not assignments or any(isinstance(each.value, dict | list | tuple) for each in assignments):
-        return None
-    return "--cfg-options " + " ".join(f"{each.key}={write_python(each.value)}" for each in assignments)

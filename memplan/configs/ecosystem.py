@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan.configs.documents import Document
     from memplan.recipe import Recipe
 
@@ -30,6 +32,23 @@ class Assignment:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildForm:
+    """How an ecosystem writes a child of a config.
+
+    Args:
+        path: where the new file lies.
+        head: the lines before its values.
+        over: relative path of the config it is laid over by the command line; None where the file itself inherits.
+        notes: what the user should know, one sentence each.
+    """
+
+    path: Path
+    head: tuple[str, ...]
+    over: str | None
+    notes: tuple[str, ...]
+
+
 class Ecosystem(Protocol):
     """One family of configs. Implementations hold no state and run no user code."""
 
@@ -44,6 +63,9 @@ class Ecosystem(Protocol):
     @property
     def loader_package(self) -> str | None:
         """Package whose own loader proves a patch where it is installed; None where there is none."""
+
+    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm | None:
+        """Return how a child that makes these assignments is written; None where configs of this kind have none."""
 
     def recognises(self, document: Document) -> bool:
         """Say whether a config belongs to this ecosystem, by its content."""

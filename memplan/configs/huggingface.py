@@ -46,6 +46,9 @@ class HuggingFace:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
+    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+        """Return nothing: these configs do not inherit."""
+
     def recognises(self, document: Document) -> bool:
         """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
         values = document.values

@@ -27,7 +27,7 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
     located = {each.key: document.syntax.locate(text, each.key) for each in assignments}
     new = [each for each in assignments if located[each.key] is None and not get(document.values, each.key)]
     edits = [_edit(document, each, located[each.key]) for each in assignments if each not in new]
-    return splice(text, edits + ([_addition(document, new)] if new else []))
+    return splice(text, [*edits, *_additions(document, new)])
 
 
 def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
@@ -66,6 +66,15 @@ def _edit(document: Document, assignment: Assignment, location: Location | None)
     written = _literal(document, assignment, like=text[span.start : span.end])
     follows_colon = span.start == span.end and text[span.start - 1 : span.start] == ":"
     return Edit(span=span, text=f" {written}" if follows_colon else written)
+
+
+def _additions(document: Document, assignments: list[Assignment]) -> list[Edit]:
+    """Return one edit for each section that gets new keys."""
+    sections = dict.fromkeys(each.key.rpartition(".")[0] for each in assignments)
+    return [
+        _addition(document, [each for each in assignments if each.key.rpartition(".")[0] == section])
+        for section in sections
+    ]
 
 
 def _addition(document: Document, assignments: list[Assignment]) -> Edit:

@@ -62,6 +62,22 @@ def with_value(values: Any, key: str, new: Any) -> Any:
     return {**values, actual: with_value(nested, rest, new) if rest else new}
 
 
+def merged(base: Any, over: Any) -> Any:
+    """Return nested dicts with others laid over them; lists and single values are replaced whole."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    laid = {name: merged(base[name], value) if name in base else value for name, value in over.items()}
+    return {**base, **laid}
+
+
+def nested_under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values below a dotted prefix; as they are where it is empty."""
+    found = dict(values)
+    for part in reversed(prefix.split(".") if prefix else []):
+        found = {part: found}
+    return found
+
+
 def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
     """Return up to three existing dotted keys that a mistyped one may have meant."""
     known = list(_dotted(values, "", [MAX_LISTED_KEYS]))

@@ -9,11 +9,15 @@ from memplan.children import ChildEnding, run_child
 from memplan.configs.documents import Document, read_source
 from memplan.configs.plain_data import as_plain
 from memplan.configs.reader_messages import ReadAnswer, ReadRequest
-from memplan.configs.syntaxes import syntax_of
+from memplan.configs.syntaxes import YAML, syntax_of
+from memplan.configs.yaml_chain import YamlChain, read_chain
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memplan.configs.documents import SourceFile
+    from memplan.configs.syntaxes import Syntax
 
 READ_TIMEOUT_S = 30.0
 
@@ -35,15 +39,22 @@ def load_document(path: Path, *, texts: Mapping[str, str] | None = None) -> Docu
         return Document(
             source=source, syntax=syntax, values=reading.values, inherited=reading.files[1:], notes=reading.notes
         )
-    notes: list[str] = []
-    values = as_plain(syntax.load(source.text, where=str(source.path)), notes)
-    if not isinstance(values, dict):
+    chain = _read_here(source, syntax, texts or {})
+    if not isinstance(chain.values, dict):
         raise ConfigError(
             "the config does not hold keys and values at its top",
             where=str(source.path),
             hint="name the training config",
         )
-    return Document(source=source, syntax=syntax, values=values, notes=tuple(notes))
+    return Document(source=source, syntax=syntax, values=chain.values, inherited=chain.inherited, notes=chain.notes)
+
+
+def _read_here(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> YamlChain:
+    if syntax is YAML:
+        return read_chain(source, texts)
+    notes: list[str] = []
+    values = None if syntax.load is None else as_plain(syntax.load(source.text, where=str(source.path)), notes)
+    return YamlChain(values=values, notes=tuple(notes))
 
 
 def _read_in_child(path: Path, texts: Mapping[str, str]) -> ReadAnswer:

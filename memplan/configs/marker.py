@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memplan.configs.ecosystem import Assignment
 
 _VERSION = 1
+_OVER = "over"
 _MARKER = re.compile(r"^#[ \t]*memplan:[ \t]*(\{[^\r\n]*\})[ \t]*(?=\r?$)", re.MULTILINE)
 _RECIPE_FIELDS = (
     "micro_batch_size",
@@ -43,6 +44,18 @@ def find_original(document: Document) -> OriginalRecipe | None:
     return None
 
 
+def base_named_in(source: SourceFile) -> str | None:
+    """Return the relative path of the config that an overlay of memplan's is laid over; None for any other file."""
+    match = _MARKER.search(source.text)
+    if match is None:
+        return None
+    try:
+        found = json.loads(match[1]).get(_OVER)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
 def has_marker(text: str) -> bool:
     """Say whether memplan wrote or changed a file with this text."""
     return _MARKER.search(text) is not None
@@ -62,7 +75,14 @@ def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
         ) from None
 
 
-def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assignment], *, parent: UserConfig) -> str:
+def marker_line(
+    config: UserConfig,
+    change: RecipeChange,
+    assignments: list[Assignment],
+    *,
+    parent: UserConfig,
+    over: str | None = None,
+) -> str:
     """Return the comment, without line ending.
 
     Args:
@@ -70,12 +90,14 @@ def marker_line(config: UserConfig, change: RecipeChange, assignments: list[Assi
         change: what it carries beside the values.
         assignments: the values that change.
         parent: the config that a child inherits from; the config itself where it is edited in place.
+        over: relative path of the config that an overlay is laid over by the command line; None for all else.
     """
     recipe = config.original.recipe if config.original else config.recipe
     before = {each.key: get(parent.values, each.key) for each in assignments}
     recorded: Mapping[str, Any] = config.original.values if config.original else {}
     facts = {
         "version": _VERSION,
+        **({} if over is None else {_OVER: over}),
         "global_batch_size": recipe.global_batch_size,
         **_fields_set(recipe),
         "values": {**before, **recorded},

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.child_file import python_child_form
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knobs import (
@@ -28,7 +29,7 @@ from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import ChildForm, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -56,6 +57,10 @@ class MMEngine:
     name = "mmengine"
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+        """Name the parent in ``_base_``, from a file beside it."""
+        return python_child_form(document, assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with the Runner's training loader or optimizer wrapper."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.child_file import python_child_form
 from memplan.configs.ecosystem import Assignment, KnobKeys
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
@@ -27,6 +28,7 @@ from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import ChildForm
 
 _MICRO_BATCH_KEYS = ("data.train_dataloader.samples_per_gpu", "data.samples_per_gpu", "data.imgs_per_gpu")
 _HALF, _HALF_CUMULATIVE = "Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook"
@@ -50,6 +52,10 @@ class OpenMMLab0:
     name = "openmmlab-0.x"
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+        """Name the parent in ``_base_``, from a file beside it."""
+        return python_child_form(document, assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan import children
+from memplan.configs.documents import read_source
+from memplan.configs.hydra_defaults import experiment_override, has_defaults
+from memplan.configs.marker import base_named_in
 from memplan.configs.plain_data import as_plain
 from memplan.configs.reader_messages import PackageAnswer
 
@@ -27,19 +30,37 @@ def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(request.text.encode())
         notes: list[str] = []
-        values = as_plain(_LOADERS[request.package](temporary), notes)
+        loaded, distribution = _LOADERS[request.package](Path(temporary))
+        values = as_plain(loaded, notes)
     finally:
         Path(temporary).unlink()
-    version = importlib.metadata.version(request.package)
-    reply(PackageAnswer(values=values, loader=f"{request.package} {version}"))
+    reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))
 
 
-def _load_with_mmengine(path: str) -> Any:
+def _load_with_mmengine(path: Path) -> tuple[Any, str]:
     config = importlib.import_module("mmengine.config").Config
-    return config.fromfile(path, import_custom_modules=False).to_dict()
+    return config.fromfile(str(path), import_custom_modules=False).to_dict(), "mmengine"
 
 
-_LOADERS: dict[str, Callable[[str], Any]] = {"mmengine": _load_with_mmengine}
+def _load_with_omegaconf(path: Path) -> tuple[Any, str]:
+    """Load a single file with OmegaConf; a defaults list, or an experiment laid over one, is composed by Hydra."""
+    omegaconf = importlib.import_module("omegaconf").OmegaConf
+    over = base_named_in(read_source(path))
+    primary = path if over is None else path.parent / over
+    loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)
+    if not has_defaults(loaded):
+        return loaded, "omegaconf"
+    hydra = importlib.import_module("hydra")
+    overrides = [] if over is None else [experiment_override(loaded, path.stem)]
+    with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
+        composed = hydra.compose(config_name=primary.stem, overrides=overrides)
+    return omegaconf.to_container(composed, resolve=False), "hydra-core"
+
+
+_LOADERS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+    "mmengine": _load_with_mmengine,
+    "omegaconf": _load_with_omegaconf,
+}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import diff_root
 from memplan.configs.documents import digest_of
-from memplan.configs.drafts import draft_child, draft_in_place
+from memplan.configs.drafts import default_style, draft_child, draft_in_place
 from memplan.configs.keys import contains, get
 from memplan.configs.literals import write_python
 from memplan.configs.registry import ecosystem_named
@@ -48,7 +48,7 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
     if reason := expressible(config, change.recipe):
         raise PatchError(reason, where=str(config.path), hint="change it by hand, or choose another recipe")
     styles = ecosystem_named(config.format_name).styles
-    style = style or styles[0]
+    style = style or default_style(config)
     if style is PatchStyle.CHILD and style not in styles:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     _require_unchanged(config.path, config.document.source.sha256)
@@ -66,6 +66,7 @@ def apply_patch(patch: ConfigPatch) -> None:
     target = Path(patch.target_path)
     _require_unchanged(target, patch.original_sha256)
     if patch.diff:
+        target.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(target.resolve(), patch.patched_text)
 
 

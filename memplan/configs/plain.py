@@ -42,6 +42,9 @@ class Plain:
         """The language's name."""
         return f"plain-{self._syntax.name.lower()}"
 
+    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+        """Return nothing: these configs do not inherit."""
+
     def recognises(self, document: Document) -> bool:
         """Take every config of the language."""
         return document.syntax is self._syntax

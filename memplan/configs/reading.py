@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.discovery import knob_names, options_of, search_path_of
+from memplan.configs.documents import key_within
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loading import load_document
 from memplan.configs.marker import find_original
@@ -84,7 +85,8 @@ def _require_present(document: Document, keys: KnobKeys) -> None:
 def _knob(document: Document, name: KnobName, key: str) -> Knob:
     value = lookup(document.values, key)
     for source in (document.source, *document.inherited):
-        location = document.syntax.locate(source.text, key)
+        own_key = key_within(source, key)
+        location = None if own_key is None else document.syntax.locate(source.text, own_key)
         if location is None:
             continue
         inherited = source is not document.source

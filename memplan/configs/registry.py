@@ -6,6 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from memplan.configs.huggingface import HuggingFace
+from memplan.configs.lightning import LightningHydra
 from memplan.configs.mmengine import MMEngine
 from memplan.configs.openmmlab import OpenMMLab0
 from memplan.configs.plain import Plain
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Ecosystem
 
-ECOSYSTEMS: tuple[Ecosystem, ...] = (MMEngine(), OpenMMLab0(), HuggingFace(), *(Plain(each) for each in SYNTAXES))
+ECOSYSTEMS: tuple[Ecosystem, ...] = (
+    MMEngine(),
+    OpenMMLab0(),
+    HuggingFace(),
+    LightningHydra(),
+    *(Plain(each) for each in SYNTAXES),
+)
 
 
 def ecosystem_of(document: Document, *, format_name: str | None) -> Ecosystem:

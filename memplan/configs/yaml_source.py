@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from memplan.configs.spans import Edit, Location, Span, appended_lines
+from memplan.configs.spans import Edit, Location, Span, appended_lines, line_ending
 from memplan.errors import ConfigError
 
 MAX_EXPANDED_NODES = 200_000
@@ -30,8 +30,13 @@ for _kind in ("timestamp", "binary", "set", "omap", "pairs"):
     _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_text)
 
 
-def load_yaml(text: str, *, where: str) -> Any:
+def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
     """Read YAML text as plain data.
+
+    Args:
+        text: one YAML document.
+        where: file, for messages.
+        empty: what a text of comments alone stands for; None where that is an error.
 
     Raises:
         ConfigError: it is not valid YAML, refers to itself, or expands to more than ``MAX_EXPANDED_NODES`` values.
@@ -39,6 +44,8 @@ def load_yaml(text: str, *, where: str) -> Any:
     try:
         loader = _PlainLoader(text)
         node = loader.get_single_node()
+        if node is None and empty is not None:
+            return empty
         if node is None:
             raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
         written: dict[int, int | None] = {}
@@ -92,12 +99,46 @@ def locate_in_yaml(text: str, key: str) -> Location | None:
 
 
 def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
-    """Return the edit that sets new top-level keys at the end; None where the file's form does not allow that."""
-    root = _composed(text)
-    is_block = isinstance(root, yaml.MappingNode) and not root.flow_style and root.start_mark.column == 0
-    if not is_block or any("." in each for each in entries) or _DOCUMENT_END.search(text):
+    """Return the edit that sets new keys of one section, or of the top, behind those it has.
+
+    None where the file's form does not allow that: there is no such section, or it is an alias or written in one line.
+    """
+    root, sections = _composed(text), {each.rpartition(".")[0] for each in entries}
+    if not isinstance(root, yaml.MappingNode) or len(sections) != 1:
         return None
-    return appended_lines(text, [f"{name}: {literal}" for name, literal in entries.items()])
+    section = sections.pop()
+    lines = [f"{name.rpartition('.')[2]}: {literal}" for name, literal in entries.items()]
+    if section:
+        node, obstacle = _descend(root, section.split("."))
+        return None if obstacle or not isinstance(node, yaml.MappingNode) else _added_to_section(text, node, lines)
+    is_block = not root.flow_style and root.start_mark.column == 0
+    return appended_lines(text, lines) if is_block and not _DOCUMENT_END.search(text) else None
+
+
+def _added_to_section(text: str, node: yaml.MappingNode, lines: list[str]) -> Edit | None:
+    """Add lines behind the last single value of a section, or before its first key where nested ones follow."""
+    if not node.value or node.flow_style:
+        return None
+    first, last = node.value[0][0], node.value[-1][1]
+    gap = f"{line_ending(text)}{' ' * first.start_mark.column}"
+    own_line = text[text.rfind("\n", 0, first.start_mark.index) + 1 : first.start_mark.index].strip() == ""
+    if not own_line:
+        return None
+    if (
+        isinstance(last, yaml.ScalarNode)
+        and last.style not in ("|", ">")
+        and last.start_mark.line >= first.start_mark.line
+    ):
+        end = _line_end(text, last.end_mark.index)
+        return Edit(span=Span(start=end, end=end), text="".join(f"{gap}{each}" for each in lines))
+    start = first.start_mark.index
+    return Edit(span=Span(start=start, end=start), text="".join(f"{each}{gap}" for each in lines))
+
+
+def _line_end(text: str, position: int) -> int:
+    feed = text.find("\n", position)
+    end = len(text) if feed < 0 else feed
+    return end - 1 if feed > 0 and text[end - 1] == "\r" else end
 
 
 def _descend(node: yaml.Node, parts: list[str]) -> tuple[yaml.Node | None, str | None]:

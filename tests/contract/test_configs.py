@@ -68,6 +68,44 @@ HF_JSON = """\
   "max_steps": 16000
 }
 """
+LIGHTNING_YAML = """\
+# one flat file, read with OmegaConf
+general:
+  gpus: 1
+  batch: 4   # per GPU
+data:
+  batch_size: ${general.batch}
+  num_workers: 4
+optimizer:
+  lr: 2.0e-4
+scheduler:
+  max_lr: ${optimizer.lr}
+  eta_min: 1.0e-6
+trainer:
+  precision: 32
+  max_steps: 16000
+  val_check_interval: 0.5
+"""
+HYDRA_TREE = {
+    "data/depth.yaml": "batch_size: ${batch}   # followed\nnum_workers: 4\n",
+    "trainer/default.yaml": "# Lightning's own\nmax_steps: 16000\nprecision: 32\naccelerator: gpu\n",
+    "trainer/gpu.yaml": "defaults:\n  - default\ndevices: 1\n",
+    "model/net.yaml": "_target_: net.Net\noptimizer:\n  _target_: torch.optim.AdamW\n  lr: 2.0e-4\n",
+    "experiment/mine.yaml": "# @package _global_\ndefaults:\n  - override /trainer: gpu\nseed: 7\n",
+    "train.yaml": """\
+# @package _global_
+defaults:
+  - _self_
+  - data: depth
+  - model: net
+  - trainer: default
+  - optional local: default
+  - experiment: mine
+  - override hydra/job_logging: disabled
+batch: 4
+seed: 1
+""",
+}
 PLAIN_KNOBS = {
     "micro_batch_size": "data.batch_size",
     "accumulation_steps": "training.accumulation",
@@ -117,11 +155,13 @@ class Case:
     @property
     def length_key(self) -> str:
         own = {"openmmlab-0.x": "runner.max_iters", "mmengine": "train_cfg.max_iters", "huggingface": "max_steps"}
+        own["lightning-hydra"] = "trainer.max_steps"
         return own.get(self.format_name, "training.max_iters")
 
     def write(self, folder: Path) -> Path:
         for name, text in self.files.items():
             shown = text if self.final_newline else text.removesuffix("\n")
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(shown.replace("\n", self.newline).encode())
         return folder / list(self.files)[-1]
 
@@ -135,6 +175,9 @@ CASES = (
     Case("mmengine child", "mmengine", {"base.py": MMENGINE_BASE, "leaf.py": MMENGINE_LEAF}, PatchStyle.CHILD),
     Case("hf yaml", "huggingface", {"x.yaml": HF_YAML}, PatchStyle.IN_PLACE),
     Case("hf json", "huggingface", {"x.json": HF_JSON}, PatchStyle.IN_PLACE, final_newline=False, has_comments=False),
+    Case("lightning yaml", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE),
+    Case("lightning crlf", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE, {}, "\r\n", False),
+    Case("hydra experiment", "lightning-hydra", HYDRA_TREE, PatchStyle.CHILD),
     Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
     Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),
@@ -161,7 +204,7 @@ def wider(config: UserConfig) -> RecipeChange:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
 def applied(case: Case, folder: Path) -> tuple[UserConfig, ConfigPatch]:
@@ -206,7 +249,7 @@ def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path:
 def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
     changed = {each.key: (each.before, each.after) for each in patch.changes}
-    assert changed[case.length_key] == ("16000", "2667" if case.format_name == "huggingface" else "5333")
+    assert changed[case.length_key] == ("16000", "2667" if case.length_key.endswith("max_steps") else "5333")
 
 
 @EVERY_CASE

@@ -1,0 +1,104 @@
+"""Lightning projects configured by Hydra, OmegaConf or LightningCLI."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
+from memplan.errors import PatchError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs import UserConfig
+
+HEAD = "data:\n  batch_size: 4\ntrainer:\n  devices: 1\n"
+
+
+def config_of(folder: Path, text: str) -> UserConfig:
+    (folder / "x.yaml").write_text(text, encoding="utf-8")
+    return read_config(folder / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("word", "precision"),
+    [
+        ("32", Precision.FP32),
+        ("16-mixed", Precision.FP16),
+        ("'16'", Precision.FP16),
+        ("bf16-mixed", Precision.BF16),
+        ("bf16-true", Precision.BF16_TRUE),
+        ("null", Precision.FP32),
+    ],
+)
+def test_the_trainer_says_the_precision(tmp_path: Path, word: str, precision: Precision) -> None:
+    assert config_of(tmp_path, f"{HEAD}  precision: {word}\n").recipe.precision is precision
+
+
+def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"{HEAD}  accelerator: gpu  # the last\nseed: 1\n")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16"))
+    text = plan_patch(config, change).patched_text
+    added = "  accelerator: gpu  # the last\n  accumulate_grad_batches: 2\n  precision: bf16-mixed\nseed: 1\n"
+    assert text.startswith(HEAD + added)
+
+
+def test_arguments_are_added_before_nested_ones(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data: {batch_size: 4}\ntrainer:\n  max_epochs: 9\n  logger:\n    - csv\n")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2))
+    assert (
+        "trainer:\n  accumulate_grad_batches: 2\n  max_epochs: 9\n  logger:" in plan_patch(config, change).patched_text
+    )
+
+
+def test_an_interpolated_floor_stays_and_a_literal_one_follows(tmp_path: Path) -> None:
+    rates = "optimizer: {lr: 0.1}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 1e-6}\n"
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
+    text = plan_patch(config_of(tmp_path, HEAD + rates), change).patched_text
+    assert "optimizer: {lr: 0.2}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 2.0e-6}\n" in text
+
+
+def test_batches_and_steps_are_counted_apart_and_fractions_stay(tmp_path: Path) -> None:
+    lengths = "  max_steps: 100\n  val_check_interval: 60\n  limit_train_batches: 0.5\n  max_epochs: 9\n"
+    change = RecipeChange(
+        recipe=Recipe(micro_batch_size=8, accumulation_steps=2),
+        iteration_factor=Fraction(1, 2),
+        optimizer_step_factor=Fraction(1, 4),
+    )
+    patch = plan_patch(config_of(tmp_path, HEAD + lengths), change)
+    changed = {each.key: each.after for each in patch.changes}
+    assert (changed["trainer.max_steps"], changed["trainer.val_check_interval"]) == ("25", "30")
+    assert not {"trainer.limit_train_batches", "trainer.max_epochs"} & set(changed)
+
+
+def test_which_batch_was_taken_and_what_it_may_mean_is_said(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data: {batch_size: 4}\ntrain: {batch_size: 8}\ntrainer: {devices: 4}\n")
+    assert "data.batch_size is taken as the batch size; train.batch_size is left alone" in config.notes
+    assert any("divide it by their number" in each for each in config.notes)
+
+
+def test_a_flat_file_has_no_children(tmp_path: Path) -> None:
+    with pytest.raises(PatchError, match="cannot inherit"):
+        plan_patch(config_of(tmp_path, HEAD), RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
+
+
+def test_a_missing_learning_rate_is_asked_for(tmp_path: Path) -> None:
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.1)
+    assert "--map learning_rate=KEY" in str(expressible(config_of(tmp_path, HEAD), recipe))
+
+
+def test_the_experiment_is_new_to_a_list_that_has_none(tmp_path: Path) -> None:
+    (tmp_path / "data.yaml").write_text("data: {batch_size: 4}\n")
+    config = config_of(tmp_path, "defaults:\n  - data\ntrainer:\n  devices: 1\n")
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)))
+    assert "use it with +experiment=memplan, after any other experiment" in patch.notes
+    assert "the same without a new file: ++data.batch_size=8" in patch.notes
+    apply_patch(patch)
+    again = read_config(tmp_path / "experiment" / "memplan.yaml")
+    assert again.recipe.micro_batch_size == 8
+    apply_patch(plan_patch(again, RecipeChange(recipe=Recipe(micro_batch_size=2))))
+    assert read_config(tmp_path / "experiment" / "memplan.yaml").recipe.micro_batch_size == 2
