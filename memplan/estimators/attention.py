@@ -140,27 +140,11 @@ def attend(
     capability: tuple[int, int],
 ) -> torch.Tensor:
     """Run the operator that the card would choose, with what the dispatcher does around it."""
-    trains = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     mask = _as_float_mask(mask, query.dtype)
     backend = Backend.MATH
     if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
-        backend = choose_backend(
-            AttentionCall(
-                dtype=query.dtype,
-                query_heads=query.shape[1],
-                key_heads=key.shape[1],
-                query_length=query.shape[2],
-                key_length=key.shape[2],
-                head_dim=query.shape[3],
-                value_dim=value.shape[3],
-                has_mask=mask is not None,
-                dropout=dropout,
-                causal=causal,
-                trains=trains,
-                grouped=grouped,
-            ),
-            capability,
-        )
+        call = _described(query, key, value, has_mask=mask is not None, dropout=dropout, causal=causal, grouped=grouped)
+        backend = choose_backend(call, capability)
     aten = torch.ops.aten
     if backend is Backend.MATH:
         results = aten._scaled_dot_product_attention_math(
@@ -174,13 +158,43 @@ def attend(
     if backend is Backend.EFFICIENT:
         key, value = _repeated_heads(query, key, value)
         results = aten._scaled_dot_product_efficient_attention(
-            query, key, value, mask, trains, dropout, causal, scale=scale
+            query, key, value, mask, _trains(query, key, value), dropout, causal, scale=scale
         )
         return _first(results)
     results = aten._scaled_dot_product_cudnn_attention(
-        query, key, value, mask, trains, dropout, causal, False, scale=scale
+        query, key, value, mask, _trains(query, key, value), dropout, causal, False, scale=scale
     )
     return _first(results)
+
+
+def _described(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    has_mask: bool,
+    dropout: float,
+    causal: bool,
+    grouped: bool,
+) -> AttentionCall:
+    return AttentionCall(
+        dtype=query.dtype,
+        query_heads=query.shape[1],
+        key_heads=key.shape[1],
+        query_length=query.shape[2],
+        key_length=key.shape[2],
+        head_dim=query.shape[3],
+        value_dim=value.shape[3],
+        has_mask=has_mask,
+        dropout=dropout,
+        causal=causal,
+        trains=_trains(query, key, value),
+        grouped=grouped,
+    )
+
+
+def _trains(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
 
 def _first(results: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.attention import attend
+from memplan.estimators.cudnn_recurrence import CELLS, recurrence
 from memplan.estimators.dispatcher import Kernels
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CudaOperators:
         replacements: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self._attention,
             "dropout": _dropout,
+            **{name: recurrence(cell) for name, cell in CELLS.items()},
         }
         for name, function in replacements.items():
             self._kernels.replace(name, function)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 ASSUMED_CAPABILITY = (8, 0)
 
-# Part of an operator's name -> what its library takes on a card. cuDNN chooses these sizes at run time.
+# Operator, or class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
 _UNCOUNTED = {
-    "convolution": "cuDNN convolution workspaces",
-    "batch_norm": "cuDNN batch-norm reserve",
-    "rnn": "cuDNN RNN workspace and reserve",
+    "aten.convolution": "cuDNN convolution workspaces",
+    "aten.native_batch_norm": "cuDNN batch-norm reserve",
+    "LSTM": "cuDNN RNN workspace",
+    "GRU": "cuDNN RNN workspace",
+    "RNN": "cuDNN RNN workspace",
 }
 
 
@@ -57,8 +59,8 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
 
 
-def uncounted_on(device: DeviceSpec, operators: Collection[str]) -> tuple[str, ...]:
-    """Name the library memory that the operators of a step take on a card and that no rule counts."""
+def uncounted_on(device: DeviceSpec, names: Collection[str]) -> tuple[str, ...]:
+    """Say what libraries take on a card for these operators and classes of modules that no rule counts."""
     if device.kind is DeviceKind.CPU:
         return ()
-    return tuple(what for marker, what in _UNCOUNTED.items() if any(marker in name for name in operators))
+    return tuple(dict.fromkeys(what for name, what in _UNCOUNTED.items() if name in names))

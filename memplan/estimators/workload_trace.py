@@ -115,7 +115,9 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
         method=FAKE_METHOD,
-        uncounted=uncounted_on(device, recordings[0].operator_names),
+        uncounted=uncounted_on(
+            device, {*recordings[0].operator_names, *(type(each).__name__ for each in model.modules())}
+        ),
         notes=(*lowering_notes(device), *uneven),
     )
 

@@ -56,7 +56,9 @@ def measured_peak_bytes(run: Callable[[], object]) -> int:
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
-@pytest.mark.parametrize(("channels_in", "channels_out", "groups"), [(24, 48, 1), (64, 64, 1), (64, 64, 64), (40, 40, 40)])
+@pytest.mark.parametrize(
+    ("channels_in", "channels_out", "groups"), [(24, 48, 1), (64, 64, 1), (64, 64, 64), (40, 40, 40)]
+)
 def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
     layout: torch.memory_format, channels_in: int, channels_out: int, groups: int
 ) -> None:
