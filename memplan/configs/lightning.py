@@ -109,17 +109,17 @@ class LightningHydra:
         """See YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""
         values = document.values
         is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
-        return document.syntax is YAML and is_known and bool(_present(values, _BATCH_KEYS))
+        return document.syntax is YAML and is_known and bool(present(values, _BATCH_KEYS))
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""
         values = document.values
         return {
-            KnobName.MICRO_BATCH_SIZE: _present(values, _BATCH_KEYS)[:1],
-            KnobName.LEARNING_RATE: _present(values, _RATE_KEYS)[:1],
-            KnobName.ACTIVATION_CHECKPOINTING: _present(values, _CHECKPOINTING_KEYS)[:1],
+            KnobName.MICRO_BATCH_SIZE: present(values, _BATCH_KEYS)[:1],
+            KnobName.LEARNING_RATE: present(values, _RATE_KEYS)[:1],
+            KnobName.ACTIVATION_CHECKPOINTING: present(values, _CHECKPOINTING_KEYS)[:1],
             KnobName.MIN_LEARNING_RATE: absolute_rates(values, _SCHEDULERS),
-            **trainer_keys(values, "trainer."),
+            **trainer_keys(values),
         }
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
@@ -134,10 +134,10 @@ class LightningHydra:
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return which batch size was taken, and what else could be meant by it."""
         values = document.values
-        sources = dict.fromkeys(followed(values, key) for key in _present(values, _BATCH_KEYS))
+        sources = dict.fromkeys(followed(values, key) for key in present(values, _BATCH_KEYS))
         taken, *others = [*sources, ""]
         found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each]
-        if not _present(values, _RATE_KEYS):
+        if not present(values, _RATE_KEYS):
             found.append("no learning rate was found under its usual keys; name it with --map learning_rate=KEY")
         devices = next((get(values, key) for key in _DEVICE_KEYS if get(values, key) is not None), 1)
         if devices not in (1, "1", [0]):
@@ -150,7 +150,7 @@ class LightningHydra:
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values; the Trainer's arguments that are missing are added."""
-        return trainer_assignments(config, change, section="trainer")
+        return trainer_assignments(config, change)
 
 
 def has_trainer(values: Mapping[str, Any]) -> bool:
@@ -159,15 +159,15 @@ def has_trainer(values: Mapping[str, Any]) -> bool:
     return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
 
 
-def trainer_keys(values: Mapping[str, Any], prefix: str) -> KnobKeys:
+def trainer_keys(values: Mapping[str, Any]) -> KnobKeys:
     """Return the Trainer's own keys that are set; fractions of an epoch are no counts."""
-    counts = {name: get(values, f"{prefix}{name}") for name in ("max_steps", "min_steps")}
-    passes = {name: get(values, f"{prefix}{name}") for name in ("val_check_interval", "limit_train_batches")}
+    counts = {name: get(values, f"trainer.{name}") for name in ("max_steps", "min_steps")}
+    passes = {name: get(values, f"trainer.{name}") for name in ("val_check_interval", "limit_train_batches")}
     return {
-        KnobName.PRECISION: _present(values, (f"{prefix}precision",)),
-        KnobName.ACCUMULATION_STEPS: _present(values, (f"{prefix}accumulate_grad_batches",)),
-        KnobName.OPTIMIZER_STEPS: tuple(f"{prefix}{name}" for name, value in counts.items() if _is_count(value)),
-        KnobName.ITERATIONS: tuple(f"{prefix}{name}" for name, value in passes.items() if _is_count(value)),
+        KnobName.PRECISION: present(values, ("trainer.precision",)),
+        KnobName.ACCUMULATION_STEPS: present(values, ("trainer.accumulate_grad_batches",)),
+        KnobName.OPTIMIZER_STEPS: tuple(f"trainer.{name}" for name, value in counts.items() if _is_count(value)),
+        KnobName.ITERATIONS: tuple(f"trainer.{name}" for name, value in passes.items() if _is_count(value)),
     }
 
 
@@ -181,16 +181,16 @@ def trainer_obstacle(config: UserConfig, recipe: Recipe) -> str | None:
     return obstacle_of_single_values(config, recipe, names=names)
 
 
-def trainer_assignments(config: UserConfig, change: RecipeChange, *, section: str) -> list[Assignment]:
+def trainer_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
     found = single_assignments(config, change, names=tuple(KnobName))
     steps, precision = change.recipe.accumulation_steps, change.recipe.precision
     if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
         reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-        found.append(Assignment(key=f"{section}.accumulate_grad_batches", value=steps, reason=reason))
+        found.append(Assignment(key="trainer.accumulate_grad_batches", value=steps, reason=reason))
     if config.knob(KnobName.PRECISION) is None and precision != config.recipe.precision:
         reason = reason_for(change, KnobName.PRECISION)
-        found.append(Assignment(key=f"{section}.precision", value=_WORDS[precision], reason=reason))
+        found.append(Assignment(key="trainer.precision", value=_WORDS[precision], reason=reason))
     return found
 
 
@@ -200,7 +200,7 @@ def absolute_rates(values: Mapping[str, Any], sections: tuple[str, ...]) -> tupl
     return tuple(key for key in keys if _is_rate(get(values, key)))
 
 
-def _present(values: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
+def present(values: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys that hold a single value, interpolations followed to it."""
     sources = {key: get(values, followed(values, key)) for key in keys}
     return tuple(key for key, value in sources.items() if isinstance(value, int | float | str) and value != "")

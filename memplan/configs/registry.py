@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.huggingface import HuggingFace
 from memplan.configs.lightning import LightningHydra
+from memplan.configs.lightning_cli import LightningCLI
 from memplan.configs.mmengine import MMEngine
 from memplan.configs.openmmlab import OpenMMLab0
 from memplan.configs.plain import Plain
@@ -21,6 +22,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     MMEngine(),
     OpenMMLab0(),
     HuggingFace(),
+    LightningCLI(),
     LightningHydra(),
     *(Plain(each) for each in SYNTAXES),
 )

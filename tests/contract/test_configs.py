@@ -106,6 +106,23 @@ batch: 4
 seed: 1
 """,
 }
+LIGHTNING_CLI = """\
+seed_everything: 7
+trainer:
+  max_steps: 16000
+  accelerator: auto
+model:
+  class_path: net.DepthModule
+  init_args:
+    width: 32
+data:
+  class_path: net.DepthData
+  init_args:
+    batch_size: 4
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args: {lr: 2.0e-4}
+"""
 PLAIN_KNOBS = {
     "micro_batch_size": "data.batch_size",
     "accumulation_steps": "training.accumulation",
@@ -155,7 +172,7 @@ class Case:
     @property
     def length_key(self) -> str:
         own = {"openmmlab-0.x": "runner.max_iters", "mmengine": "train_cfg.max_iters", "huggingface": "max_steps"}
-        own["lightning-hydra"] = "trainer.max_steps"
+        own["lightning-hydra"] = own["lightning-cli"] = "trainer.max_steps"
         return own.get(self.format_name, "training.max_iters")
 
     def write(self, folder: Path) -> Path:
@@ -178,6 +195,9 @@ CASES = (
     Case("lightning yaml", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE),
     Case("lightning crlf", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("hydra experiment", "lightning-hydra", HYDRA_TREE, PatchStyle.CHILD),
+    Case("lightning cli", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD),
+    Case("lightning cli crlf", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD, {}, "\r\n", False),
+    Case("lightning cli in place", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.IN_PLACE),
     Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
     Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
-from memplan.errors import PatchError
+from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
@@ -102,3 +102,55 @@ def test_the_experiment_is_new_to_a_list_that_has_none(tmp_path: Path) -> None:
     assert again.recipe.micro_batch_size == 8
     apply_patch(plan_patch(again, RecipeChange(recipe=Recipe(micro_batch_size=2))))
     assert read_config(tmp_path / "experiment" / "memplan.yaml").recipe.micro_batch_size == 2
+
+
+CLI = """\
+trainer:
+  max_epochs: 3
+data:
+  class_path: net.Data
+  init_args:
+    batch_size: 4
+model:
+  class_path: net.Net
+  init_args:
+    lr: 0.1
+"""
+
+
+def test_an_overlay_sets_only_what_changes_and_says_how_to_use_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CLI)
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2)))
+    assert patch.target_path == str(tmp_path / "x_memplan.yaml")
+    lines = patch.patched_text.splitlines()
+    assert lines[:4] == [
+        "# Changes to x.yaml, written by memplan.",
+        "data:",
+        "  init_args:",
+        "    batch_size: 8  # was 4: uses the device's memory",
+    ]
+    assert patch.notes == (
+        "use it as --config x.yaml --config x_memplan.yaml",
+        (
+            "the same without a new file: --data.init_args.batch_size=8 --model.init_args.lr=0.2 "
+            "--trainer.precision=bf16-mixed"
+        ),
+    )
+
+
+def test_an_overlay_is_read_together_with_what_it_is_laid_over(tmp_path: Path) -> None:
+    apply_patch(
+        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
+    )
+    config = read_config(tmp_path / "x_memplan.yaml")
+    assert config.values["trainer"] == {"max_epochs": 3}
+    assert config.recipe == Recipe(micro_batch_size=8, learning_rate=0.2)
+
+
+def test_an_overlay_without_its_config_is_an_error_that_names_it(tmp_path: Path) -> None:
+    apply_patch(
+        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
+    )
+    (tmp_path / "x.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"x\.yaml: there is no such file"):
+        read_config(tmp_path / "x_memplan.yaml")
