@@ -104,6 +104,7 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
     uniform = same_structure(recordings)
     uneven = () if uniform else ("The number of allocations depends on the micro-batch: figures are interpolated.",)
     model, device = recorder.model, recorder.device
+    names = {*recordings[0].operator_names, *(type(each).__name__ for each in model.modules())}
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
         recipe=recorder.recipe,
@@ -115,9 +116,7 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
         method=FAKE_METHOD,
-        uncounted=uncounted_on(
-            device, {*recordings[0].operator_names, *(type(each).__name__ for each in model.modules())}
-        ),
+        uncounted=uncounted_on(device, names),
         notes=(*lowering_notes(device), *uneven),
     )
 

@@ -1,0 +1,82 @@
+"""Answers from traces made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.errors import UsageError
+from memplan.estimators.answers import estimate, largest_micro_batch
+from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES
+from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
+from memplan.recipe import Recipe
+from memplan.results import PeakShare, Phase
+from memplan.units import GIB, MIB
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
+
+
+def timeline(activation_mib: float, per_sample_mib: float) -> Timeline:
+    """4 MiB of weights; an activation that comes and goes in each of two forward passes."""
+    return Timeline(
+        event_blocks=np.array([0, 1, 1, 2, 2], dtype=np.int32),
+        event_allocates=np.array([True, True, False, True, False]),
+        event_phases=np.array([PHASES.index(Phase.SETUP), *[PHASES.index(Phase.FORWARD)] * 4], dtype=np.int8),
+        size_terms=np.array([[4, activation_mib, activation_mib], [0, per_sample_mib, per_sample_mib], [0, 0, 0]])
+        * float(MIB),
+        categories=np.array([Category.PARAMETERS, Category.ACTIVATIONS, Category.ACTIVATIONS], dtype=np.int8),
+        modules=np.array([0, 1, 1], dtype=np.int32),
+        operators=np.array([0, 1, 1], dtype=np.int32),
+        module_names=("", "layer"),
+        operator_names=("weight", "aten.mm"),
+    )
+
+
+def trace(*timelines: Timeline, sizes: tuple[int, ...] = (2, 3)) -> StepTrace:
+    return StepTrace(
+        workload_name="made by hand",
+        recipe=Recipe(micro_batch_size=2),
+        device_kind=DeviceKind.CPU,
+        compute_capability=None,
+        timelines=timelines,
+        traced_batch_sizes=sizes,
+        parameter_count=MIB,
+        uses_batch_norm=False,
+        optimizer_name="SGD",
+        method="by hand",
+        host_context_bytes=100 * MIB,
+    )
+
+
+def test_the_peak_and_what_holds_it_are_read_off_the_timeline() -> None:
+    found = estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU)
+    assert found.peak_allocated_bytes == 14 * MIB
+    assert found.peak_phase is Phase.FORWARD
+    assert (found.breakdown.parameters, found.breakdown.activations) == (4 * MIB, 10 * MIB)
+    assert found.top_modules[0] == PeakShare(name="layer", held_bytes=10 * MIB)
+    assert found.top_operators[1] == PeakShare(name="weight", held_bytes=4 * MIB)
+
+
+def test_the_cpus_process_peak_adds_context_and_what_a_step_takes_outside_the_heap() -> None:
+    found = estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU)
+    assert found.breakdown.context == 100 * MIB
+    assert found.peak_process_bytes >= 114 * MIB + STEP_OVERHEAD_BYTES
+    assert found.uncounted == ()
+
+
+def test_where_the_number_of_allocations_depends_on_the_size_figures_lie_on_a_line_through_two_runs() -> None:
+    found = estimate(trace(timeline(2, 0), timeline(3, 0)), micro_batch_size=10, device=CPU)
+    assert found.peak_allocated_bytes == 14 * MIB
+    assert sum(found.breakdown.values()) == found.peak_process_bytes
+
+
+@pytest.mark.parametrize("room_mib", [1, 17, 500])
+def test_the_largest_size_is_solved_to_the_sample(room_mib: int) -> None:
+    limit_bytes = estimate(trace(timeline(0, 1)), micro_batch_size=room_mib, device=CPU).peak_process_bytes
+    assert largest_micro_batch(trace(timeline(0, 1)), device=CPU, limit_bytes=limit_bytes, cap=10**6) == room_mib
+
+
+def test_a_size_below_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="micro_batch_size=0"):
+        estimate(trace(timeline(0, 1)), micro_batch_size=0, device=CPU)
