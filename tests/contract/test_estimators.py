@@ -188,6 +188,27 @@ def test_a_model_that_takes_only_some_sizes_is_traced_at_multiples_of_the_recipe
     assert (trace.method, trace.traced_batch_sizes) == ("fake-tensor trace", (4, 8))
 
 
+def loss_that_checks_types(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    product = model(batch)
+    assert product.dtype is torch.bfloat16
+    assert nn.functional.layer_norm(product, (512,)).dtype is torch.float32
+    assert product.softmax(-1).dtype is torch.float32
+    assert product.exp().dtype is torch.float32
+    assert nn.functional.gelu(product).dtype is torch.bfloat16
+    return product.float().sum()
+
+
+def test_a_card_casts_as_cuda_does_and_keeps_one_copy_of_each_weight() -> None:
+    workload = linear_workload(
+        model=lambda: nn.Linear(512, 512, bias=False), loss=lambda m, b: loss_that_checks_types(m, b) + m(b).sum()
+    )
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4, precision=Precision.BF16), CARD)
+    assert trace.method == "fake-tensor trace"
+    timeline = trace.timelines[0]
+    casts = timeline.operators == timeline.operator_names.index("aten._to_copy")
+    assert (timeline.block_bytes(1)[casts] == MIB // 2).sum() == 2  # one in each of the two steps
+
+
 def loss_under_cuda_autocast(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cuda", dtype=torch.float16):
         result = model(batch.to("cuda:0"))
