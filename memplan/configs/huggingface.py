@@ -1,8 +1,8 @@
-"""Hugging Face TrainingArguments in flat YAML or JSON, and the tools that share its keys (LLaMA-Factory, axolotl).
+"""Hugging Face TrainingArguments in flat YAML or JSON.
 
 Keys and defaults from transformers' ``TrainingArguments``: rate 5e-5, no accumulation; ``max_steps``, ``warmup_steps``,
 ``save_steps`` and ``eval_steps`` count optimizer steps, floats below 1 are ratios and negative values mean unset.
-axolotl calls the micro-batch ``micro_batch_size`` and takes ``bf16: auto``.
+Tools that share the keys call the micro-batch ``micro_batch_size`` and take ``bf16: auto``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 DEFAULT_LEARNING_RATE = 5e-5
-_STEPS, _RATE = "gradient_accumulation_steps", "learning_rate"
+STEPS_KEY, _RATE = "gradient_accumulation_steps", "learning_rate"
 _BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
 _CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 _SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
-_SIGNS = (_STEPS, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
+_SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
 class HuggingFace:
@@ -59,7 +59,7 @@ class HuggingFace:
         """Return the arguments that are in the file."""
         keys = {
             KnobName.MICRO_BATCH_SIZE: _BATCH_KEYS,
-            KnobName.ACCUMULATION_STEPS: (_STEPS,),
+            KnobName.ACCUMULATION_STEPS: (STEPS_KEY,),
             KnobName.LEARNING_RATE: (_RATE,),
             KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING_KEYS,
         }
@@ -109,7 +109,7 @@ class HuggingFace:
         recipe = change.recipe
         if config.knob(KnobName.ACCUMULATION_STEPS) is None and recipe.accumulation_steps > 1:
             reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=_STEPS, value=recipe.accumulation_steps, reason=reason))
+            found.append(Assignment(key=STEPS_KEY, value=recipe.accumulation_steps, reason=reason))
         wanted = recipe.learning_rate
         if config.knob(KnobName.LEARNING_RATE) is None and wanted not in (None, DEFAULT_LEARNING_RATE):
             found.append(Assignment(key=_RATE, value=wanted, reason=reason_for(change, KnobName.LEARNING_RATE)))

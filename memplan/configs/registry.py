@@ -6,12 +6,15 @@ import difflib
 from typing import TYPE_CHECKING
 
 from memplan.configs.huggingface import HuggingFace
+from memplan.configs.huggingface_tools import Axolotl, LlamaFactory
 from memplan.configs.lightning import LightningHydra
 from memplan.configs.lightning_cli import LightningCLI
 from memplan.configs.mmengine import MMEngine
 from memplan.configs.openmmlab import OpenMMLab0
 from memplan.configs.plain import Plain
 from memplan.configs.syntaxes import SYNTAXES
+from memplan.configs.timm_args import Timm
+from memplan.configs.ultralytics import Ultralytics
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,9 +24,13 @@ if TYPE_CHECKING:
 ECOSYSTEMS: tuple[Ecosystem, ...] = (
     MMEngine(),
     OpenMMLab0(),
+    LlamaFactory(),
+    Axolotl(),
     HuggingFace(),
     LightningCLI(),
     LightningHydra(),
+    Ultralytics(),
+    Timm(),
     *(Plain(each) for each in SYNTAXES),
 )
 

@@ -92,9 +92,11 @@ def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path) -
 
 
 def test_axolotl_and_deepspeed_are_understood(tmp_path: Path) -> None:
-    text = "micro_batch_size: 2\ngradient_accumulation_steps: 4\nlearning_rate: 2e-4\ndeepspeed: ds.json\n"
+    text = (
+        "base_model: n\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nlearning_rate: 2e-4\ndeepspeed: d.json\n"
+    )
     config = config_of(tmp_path, text)
-    assert config.format_name == "huggingface"
+    assert config.format_name == "axolotl"
     assert config.recipe == Recipe(micro_batch_size=2, accumulation_steps=4, learning_rate=2e-4)
     assert "DeepSpeed file" in config.notes[0]
 
