@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import UserConfig, read_config
+from memplan.configs import MemplanOptions, UserConfig, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning, estimate_subject
-from memplan.planning.options import parse_rule
+from memplan.planning.options import read_budget, request_from
 from memplan.planning.request import PlanRequest, Subject, subject_of_config, subject_of_workload
 from memplan.progress import ignore
-from memplan.recipe import Recipe, parse_precision
-from memplan.units import parse_bytes
+from memplan.recipe import Recipe
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ def estimate(
         TraceError: the model cannot be traced.
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
-    return estimate_subject(subject, device, _bytes(budget))
+    return estimate_subject(subject, device, read_budget(budget))
 
 
 def probe(
@@ -77,7 +75,7 @@ def probe(
     """
     request = PlanRequest(
         device=device,
-        budget_bytes=_bytes(budget),
+        budget_bytes=read_budget(budget),
         max_utilisation=max_util,
         min_utilisation=min_util,
         precisions=(recipe.precision,),
@@ -90,17 +88,21 @@ def plan(
     config_or_workload: str | Path | UserConfig | Workload,
     *,
     recipe: Recipe | None = None,
-    device: str = "auto",
-    max_util: float = 0.8,
-    min_util: float = 0.6,
+    device: str | None = None,
+    max_util: float | None = None,
+    min_util: float | None = None,
     budget: str | int | None = None,
     precisions: Sequence[str] | None = None,
     global_batch: int | None = None,
-    lr_rule: str = "linear",
+    lr_rule: str | None = None,
+    in_place: bool = False,
     store: str | Path = ".memplan",
     observer: Observer = ignore,
 ) -> Plan:
     """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
+
+    What is None is taken from the config's own ``memplan`` section, and where that is silent too from the defaults of
+    the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
 
     Args:
         config_or_workload: a config file, or a workload together with ``recipe``.
@@ -112,6 +114,7 @@ def plan(
         precisions: number formats to compare; None for those of the device that the config can express.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
+        in_place: patch the config itself, where the ecosystem's default is a child config.
         store: folder of the trial journal.
         observer: told what happens.
 
@@ -119,21 +122,20 @@ def plan(
         NothingFitsError: no recipe fits.
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
     """
-    request = PlanRequest(
+    subject = _subject_of(config_or_workload, recipe)
+    request = request_from(
+        subject.config.memplan_options if subject.config else MemplanOptions(),
         device=device,
-        budget_bytes=_bytes(budget),
-        max_utilisation=max_util,
-        min_utilisation=min_util,
-        precisions=None if precisions is None else tuple(parse_precision(each) for each in precisions),
-        global_batch_size=global_batch,
-        learning_rate_rule=parse_rule(lr_rule),
+        budget=budget,
+        max_util=max_util,
+        min_util=min_util,
+        precision=",".join(precisions) if precisions else None,
+        global_batch=global_batch,
+        lr_rule=lr_rule,
+        in_place=in_place,
         store=Path(store),
     )
-    return Planning(_subject_of(config_or_workload, recipe), request).plan(observer)
-
-
-def _bytes(budget: str | int | None) -> int | None:
-    return parse_bytes(budget) if isinstance(budget, str) else budget
+    return Planning(subject, request).plan(observer)
 
 
 def _subject_of(what: str | Path | UserConfig | Workload, recipe: Recipe | None) -> Subject:
@@ -141,6 +143,6 @@ def _subject_of(what: str | Path | UserConfig | Workload, recipe: Recipe | None)
         if recipe is None:
             raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
         return subject_of_workload(what, recipe, tuple(sys.path))
-    config = what if isinstance(what, UserConfig) else read_config(Path(what))
-    subject = subject_of_config(config)
-    return subject if recipe is None else replace(subject, current=recipe)
+    if recipe is not None:
+        raise UsageError("recipe= goes with a workload; a config says its own recipe")
+    return subject_of_config(what if isinstance(what, UserConfig) else read_config(Path(what)))

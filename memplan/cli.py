@@ -152,7 +152,7 @@ def probe(
     )
     console = _console(to_stderr=as_json)
     planning = Planning(subject_of_config(opened), request)
-    console.print(heading(str(config), opened.format_name, planning.device, planning.band, opened.recipe))
+    console.print(heading(opened, planning.device, planning.band))
     with LiveView(console) as view:
         plan = planning.plan(view)
     found = report_run(plan.run_id, plan.trials, plan)
@@ -199,7 +199,7 @@ def apply(
     from memplan.planner import apply_stored
 
     patch = apply_stored(store, None if run == "last" else run)
-    _console().print(f"wrote {patch.target_path}", highlight=False)
+    _say(_console(), f"wrote {patch.target_path}")
 
 
 @app.command()
@@ -239,13 +239,18 @@ def _deliver(
 
     if output is not None:
         write_text_atomically(output, patch.diff)
-        console.print(f"wrote {output}", highlight=False)
+        _say(console, f"wrote {output}")
     if apply_now:
         apply_patch(patch)
-        console.print(f"wrote {patch.target_path}", highlight=False)
+        _say(console, f"wrote {patch.target_path}")
     else:
         where = "" if store == DEFAULT_STORE else f" --store {store}"
-        console.print(f"\napply it with:  [bold]memplan apply {run_id}{where}[/bold]", highlight=False)
+        _say(console, f"\napply it with:  memplan apply {run_id}{where}")
+
+
+def _say(console: Console, line: str) -> None:
+    """Print a line that is meant to be copied: as it is, on one line."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _console(*, to_stderr: bool = False) -> Console:
@@ -271,6 +276,7 @@ def _exit_code_of(error: MemplanError) -> ExitCode:
 def main() -> None:
     """Run the command line and exit with a code of :class:`ExitCode`."""
     debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]  # welcome before and after the command
     try:
         app()
     except MemplanError as error:
@@ -283,7 +289,8 @@ def main() -> None:
         sys.exit(_exit_code_of(error))
     except SystemExit as ended:
         if ended.code == ExitCode.INTERRUPTED:
-            typer.echo("memplan: interrupted; finished trials are kept, and the same command resumes", err=True)
+            resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
+            typer.echo(f"memplan: interrupted{resumes}", err=True)
         raise
     except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
         if debug:

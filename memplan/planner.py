@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,32 +10,33 @@ from typing import TYPE_CHECKING
 from memplan.cards import DeviceKind
 from memplan.configs import UserConfig, apply_patch
 from memplan.devices import resolve_device
-from memplan.errors import PatchError, StoreError, UsageError
+from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.live import LiveSearch, is_settled
-from memplan.planning.patching import scale, write_patch
+from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.request import PlanRequest, Subject, subject_of_config
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
 from memplan.probe import Journal
 from memplan.progress import ignore
 from memplan.recommend.band import Band
+from memplan.recommend.choice import explain
 from memplan.report.facts import report_run
 from memplan.results import Plan, ProbeResult
 from memplan.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from memplan.cards import DeviceSpec
-    from memplan.probe import JournalRun
+    from memplan.probe import JournalRun, StoredRun
     from memplan.progress import Observer
     from memplan.recipe import Precision, Recipe
     from memplan.report.facts import RunReport
     from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, Trial
 
-SETTLED = "memplan planned this recipe before, for the same wishes, and it is still in the band."
+SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 
 
 def estimate_subject(subject: Subject, device: str, budget_bytes: int | None) -> Estimate:
@@ -88,7 +90,9 @@ class Planning:
     def plan(self, observer: Observer = ignore) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored."""
         traces = self._proven_traces(observer)
-        with self._open_run() as run:
+        if self.request.patch_style is not None or self.subject.unwritable is None:
+            draft(self.subject, self.request)
+        with self._open_run() as run, _ended_by_errors(run):
             made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
             run.finish(made)
         return made
@@ -104,7 +108,7 @@ class Planning:
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
         traces = self._proven_traces(observer)
-        with self._open_run() as run:
+        with self._open_run() as run, _ended_by_errors(run):
             found = self._search(traces, run, observer).probe()
             run.finish(None)
         return found
@@ -122,7 +126,10 @@ class Planning:
     def _proven_traces(self, observer: Observer) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
         traces = Traces(self.subject.source, self.device, observer)
-        traces.of(self.subject.current)
+        if self.device.live_index is not None:
+            traces.estimate_if_traceable(self.subject.current)  # the card may run what cannot be traced
+        else:
+            traces.of(self.subject.current)
         return traces
 
     def _session(self, device: DeviceSpec, traces: Traces, run: JournalRun, observer: Observer) -> TrialSession:
@@ -153,23 +160,29 @@ class Planning:
             return self._plan(
                 run,
                 recipe=current.recipe,
-                estimate=traces.estimate(current.recipe),
+                estimate=current.estimate,
                 chosen=current,
                 trials=search.trials,
                 reasons=(SETTLED,),
             )
         found = search.compare()
-        chosen = found.choice.trial
-        scaled = scale(chosen.recipe, self.subject, self.request, traces.of(chosen.recipe).optimizer_name)
+        optimizer_name = traces.optimizer_name(found.choice.trial.recipe)
+        chosen = search.confirm(
+            found.choice.trial.recipe, lambda recipe: scale(recipe, self.subject, self.request, optimizer_name).recipe
+        )
+        remark = scale(chosen.recipe, self.subject, self.request, optimizer_name).remark
         return self._plan(
             run,
-            recipe=scaled.recipe,
-            estimate=chosen.estimate or traces.estimate(chosen.recipe),
+            recipe=chosen.recipe,
+            estimate=chosen.estimate,
             chosen=chosen,
             trials=search.trials,
             verdicts=found.verdicts,
-            reasons=(*found.choice.reasons, *_sentence(scaled.remark)),
-            notes=_accumulation_notes(scaled.recipe, traces),
+            reasons=(
+                *explain(chosen, search.trials, self.band, current=self.subject.current),
+                *_sentence(remark),
+            ),
+            notes=_accumulation_notes(chosen.recipe, traces),
         )
 
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
@@ -177,9 +190,8 @@ class Planning:
         cpu = resolve_device("cpu")
         session = self._session(cpu, Traces(self.subject.source, cpu, observer), run, observer)
         check = check_on_cpu(self.subject, session)
-        scaled = scale(
-            found.estimate.recipe, self.subject, self.request, traces.of(found.estimate.recipe).optimizer_name
-        )
+        optimizer_name = traces.optimizer_name(found.estimate.recipe)
+        scaled = scale(found.estimate.recipe, self.subject, self.request, optimizer_name)
         return self._plan(
             run,
             recipe=scaled.recipe,
@@ -196,17 +208,18 @@ class Planning:
         run: JournalRun,
         *,
         recipe: Recipe,
-        estimate: Estimate,
+        estimate: Estimate | None,
         chosen: Trial | None,
         trials: tuple[Trial, ...],
         reasons: tuple[str, ...],
         verdicts: tuple[PrecisionVerdict, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        recipe = replace(recipe, learning_rate=recipe.learning_rate or self.subject.current.learning_rate)
+        patch, trouble = self._patch(recipe, self._seen(chosen, estimate))
+        own_notes = self.subject.config.notes if self.subject.config else ()
         return Plan(
             run_id=run.run_id,
-            workload_name=estimate.workload_name,
+            workload_name=estimate.workload_name if estimate else self.subject.label,
             device_name=self.device.name,
             device_total_bytes=self.band.total_bytes,
             min_utilisation=self.band.min_utilisation,
@@ -218,14 +231,35 @@ class Planning:
             trials=trials,
             precisions=verdicts,
             reasons=reasons,
-            patch=write_patch(recipe, self.subject, self.request, size_reason=self._share_of(chosen, estimate)),
-            notes=notes,
+            patch=patch,
+            notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
         )
 
-    def _share_of(self, chosen: Trial | None, estimate: Estimate) -> str:
-        share = estimate.peak_process_bytes / self.band.total_bytes if chosen is None else chosen.utilisation or 0.0
-        does = "predicted to peak" if chosen is None else "peaks"
-        return f"{does} at {share:.0%} of {format_bytes(self.band.total_bytes)}"
+    def _patch(self, recipe: Recipe, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:
+        """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
+        if self.subject.unwritable is not None:
+            return None, (f"no patch: {self.subject.unwritable}",)
+        try:
+            return write_patch(recipe, self.subject, self.request, why=why), ()
+        except PatchError as error:
+            return None, (f"no patch could be written: {error}",)
+
+    def _seen(self, chosen: Trial | None, estimate: Estimate | None) -> str:
+        total = format_bytes(self.band.total_bytes)
+        if chosen is not None:
+            return f"peaks at {chosen.utilisation or 0:.0%} of {total}"
+        share = estimate.peak_process_bytes / self.band.total_bytes if estimate else 0
+        return f"predicted to peak at {share:.0%} of {total}"
+
+
+@contextlib.contextmanager
+def _ended_by_errors(run: JournalRun) -> Iterator[None]:
+    """Finish a run that fails for a reason of its own; one that was interrupted or killed stays open to be resumed."""
+    try:
+        yield
+    except MemplanError:
+        run.finish(None)
+        raise
 
 
 def stored_report(store: Path, run_id: str | None) -> RunReport:
@@ -234,11 +268,17 @@ def stored_report(store: Path, run_id: str | None) -> RunReport:
     Raises:
         StoreError: there is no journal, or no such run in it.
     """
+    Journal(store)
+    stored = _stored(store, run_id)
+    return report_run(stored.run_id, stored.trials, stored.plan)
+
+
+def _stored(store: Path, run_id: str | None) -> StoredRun:
     journal = Journal(store)
     stored = journal.latest_run() if run_id is None else journal.load(run_id)
     if stored is None:
-        raise StoreError("there are no runs", where=str(journal.path), hint="memplan probe CONFIG makes one")
-    return report_run(stored.run_id, stored.trials, stored.plan)
+        raise UsageError("there are no runs", where=str(journal.path), hint="memplan probe CONFIG makes one")
+    return stored
 
 
 def apply_stored(store: Path, run_id: str | None) -> ConfigPatch:
@@ -249,13 +289,13 @@ def apply_stored(store: Path, run_id: str | None) -> ConfigPatch:
         PatchError: the run has no patch, or the config changed since.
         OutputError: the patch cannot be written.
     """
-    report = stored_report(store, run_id)
-    if report.plan is None:
-        raise PatchError(f"run {report.run_id} was not finished", hint="the same probe command resumes it")
-    if report.plan.patch is None:
-        raise PatchError(f"run {report.run_id} recommends no change")
-    apply_patch(report.plan.patch)
-    return report.plan.patch
+    stored = _stored(store, run_id)
+    if not stored.is_finished:
+        raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
+    if stored.plan is None or stored.plan.patch is None:
+        raise PatchError(f"run {stored.run_id} has no patch to apply")
+    apply_patch(stored.plan.patch)
+    return stored.plan.patch
 
 
 def _device(text: str, budget_bytes: int | None) -> DeviceSpec:
@@ -270,6 +310,6 @@ def _sentence(remark: str | None) -> tuple[str, ...]:
 
 
 def _accumulation_notes(recipe: Recipe, traces: Traces) -> tuple[str, ...]:
-    if recipe.accumulation_steps > 1 and traces.of(recipe).uses_batch_norm:
+    if recipe.accumulation_steps > 1 and traces.uses_batch_norm(recipe):
         return (f"batch norm sees {recipe.micro_batch_size} samples at a time, whatever is accumulated",)
     return ()

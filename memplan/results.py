@@ -331,7 +331,7 @@ class Plan:
         recipe: the recommended recipe, learning rate included.
         chosen: the trial of exactly the recommended recipe; None where the device is not present and the recipe is
             recommended by its estimate alone.
-        estimate: prediction for the recommended recipe on the device the plan is for.
+        estimate: prediction for the recommended recipe on the device the plan is for; None where it cannot be traced.
         trials: every live run, in order.
         precisions: one verdict for each precision that was compared.
         reasons: why this recipe, one sentence each.
@@ -348,7 +348,7 @@ class Plan:
     current: Recipe
     recipe: Recipe
     chosen: Trial | None
-    estimate: Estimate
+    estimate: Estimate | None
     trials: tuple[Trial, ...]
     precisions: tuple[PrecisionVerdict, ...]
     reasons: tuple[str, ...]

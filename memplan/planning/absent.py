@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.configs import expressible
 from memplan.errors import NothingFitsError
 from memplan.planning.live import lacking, precisions_of
 from memplan.recommend.scaling import split_global_batch
@@ -60,9 +59,10 @@ def predict(
     verdicts = []
     for precision in _precisions(subject, request, device):
         recipe = replace(subject.current, precision=precision)
-        obstacle = lacking(precision, device) or (expressible(subject.config, recipe) if subject.config else None)
-        found[precision] = None if obstacle else _largest(recipe, request, band, traces)
-        remark = obstacle or ("predicted for the card, not run on it" if found[precision] else "does not fit")
+        obstacle = None if recipe == subject.current else lacking(precision, device) or subject.obstacle(recipe)
+        failure = obstacle or (None if traces.estimate_if_traceable(recipe) else "cannot be traced")
+        found[precision] = None if failure else _largest(recipe, request, band, traces)
+        remark = failure or ("predicted for the card, not run on it" if found[precision] else "does not fit")
         verdicts.append(
             PrecisionVerdict(
                 precision=precision, best=None, estimate=found[precision], loss_deviation=None, remark=remark

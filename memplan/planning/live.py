@@ -7,23 +7,23 @@ data, and corrects the estimate. The micro-batch that the corrected estimate pro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
-from memplan.configs import expressible
 from memplan.errors import NothingFitsError, WorkloadError
+from memplan.planning.session import usual_step_s
 from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
+from memplan.recommend.band import Place
 from memplan.recommend.choice import Choice, choose
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
-from memplan.results import PrecisionVerdict, ProbeResult
+from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from memplan.cards import DeviceSpec
     from memplan.planning.request import PlanRequest, Subject
@@ -42,6 +42,10 @@ REPEATABILITY = 0.05
 # A precision whose step takes this many times as long as the reference's is not worth waiting for.
 _HOPELESS_SLOWDOWN = 10
 _SHORTEST_STEP_LIMIT_S = 10.0
+# A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
+_STEP_DOWN = 0.92
+_CONFIRMATIONS = 3
+_FIXED_PARTS = ("context", "parameters", "buffers", "gradients", "optimizer_state", "workspaces")
 # TF32 and bf16 matrix units came with compute capability 8.0 (CUDA C++ Programming Guide, "Compute Capabilities").
 _AMPERE = (8, 0)
 
@@ -110,12 +114,20 @@ class LiveSearch:
         self._traces = traces
         self._observer = observer
         self._searches: list[SearchResult] = []
+        self._others_bytes = 0
 
     def try_current(self) -> Trial:
-        """Run the recipe that the user has now, and learn the context from it."""
+        """Run the recipe that the user has now, and learn from it what the estimate could not know.
+
+        Raises:
+            WorkloadError: the user's code raised; ``detail`` holds its traceback.
+        """
         trial = self._session.try_recipe(self._subject.current, "current recipe")
+        if trial.outcome.kind is OutcomeKind.USER_ERROR:
+            raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)
+            self._others_bytes = measured.peak_device_bytes - measured.peak_process_bytes
         return trial
 
     @property
@@ -146,64 +158,90 @@ class LiveSearch:
             WorkloadError: trials failed for another reason than memory, and none completed.
         """
         current = self.try_current()
-        reference = current if current.recipe.precision is Precision.FP32 else None
-        verdicts: list[PrecisionVerdict] = []
-        for precision in self._precisions():
-            obstacle = self._obstacle(precision)
+        obstacles = {precision: self._obstacle(precision) for precision in self._precisions()}
+        for precision, obstacle in obstacles.items():
             if obstacle is None:
-                first = self._search(precision, reference or current)
-                reference = first if precision is Precision.FP32 and first.fits else reference
-                verdicts.append(judge(precision, self._session.trials, reference=reference, band=self._band))
-            else:
-                verdicts.append(_unwritable(precision, obstacle))
+                self._search(precision, current)
         choice = choose(self._candidates(), self._band, current=self._subject.current)
         if choice is None:
             raise self._failure()
         self._try_accumulation(choice.trial.recipe)
+        verdicts = [
+            self._judged(precision) if obstacle is None else _unusable(precision, obstacle)
+            for precision, obstacle in obstacles.items()
+        ]
         return LiveFindings(choice=choice, verdicts=tuple(verdicts))
+
+    def confirm(self, wanted: Recipe, scaled: Callable[[Recipe], Recipe]) -> Trial:
+        """Run exactly the recipe that will be recommended; where it leaves the band upwards, a smaller one.
+
+        Args:
+            wanted: the chosen recipe.
+            scaled: gives a recipe its learning rate.
+
+        Raises:
+            NothingFitsError: not even the smaller ones stay below the band's upper edge.
+        """
+        sizes = [size for size in self._sizes() if size <= wanted.micro_batch_size]
+        for _ in range(_CONFIRMATIONS):
+            trial = self._session.try_recipe(scaled(self._at(wanted, sizes[-1])), "final check")
+            if trial.fits and self._is_allowed(trial):
+                return trial
+            smaller = [size for size in sizes if size <= sizes[-1] * _STEP_DOWN]
+            if not smaller:
+                break
+            sizes = smaller
+        raise self._failure()
+
+    def _is_allowed(self, trial: Trial) -> bool:
+        measured = trial.outcome.measurement
+        return measured is not None and self._band.place(measured.peak_device_bytes) is not Place.ABOVE
+
+    def _judged(self, precision: Precision) -> PrecisionVerdict:
+        same = replace(self._subject.current, precision=Precision.FP32)
+        reference = next((trial for trial in self.trials if trial.recipe == same and trial.fits), None)
+        return judge(precision, self.trials, reference=reference, band=self._band)
 
     def _precisions(self) -> tuple[Precision, ...]:
         current = self._subject.current.precision
         return tuple(dict.fromkeys((current, *(self._request.precisions or precisions_of(self._device)))))
 
     def _obstacle(self, precision: Precision) -> str | None:
-        config = self._subject.config
-        unwritable = expressible(config, replace(self._subject.current, precision=precision)) if config else None
-        return lacking(precision, self._device) or unwritable
+        if precision is self._subject.current.precision:
+            return None
+        return lacking(precision, self._device) or self._subject.obstacle(
+            replace(self._subject.current, precision=precision)
+        )
 
-    def _search(self, precision: Precision, reference: Trial) -> Trial:
+    def _search(self, precision: Precision, reference: Trial) -> None:
         """Run the user's own micro-batch at a precision, then the one that lands in the band."""
         recipe = replace(self._subject.current, precision=precision)
         first = self._try(recipe, "same size", reference)
         reading = reading_of(first)
         if reading.kind is ReadingKind.STOP:
-            return first
+            return
+        size = recipe.micro_batch_size
         found = find_micro_batch(
             lambda size: reading_of(self._try(self._at(recipe, size), "in the band", reference)),
-            self._predicted(recipe),
+            self._predicted(recipe, first),
             TargetBand(
                 lower_bytes=self._band.lower_bytes,
                 upper_bytes=self._band.upper_bytes,
                 limit_bytes=self._band.total_bytes,
             ),
             sizes=self._sizes(),
-            known={recipe.micro_batch_size: reading},
+            known={size: reading} if size in self._sizes() and self._at(recipe, size) == recipe else {},
         )
         self._searches.append(found)
         if found.reached_cap:
             self._observer(Notice(text=f"{precision}: {found.remark}"))
-        if found.best is not None:
-            self._try(self._at(recipe, found.best), "in the band", reference)
-        return first
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
-        measured = reference.outcome.measurement
-        if measured is None or recipe.precision is reference.recipe.precision:
+        usual_s = usual_step_s(reference, recipe)
+        if usual_s is None or recipe.precision is reference.recipe.precision:
             return self._session.try_recipe(recipe, purpose)
-        per_sample_s = median(measured.step_times_s) / _samples(reference.recipe)
-        usual_s = per_sample_s * _samples(recipe)
         limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
-        return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference_step_s=usual_s)
+        return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference=reference)
 
     def _at(self, recipe: Recipe, micro_batch_size: int) -> Recipe:
         wanted = self._request.global_batch_size
@@ -219,14 +257,18 @@ class LiveSearch:
             return sizes
         return [size for size, _ in split_global_batch(wanted, self._subject.current.world_size, sizes)]
 
-    def _predicted(self, recipe: Recipe) -> PredictedPeak:
+    def _predicted(self, recipe: Recipe, first: Trial) -> PredictedPeak:
         """Draw the line where it counts: at the size expected to reach the band, since peaks are flat at small ones."""
-        upper_bytes, cap = self._band.upper_bytes, self._request.micro_batch_cap
+        if self._traces.estimate_if_traceable(recipe) is None:
+            return _line_from(first)
+        if self._request.global_batch_size is not None:
+            recipe = replace(recipe, accumulation_steps=2)  # any number above 1 keeps the gradients
+        upper_bytes, cap = self._band.upper_bytes - self._others_bytes, self._request.micro_batch_cap
         high = max(self._traces.expected_largest(recipe, limit_bytes=upper_bytes, cap=cap) or 1, 2)
         low = high // 2
         at_low, at_high = (self._traces.expected_process_bytes(recipe.with_micro_batch_size(b)) for b in (low, high))
         slope = (at_high - at_low) / (high - low)
-        return PredictedPeak(fixed_bytes=at_low - slope * low, slope_bytes=slope)
+        return PredictedPeak(fixed_bytes=at_low - slope * low + self._others_bytes, slope_bytes=slope)
 
     def _candidates(self) -> list[Trial]:
         wanted = self._request.global_batch_size
@@ -259,11 +301,20 @@ class LiveSearch:
         return format_bytes(round(peak_bytes / self._band.max_utilisation))
 
 
-def _samples(recipe: Recipe) -> int:
-    return recipe.micro_batch_size * recipe.accumulation_steps
+def _line_from(first: Trial) -> PredictedPeak:
+    """Take what does not follow the batch from the one reading there is, where there is no estimate."""
+    measured = first.outcome.measurement
+    if measured is None:
+        return PredictedPeak(fixed_bytes=0, slope_bytes=1)
+    parts = measured.breakdown
+    fixed = (
+        parts.context + parts.parameters + parts.buffers + parts.gradients + parts.optimizer_state + parts.workspaces
+    )
+    slope = max(measured.peak_device_bytes - fixed, 1) / first.recipe.micro_batch_size
+    return PredictedPeak(fixed_bytes=fixed, slope_bytes=slope)
 
 
-def _unwritable(precision: Precision, obstacle: str) -> PrecisionVerdict:
+def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:
     return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark=obstacle)
 
 

@@ -23,7 +23,7 @@ def request_from(
     section: MemplanOptions,
     *,
     device: str | None,
-    budget: str | None,
+    budget: str | int | None,
     max_util: float | None,
     min_util: float | None,
     precision: str | None,
@@ -37,14 +37,13 @@ def request_from(
     Raises:
         UsageError: an option is not understood or out of range.
     """
-    budget = budget or section.budget
     precisions = parse_precisions(precision) or (
         tuple(parse_precision(each) for each in section.precision) if section.precision else None
     )
     defaults = PlanRequest()
     return PlanRequest(
         device=device or section.device or defaults.device,
-        budget_bytes=parse_bytes(budget) if budget else None,
+        budget_bytes=read_budget(section.budget if budget is None else budget),
         max_utilisation=_first(max_util, section.max_util, defaults.max_utilisation),
         min_utilisation=_first(min_util, section.min_util, defaults.min_utilisation),
         precisions=precisions,
@@ -53,6 +52,15 @@ def request_from(
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
     )
+
+
+def read_budget(budget: str | int | None) -> int | None:
+    """Read a budget given as text or in bytes; None stays None.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
+    return parse_bytes(budget) if isinstance(budget, str) else budget
 
 
 def parse_precisions(text: str | None) -> tuple[Precision, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from memplan.cards import DeviceKind
+from memplan.configs import expressible
 from memplan.errors import UsageError
 from memplan.recommend.scaling import LearningRateRule
 from memplan.results import plain
 from memplan.workload import PickledWorkload, WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from typing import Any
 
     from memplan.cards import DeviceSpec
@@ -60,6 +61,8 @@ class PlanRequest:
     store: Path = Path(".memplan")
 
     def __post_init__(self) -> None:
+        if self.budget_bytes is not None and self.budget_bytes < 1:
+            raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
 
@@ -93,16 +96,30 @@ class Subject:
     config: UserConfig | None
     label: str
 
+    @property
+    def unwritable(self) -> str | None:
+        """Why no change at all can be written into the config; None where one can, or where there is no config."""
+        return None if self.config is None else expressible(self.config, self.current)
+
+    def obstacle(self, recipe: Recipe) -> str | None:
+        """Say why the config cannot express a recipe; None where it can, or where there is nothing to write."""
+        if self.config is None or self.unwritable is not None:
+            return None
+        return expressible(self.config, recipe)
+
     def fingerprint(self, request: PlanRequest, device: DeviceSpec, versions: Mapping[str, str]) -> str:
-        """Digest of everything that decides the outcome of a trial, so that an interrupted run can be resumed."""
-        facts = {
-            "source": _source_facts(self.source),
-            "current": plain(self.current),
-            "request": request.facts(),
-            "device": plain(device) if device.kind is DeviceKind.CUDA else str(device.kind),
-            "versions": dict(versions),
-        }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=repr).encode()).hexdigest()
+        """Digest of what decides the outcome of a trial, so that an interrupted run can be resumed.
+
+        Not counted: code outside of the folders in which the workload is looked for, and data.
+        """
+        facts = (
+            _source_facts(self.source),
+            plain(self.current),
+            request.facts(),
+            plain(device) if device.kind is DeviceKind.CUDA else str(device.kind),
+            dict(versions),
+        )
+        return hashlib.sha256(_canonical(facts).encode()).hexdigest()
 
 
 def subject_of_config(config: UserConfig) -> Subject:
@@ -127,17 +144,36 @@ def subject_of_workload(workload: Workload, recipe: Recipe, search_path: tuple[s
     return Subject(source=source, current=recipe, config=None, label=workload.name or "workload")
 
 
-def _source_facts(source: WorkloadSource) -> dict[str, Any]:
+def _source_facts(source: WorkloadSource) -> tuple[object, ...]:
     if isinstance(source, PickledWorkload):
-        return {"pickled": source.fingerprint}
-    return {"target": source.target, "config": source.config, "code": _module_digest(source)}
+        return (source.fingerprint,)
+    return (source.target, source.config, _code_digest(source))
 
 
-def _module_digest(source: WorkloadReference) -> str | None:
-    """Digest of the file that holds the workload function; None where it lies outside of the search path."""
-    relative = Path(*source.target.partition(":")[0].split("."))
-    for folder in source.search_path:
-        for candidate in (Path(folder, relative).with_suffix(".py"), Path(folder, relative, "__init__.py")):
-            if candidate.is_file():
-                return hashlib.sha256(candidate.read_bytes()).hexdigest()
+def _code_digest(source: WorkloadReference) -> str | None:
+    """Digest of the Python files beside the workload's module, its package included; None where it is not found."""
+    top, *rest = source.target.partition(":")[0].split(".")
+    for folder in map(Path, source.search_path):
+        module = folder / f"{top}.py"
+        if not rest and module.is_file():
+            return _digest_of(folder.glob("*.py"))
+        if (folder / top).is_dir():
+            return _digest_of((folder / top).rglob("*.py"))
     return None
+
+
+def _digest_of(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(str(path).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _canonical(value: object) -> str:
+    """Write nested data the same way whatever the order and the types of its keys."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{key!r}:{_canonical(each)}" for key, each in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_canonical(each) for each in value) + "]"
+    return repr(value)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
-from memplan.errors import WorkloadError
 from memplan.probe import TrialRequest, run_trial
 from memplan.progress import TrialAdvanced, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.workload import WorkloadSource
+
+# Endings that would come again; a crash or a bug may have been mended since the run was interrupted.
+_WORTH_KEEPING = frozenset(OutcomeKind) - {OutcomeKind.USER_ERROR, OutcomeKind.CRASH, OutcomeKind.KERNEL_FAILURE}
 
 
 class TrialSession:
@@ -54,29 +57,23 @@ class TrialSession:
         return tuple(self._trials)
 
     def try_recipe(
-        self, recipe: Recipe, purpose: str, *, step_limit_s: float | None = None, reference_step_s: float | None = None
+        self, recipe: Recipe, purpose: str, *, step_limit_s: float | None = None, reference: Trial | None = None
     ) -> Trial:
-        """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one.
-
-        Raises:
-            WorkloadError: the user's code raised; ``detail`` holds its traceback.
-        """
+        """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one."""
         known = next((trial for trial in self._trials if trial.recipe == recipe), None)
         if known is not None:
             return known
-        number = len(self._trials) + 1
-        resumed = self._run.finished_trial(recipe)
-        trial = resumed or self._live(number, purpose, recipe, step_limit_s, reference_step_s)
+        stored = self._run.finished_trial(recipe)
+        resumed = stored if stored is not None and stored.outcome.kind in _WORTH_KEEPING else None
+        trial = resumed or self._live(len(self._trials) + 1, purpose, recipe, step_limit_s, reference)
         self._trials.append(trial)
         self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None))
-        if trial.outcome.kind is OutcomeKind.USER_ERROR:
-            raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         return trial
 
     def _live(
-        self, number: int, purpose: str, recipe: Recipe, step_limit_s: float | None, reference_step_s: float | None
+        self, number: int, purpose: str, recipe: Recipe, step_limit_s: float | None, reference: Trial | None
     ) -> Trial:
-        estimate = self._traces.estimate(recipe)
+        estimate = self._traces.estimate_if_traceable(recipe)
         self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
         request = TrialRequest(
             source=self._source,
@@ -84,7 +81,7 @@ class TrialSession:
             device=self._device,
             budget_bytes=self._budget_bytes,
             step_limit_s=step_limit_s,
-            reference_step_s=reference_step_s,
+            reference_step_s=usual_step_s(reference, recipe),
         )
         outcome = run_trial(request, on_progress=self._follow)
         trial = Trial(
@@ -102,3 +99,15 @@ class TrialSession:
     def _follow(self, progress: TrialProgress) -> None:
         done = 0 if progress.step is None else progress.step - 1
         self._observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))
+
+
+def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:
+    """Seconds that a recipe's optimizer step takes at the reference's speed; None where nothing was measured."""
+    measured = reference.outcome.measurement if reference else None
+    if reference is None or measured is None:
+        return None
+    return median(measured.step_times_s) / _samples(reference.recipe) * _samples(recipe)
+
+
+def _samples(recipe: Recipe) -> int:
+    return recipe.micro_batch_size * recipe.accumulation_steps

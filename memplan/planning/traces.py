@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, largest_micro_batch, trace_step
-from memplan.progress import Observer, Stage
+from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ class Traces:
         self._device = device
         self._observer = observer
         self._traces: dict[Recipe, StepTrace] = {}
+        self._failures: dict[Recipe, TraceError | WorkloadError] = {}
+        self._said: set[str] = set()
+        is_live = device.live_index is not None
+        self._allocator = AllocatorConfig.from_environment(os.environ if is_live else {})
         self._correction = 1.0
 
     def of(self, recipe: Recipe) -> StepTrace:
@@ -37,19 +44,49 @@ class Traces:
         kind = replace(
             recipe, micro_batch_size=1, accumulation_steps=min(recipe.accumulation_steps, 2), learning_rate=None
         )
+        if kind in self._failures:
+            raise self._failures[kind]
         if kind not in self._traces:
             self._observer(Stage(text=f"estimating {recipe_text(recipe)}"))
-            self._traces[kind] = trace_step(self._source, recipe, self._device)
+            try:
+                traced = replace(recipe, accumulation_steps=kind.accumulation_steps)
+                self._traces[kind] = trace_step(self._source, traced, self._device)
+            except (TraceError, WorkloadError) as error:
+                self._failures[kind] = error
+                raise
         return self._traces[kind]
 
     def estimate(self, recipe: Recipe) -> Estimate:
         """Predict the peaks of a recipe."""
-        found = estimate(self.of(recipe), micro_batch_size=recipe.micro_batch_size, device=self._device)
+        trace = self.of(recipe)
+        found = estimate(
+            trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocator=self._allocator
+        )
         return replace(found, recipe=recipe)
+
+    def estimate_if_traceable(self, recipe: Recipe) -> Estimate | None:
+        """Predict the peaks of a recipe; None where its step cannot be traced, which a live trial may still run."""
+        try:
+            return self.estimate(recipe)
+        except (TraceError, WorkloadError) as error:
+            if str(error) not in self._said:
+                self._said.add(str(error))
+                self._observer(Notice(text=f"no estimate for {recipe.precision}: {error}"))
+            return None
+
+    def optimizer_name(self, recipe: Recipe) -> str:
+        """Class name of the optimizer, or a paraphrase where the step cannot be traced."""
+        return "the optimizer" if self.estimate_if_traceable(recipe) is None else self.of(recipe).optimizer_name
+
+    def uses_batch_norm(self, recipe: Recipe) -> bool:
+        """Whether a statistic over the micro-batch is known to be taken."""
+        return self.estimate_if_traceable(recipe) is not None and self.of(recipe).uses_batch_norm
 
     def largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
         """Return the largest micro-batch whose predicted process peak is within the limit; None where 1 is not."""
-        return largest_micro_batch(self.of(recipe), device=self._device, limit_bytes=limit_bytes, cap=cap)
+        return largest_micro_batch(
+            self.of(recipe), device=self._device, limit_bytes=limit_bytes, cap=cap, allocator=self._allocator
+        )
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
         """Predict the process peak, corrected by what the trials so far showed of this device."""
@@ -70,7 +107,9 @@ class Traces:
         parts of the estimate weigh most.
         """
         self._device = replace(self._device, context_bytes=measured.breakdown.context)
-        found = self.estimate(recipe)
+        found = self.estimate_if_traceable(recipe)
+        if found is None:
+            return
         predicted_bytes = found.peak_process_bytes - found.breakdown.context
         if predicted_bytes > 0:
             excess = (measured.peak_process_bytes - measured.breakdown.context) / predicted_bytes

@@ -38,25 +38,36 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
         band: the utilisation to land in.
         current: the recipe in the user's config.
     """
-    fitting = [
-        _Run(trial=trial, read=trial.outcome.measurement)
-        for trial in trials
-        if trial.fits and trial.outcome.measurement is not None
-    ]
-    allowed = [run for run in fitting if band.place(run.read.peak_device_bytes) is not Place.ABOVE]
-    inside = [run for run in allowed if band.place(run.read.peak_device_bytes) is Place.INSIDE]
-    candidates = inside or _nearest(allowed)
+    candidates = _candidates(_fitting(trials), band)
     if not candidates:
         return None
     fastest = max(run.read.samples_per_s for run in candidates)
     equals = [run for run in candidates if run.read.samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
     kept = next((run for run in equals if run.trial.recipe == current), None)
     chosen = kept or min(equals, key=lambda run: run.read.peak_device_bytes)
+    return Choice(trial=chosen.trial, reasons=explain(chosen.trial, trials, band, current=current))
+
+
+def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
+    """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
+    fitting = _fitting([trial, *(each for each in trials if each is not trial)])
+    chosen = fitting[0]
     before = next((run for run in fitting if run.trial.recipe == current), None)
-    return Choice(
-        trial=chosen.trial,
-        reasons=(*_memory_reasons(chosen, band), *_speed_reasons(chosen, candidates, before)),
-    )
+    return (*_memory_reasons(chosen, band), *_speed_reasons(chosen, _candidates(fitting, band), before))
+
+
+def _fitting(trials: Sequence[Trial]) -> list[_Run]:
+    return [
+        _Run(trial=trial, read=trial.outcome.measurement)
+        for trial in trials
+        if trial.fits and trial.outcome.measurement is not None
+    ]
+
+
+def _candidates(fitting: list[_Run], band: Band) -> list[_Run]:
+    allowed = [run for run in fitting if band.place(run.read.peak_device_bytes) is not Place.ABOVE]
+    inside = [run for run in allowed if band.place(run.read.peak_device_bytes) is Place.INSIDE]
+    return inside or _nearest(allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

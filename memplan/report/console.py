@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from memplan.cards import DeviceSpec
-    from memplan.recipe import Recipe
+    from memplan.configs import UserConfig
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
     from memplan.results import ConfigPatch, Estimate, Plan
@@ -37,19 +37,22 @@ def _table(title: str, *columns: str, caption: str | None = None) -> Table:
     return table
 
 
-def heading(config: str, format_name: str, device: DeviceSpec, band: Band, current: Recipe) -> Text:
-    """Say what is planned, for which device and into which band."""
+def heading(config: UserConfig, device: DeviceSpec, band: Band) -> Text:
+    """Say what is planned, for which device and into which band, and what the config's reader remarked."""
+    current = config.recipe
     edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
     sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     lines = (
-        ("config", f"{config} ({format_name})"),
+        ("config", f"{config.path.name} ({config.format_name})"),
         ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
         ("current", f"{recipe_text(current)}{rate}"),
     )
     text = Text()
     for name, value in lines:
         text.append(f"{name:<9}", style="bold").append(f"{value}\n")
+    for note in config.notes:
+        text.append(f"note     {note}\n", style="yellow")
     return text
 
 
@@ -65,8 +68,8 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(precision_table(report))
     if any(trial.recipe.accumulation_steps > 1 for trial in report.trials):
         parts.append(accumulation_table(report))
-    if report.components:
-        parts.append(component_table(report))
+    if report.subject is not None:
+        parts.append(component_table(report.subject, report.components))
     if report.plan is not None:
         parts.append(recommendation(report.plan))
         if report.plan.patch is not None:
@@ -120,7 +123,7 @@ def precision_table(report: RunReport) -> Table:
             share_text(row.utilisation),
             rate_text(row.samples_per_s),
             "-" if row.loss_deviation is None else f"{row.loss_deviation:.2%}",
-            row.remark,
+            Text(row.remark),
         )
     return table
 
@@ -146,13 +149,12 @@ def _accumulates(trial: TrialRow) -> bool:
     return trial.recipe.accumulation_steps > 1
 
 
-def component_table(report: RunReport) -> Table:
-    """Set estimated and measured components side by side for the compared trial."""
-    subject = next(trial for trial in report.trials if trial.number == report.subject)
-    title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {report.device_name}"
+def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Table:
+    """Set estimated and measured components side by side for one trial."""
+    title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {subject.device_name}"
     table = _table(title, "component", "estimated", "measured", "error")
-    for index, row in enumerate(report.components):
-        if row.name.startswith("peak") and not report.components[index - 1].name.startswith("peak"):
+    for index, row in enumerate(components):
+        if row.name.startswith("peak") and not components[index - 1].name.startswith("peak"):
             table.add_section()
         table.add_row(*_comparison_cells(row))
     return table
@@ -222,7 +224,7 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
         if shares:
             top = _table(f"Largest at the peak by {title}", title, "bytes")
             for share_of_peak in shares:
-                top.add_row(share_of_peak.name or "(outside any module)", bytes_text(share_of_peak.held_bytes))
+                top.add_row(Text(share_of_peak.name or "(outside any module)"), bytes_text(share_of_peak.held_bytes))
             parts.append(Padding(top, (1, 0, 0, 0)))
     remarks = [f"method: {estimate.method}", *(f"note: {note}" for note in estimate.notes)]
     remarks += [f"not counted: {what}" for what in estimate.uncounted]

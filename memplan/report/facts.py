@@ -38,11 +38,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """One live run: its setting, how it ended and its process peak, estimated and measured."""
+    """One live run: its setting, where it ran, how it ended and its process peak, estimated and measured."""
 
     number: int
     purpose: str
     recipe: Recipe
+    device_name: str
+    budget_bytes: int
     outcome: OutcomeKind
     evidence: str
     fits: bool
@@ -73,9 +75,7 @@ class RunReport:
 
     Args:
         run_id: under which the run is stored.
-        device_name: where the trials ran.
-        budget_bytes: what the utilisation refers to; None where no trial was run.
-        subject: number of the trial whose components are compared; None where nothing was measured.
+        subject: the trial whose components are compared; None where nothing was measured.
         components: parts of the process peak of that trial, then the peaks themselves.
         trials: every live run, in order.
         precisions: one row for each precision that was compared.
@@ -83,9 +83,7 @@ class RunReport:
     """
 
     run_id: str
-    device_name: str
-    budget_bytes: int | None
-    subject: int | None
+    subject: TrialRow | None
     components: tuple[Comparison, ...]
     trials: tuple[TrialRow, ...]
     precisions: tuple[PrecisionRow, ...]
@@ -97,9 +95,7 @@ def report_run(run_id: str, trials: Sequence[Trial], plan: Plan | None) -> RunRe
     subject = plan.chosen if plan and plan.chosen else _last_measured(trials)
     return RunReport(
         run_id=run_id,
-        device_name=plan.device_name if plan else (trials[-1].device_name if trials else "none"),
-        budget_bytes=trials[-1].budget_bytes if trials else None,
-        subject=subject.number if subject else None,
+        subject=trial_row(subject) if subject else None,
         components=compare(subject.estimate, subject.outcome.measurement) if subject else (),
         trials=tuple(trial_row(trial) for trial in trials),
         precisions=tuple(_precision_row(verdict) for verdict in plan.precisions) if plan else (),
@@ -141,6 +137,8 @@ def trial_row(trial: Trial) -> TrialRow:
         number=trial.number,
         purpose=trial.purpose,
         recipe=trial.recipe,
+        device_name=trial.device_name,
+        budget_bytes=trial.budget_bytes,
         outcome=trial.outcome.kind,
         evidence=trial.outcome.evidence,
         fits=trial.fits,

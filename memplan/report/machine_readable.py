@@ -38,7 +38,7 @@ def run_to_csv(report: RunReport) -> str:
         "quantity", "estimated_bytes", "measured_bytes", "relative_error",
     ])  # fmt: skip
     for trial in report.trials:
-        rows = (trial.process,) if trial.number != report.subject else report.components
+        rows = report.components if trial == report.subject else (trial.process,)
         for row in rows:
             error = row.relative_error
             writer.writerow([

@@ -115,7 +115,7 @@ def test_an_option_that_does_not_exist_is_a_usage_error(project: Path) -> None:
 
 
 def test_a_report_without_any_run_says_how_to_make_one(project: Path) -> None:
-    assert "there are no runs" in refused(project, "report", status=1)
+    assert "there are no runs" in refused(project, "report")
     assert not (project / ".memplan").exists()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
-from memplan.errors import NothingFitsError
+from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.live import LiveSearch, is_settled, lacking, precisions_of
 from memplan.planning.request import PlanRequest, Subject
 from memplan.recipe import Precision, Recipe
@@ -15,7 +15,7 @@ from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
-from tests.making import trial
+from tests.making import estimate, trial
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
@@ -23,23 +23,37 @@ SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
 
 
 class SimulatedDevice:
-    """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000 means it never steps."""
+    """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000
+    means that it never steps, 3000 that the user's code raises.
 
-    def __init__(self, mib_per_sample: dict[Precision, int]) -> None:
+    Accumulation keeps gradients of ``mib_of_gradients`` beside the activations.
+    """
+
+    def __init__(self, mib_per_sample: dict[Precision, int], *, mib_of_gradients: int = 0) -> None:
         self.mib_per_sample = mib_per_sample
+        self.mib_of_gradients = mib_of_gradients
         self._trials = []
+
+    def peak_mib(self, recipe: Recipe) -> int:
+        kept = self.mib_of_gradients if recipe.accumulation_steps > 1 else 0
+        return 100 + kept + self.mib_per_sample[recipe.precision] * recipe.micro_batch_size
 
     @property
     def trials(self):
         return tuple(self._trials)
 
-    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit_s=None, reference_step_s=None):
+    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit_s=None, reference=None):
         known = next((each for each in self._trials if each.recipe == recipe), None)
         if known is not None:
             return known
-        peak_mib = 100 + self.mib_per_sample[recipe.precision] * recipe.micro_batch_size
-        too_slow = self.mib_per_sample[recipe.precision] >= 2000
-        kind = OutcomeKind.FITS if peak_mib <= 1000 else OutcomeKind.HOST_OUT_OF_MEMORY
+        peak_mib = self.peak_mib(recipe)
+        kind, evidence = OutcomeKind.FITS, ""
+        if self.mib_per_sample[recipe.precision] >= 3000:
+            kind, evidence = OutcomeKind.USER_ERROR, "expected Float but found Half"
+        elif self.mib_per_sample[recipe.precision] >= 2000:
+            kind, evidence = OutcomeKind.TIMEOUT, "step 1 still running"
+        elif peak_mib > 1000:
+            kind = OutcomeKind.HOST_OUT_OF_MEMORY
         made = trial(
             recipe.micro_batch_size,
             peak_mib if peak_mib <= 1000 else None,
@@ -47,8 +61,8 @@ class SimulatedDevice:
             purpose=purpose,
             precision=recipe.precision,
             accumulation_steps=recipe.accumulation_steps,
-            kind=OutcomeKind.TIMEOUT if too_slow else kind,
-            evidence="step 1 still running",
+            kind=kind,
+            evidence=evidence,
         )
         self._trials.append(replace(made, recipe=recipe))
         return self._trials[-1]
@@ -64,9 +78,11 @@ class Prediction:
     def learn(self, recipe, measured) -> None:
         del recipe, measured
 
+    def estimate_if_traceable(self, recipe: Recipe):
+        return estimate(100, recipe) if self._factor else None
+
     def expected_process_bytes(self, recipe: Recipe) -> int:
-        mib = 100 + self._factor * self._device.mib_per_sample[recipe.precision] * recipe.micro_batch_size
-        return round(mib * MIB)
+        return round((100 + self._factor * (self._device.peak_mib(recipe) - 100)) * MIB)
 
     def expected_largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int:
         sizes = range(1, cap + 1)
@@ -120,6 +136,58 @@ def test_a_held_global_batch_is_met_exactly_by_every_candidate() -> None:
     choice = search_on(device, precisions=(Precision.FP32,), global_batch_size=48).compare().choice
     recipe = choice.trial.recipe
     assert (recipe.micro_batch_size, recipe.accumulation_steps) == (12, 4)  # 100 + 12 * 50 = 700; 16 would need 900
+
+
+def test_a_split_that_needs_more_because_gradients_stay_gives_way_to_a_smaller_one() -> None:
+    device = SimulatedDevice({Precision.FP32: 150}, mib_of_gradients=300)
+    current = Recipe(micro_batch_size=4)  # 700 alone, but 1000 as 4 x 4
+    search = search_on(device, current=current, precisions=(Precision.FP32,), global_batch_size=16)
+    recipe = search.compare().choice.trial.recipe
+    assert (recipe.micro_batch_size, recipe.accumulation_steps) == (2, 8)  # 100 + 300 + 300
+
+
+def test_a_step_that_cannot_be_traced_is_searched_from_its_readings() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    choice = search_on(device, factor=0.0, precisions=(Precision.FP32,)).compare().choice
+    assert BAND.place(choice.trial.outcome.measurement.peak_device_bytes).value == "in the band"
+
+
+def test_a_half_precision_config_is_compared_with_fp32_all_the_same() -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.BF16: 25})
+    current = Recipe(micro_batch_size=4, precision="bf16")
+    found = search_on(device, current=current, precisions=(Precision.BF16, Precision.FP32)).compare()
+    assert found.verdicts[0].loss_deviation == 0.0
+
+
+def test_a_precision_that_the_users_code_cannot_run_is_dropped_with_its_error() -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.FP16: 3000})
+    found = search_on(device, precisions=(Precision.FP32, Precision.FP16)).compare()
+    assert found.verdicts[-1].remark == "user error: expected Float but found Half"
+    assert found.choice.trial.recipe.precision is Precision.FP32
+
+
+def test_a_current_recipe_that_the_users_code_cannot_run_ends_the_plan() -> None:
+    device = SimulatedDevice({Precision.FP32: 3000})
+    with pytest.raises(WorkloadError, match="expected Float but found Half"):
+        search_on(device).try_current()
+
+
+def test_the_exact_recipe_is_run_with_its_learning_rate_before_it_is_recommended() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search = search_on(device, precisions=(Precision.FP32,))
+    chosen = search.compare().choice.trial.recipe
+    final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
+    assert final.recipe == replace(chosen, learning_rate=0.5)
+    assert device.trials[-1] is final
+
+
+def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search = search_on(device, precisions=(Precision.FP32,))
+    chosen = search.compare().choice.trial.recipe
+    device.mib_per_sample[Precision.FP32] = 55  # 100 + 13 * 55 = 815, above 800; 11 samples need 705
+    final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
+    assert final.recipe.micro_batch_size == 11
 
 
 def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
