@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from memplan.configs.accelerate import Accelerate
+from memplan.configs.deepspeed import DeepSpeed
 from memplan.configs.huggingface import HuggingFace
 from memplan.configs.huggingface_tools import Axolotl, LlamaFactory
 from memplan.configs.lightning import LightningHydra
@@ -29,6 +31,8 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     HuggingFace(),
     LightningCLI(),
     LightningHydra(),
+    DeepSpeed(),
+    Accelerate(),
     Ultralytics(),
     Timm(),
     *(Plain(each) for each in SYNTAXES),

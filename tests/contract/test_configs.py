@@ -161,6 +161,17 @@ bf16: false
 datasets:
 - path: data
 """
+DEEPSPEED = """\
+{
+  "train_batch_size": 4,
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 1,
+  "fp16": {"enabled": false, "loss_scale": 0},
+  "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "betas": "auto"}},
+  "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 16000, "warmup_num_steps": "auto"}},
+  "zero_optimization": {"stage": 2}
+}
+"""
 PLAIN_KNOBS = {
     "micro_batch_size": "data.batch_size",
     "accumulation_steps": "training.accumulation",
@@ -215,6 +226,7 @@ class Case:
             "huggingface": "max_steps",
         }
         own |= {"llama-factory": "max_steps", "axolotl": "max_steps", "timm": None, "ultralytics": None}
+        own["deepspeed"] = "scheduler.params.total_num_steps"
         own["lightning-hydra"] = own["lightning-cli"] = "trainer.max_steps"
         return own.get(self.format_name, "training.max_iters")
 
@@ -246,6 +258,7 @@ CASES = (
     Case("timm", "timm", {"args.yaml": TIMM}, PatchStyle.IN_PLACE),
     Case("timm automatic rate crlf", "timm", {"args.yaml": TIMM_AUTOMATIC}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("ultralytics", "ultralytics", {"args.yaml": ULTRALYTICS}, PatchStyle.IN_PLACE),
+    Case("deepspeed", "deepspeed", {"x.json": DEEPSPEED}, PatchStyle.IN_PLACE, has_comments=False),
     Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
     Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),
@@ -320,7 +333,7 @@ def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> 
         pytest.skip("its lengths are counted in epochs")
     _, patch = applied(case, tmp_path)
     changed = {each.key: (each.before, each.after) for each in patch.changes}
-    assert changed[case.length_key] == ("16000", "2667" if case.length_key.endswith("max_steps") else "5333")
+    assert changed[case.length_key] == ("16000", "2667" if case.length_key.endswith("_steps") else "5333")
 
 
 @EVERY_CASE

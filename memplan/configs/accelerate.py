@@ -1,0 +1,96 @@
+"""accelerate's launch YAML: precision and, with DeepSpeed, accumulation; batch size and rate are the script's.
+
+Keys from accelerate 1.x's ``accelerate config``. The batch size lies in the training script, so a plan needs a key for
+it that the user names, or starts from the script's own config.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.keys import get
+from memplan.configs.knobs import (
+    declared_accumulation,
+    declared_precision,
+    obstacle_of_single_values,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.syntaxes import YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Assignment, KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_STEPS = "deepspeed_config.gradient_accumulation_steps"
+_OBSTRUCTING = (
+    KnobName.MICRO_BATCH_SIZE,
+    KnobName.ACCUMULATION_STEPS,
+    KnobName.PRECISION,
+    KnobName.LEARNING_RATE,
+    KnobName.ACTIVATION_CHECKPOINTING,
+)
+
+
+class Accelerate:
+    """accelerate's launch configuration."""
+
+    name = "accelerate"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+        """Return nothing: these files do not inherit."""
+
+    def recognises(self, document: Document) -> bool:
+        """See YAML with accelerate's compute environment or kind of distribution, and its precision."""
+        signs = ("compute_environment", "distributed_type", "num_machines")
+        has_sign = any(each in document.values for each in signs)
+        return document.syntax is YAML and has_sign and "mixed_precision" in document.values
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys that bear on a step."""
+        steps, fsdp = get(document.values, _STEPS), get(document.values, "fsdp_config.fsdp_activation_checkpointing")
+        return {
+            KnobName.PRECISION: ("mixed_precision",),
+            KnobName.ACCUMULATION_STEPS: (_STEPS,) if isinstance(steps, int) else (),
+            KnobName.ACTIVATION_CHECKPOINTING: ("fsdp_config.fsdp_activation_checkpointing",)
+            if fsdp is not None
+            else (),
+        }
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe around the batch size that the user named.
+
+        Raises:
+            ConfigError: none was named.
+        """
+        if not keys.get(KnobName.MICRO_BATCH_SIZE):
+            raise ConfigError(
+                "an accelerate config sets no batch size, the training script does",
+                where=str(document.path),
+                hint="name the script's own config, and keep mixed_precision here in agreement with it",
+            )
+        return recipe_from(
+            document,
+            keys,
+            precision=declared_precision(document, keys),
+            accumulation_steps=declared_accumulation(document, keys),
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say how many processes share the work."""
+        processes = document.values.get("num_processes", 1)
+        return (f"num_processes={processes}: figures are those of one of them",) if processes != 1 else ()
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return which key is missing or has no word for the value."""
+        return obstacle_of_single_values(config, recipe, names=_OBSTRUCTING)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the knobs' new values."""
+        return single_assignments(config, change, names=tuple(KnobName))
