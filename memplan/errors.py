@@ -14,8 +14,7 @@
     ├── NothingFitsError         no recipe fits the budget
     ├── StoreError               the journal cannot be read or written
     ├── OutputError              a file cannot be written
-    ├── ChildError               a helper process ended without an answer
-    └── MissingExtraError        an optional dependency is not installed
+    └── ChildError               a helper process ended without an answer
 
 Running out of memory inside a trial is not an error: it is an outcome, see ``memplan.results.Outcome``.
 """
@@ -101,7 +100,3 @@ class OutputError(MemplanError):
 
 class ChildError(MemplanError):
     """A helper process ended without an answer."""
-
-
-class MissingExtraError(MemplanError):
-    """An optional dependency is not installed."""

@@ -24,7 +24,7 @@ LAYERS = (
     ("planning",),
     ("planner",),
     ("api",),
-    ("cli", "integrations"),
+    ("cli",),
 )
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
 
@@ -33,7 +33,7 @@ GATEWAYS = {
     "pynvml": {"devices"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
-    "torch": {"estimators", "probe", "integrations"},
+    "torch": {"estimators", "probe"},
     "subprocess": {"children"},
     "sqlite3": {"probe"},
 }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
-from memplan.errors import StoreError
+from memplan.errors import StoreError, UsageError
 from memplan.probe.records import from_json, to_json
 from memplan.results import Plan, Trial
 
@@ -123,7 +123,7 @@ class Journal:
         """Read one run by its id or an unmistakable beginning of it.
 
         Raises:
-            StoreError: there is no such run, or more than one.
+            UsageError: there is no such run, or more than one.
         """
         found = self._select("WHERE id = ?", (run_id,)) or self._select(
             "WHERE substr(id, 1, length(?)) = ?", (run_id, run_id)
@@ -132,7 +132,7 @@ class Journal:
             return found[0]
         known = ", ".join(each.run_id for each in (found or self.runs())[:5])
         problem = f"run {run_id!r} is not in the journal" if not found else f"run {run_id!r} is not unmistakable"
-        raise StoreError(problem, where=str(self.path), hint=f"runs there: {known}" if known else "it holds no runs")
+        raise UsageError(problem, where=str(self.path), hint=f"runs there: {known}" if known else "it holds no runs")
 
     def _select(self, condition: str, values: tuple[str, ...]) -> tuple[StoredRun, ...]:
         if not self.path.exists():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan.errors import StoreError
+from memplan.errors import StoreError, UsageError
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.results import ConfigPatch, Plan, ValueChange
@@ -168,14 +168,14 @@ def test_a_run_is_found_by_the_beginning_of_its_name(journal: Journal) -> None:
 
 def test_a_run_that_is_not_there_is_told_with_those_that_are(journal: Journal) -> None:
     run = journal.open_run("f", {})
-    with pytest.raises(StoreError, match=f"'yesterday' is not in the journal.*{run.run_id}"):
+    with pytest.raises(UsageError, match=f"'yesterday' is not in the journal.*{run.run_id}"):
         journal.load("yesterday")
 
 
 def test_a_beginning_that_fits_several_runs_is_refused(journal: Journal) -> None:
     journal.open_run("f", {})
     journal.open_run("g", {})
-    with pytest.raises(StoreError, match="not unmistakable"):
+    with pytest.raises(UsageError, match="not unmistakable"):
         journal.load("20")
 
 
