@@ -14,6 +14,7 @@ from memplan.errors import PatchError
 
 _SIGNIFICANT_DIGITS = 12
 _QUOTED = re.compile(r"""(?s)(["']).*\1""")
+_TUPLE = re.compile(r"\([\d, ]*\)")  # text to YAML; its commas are harmless where the one it replaces had them
 _CASES = (str.title, str.upper, str.lower)
 _YAML_PAIRS = (("true", "false"), ("yes", "no"), ("on", "off"))
 
@@ -100,7 +101,8 @@ def _yaml_text(value: str, like: str | None) -> str:
         is_safe = yaml.safe_load(value) == value and not set(value) & set("\n:#,[]{}&*!|>'\"%@`")
     except yaml.YAMLError:
         is_safe = False
-    return value if is_safe else _single_quoted(value)
+    is_tuple = like is not None and _TUPLE.fullmatch(like) and _TUPLE.fullmatch(value)
+    return value if is_safe or is_tuple else _single_quoted(value)
 
 
 def _single_quoted(value: str) -> str:

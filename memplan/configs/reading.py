@@ -58,7 +58,7 @@ def read_config(
         search_path=search_path_of(document.path),
         original=find_original(document),
         memplan_options=options,
-        notes=(*document.notes, *ecosystem.remarks(document), *_notes_on_precision(document, keys)),
+        notes=(*document.notes, *ecosystem.remarks(document), *_notes_on_precision(document, declared)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.accelerate import Accelerate
 from memplan.configs.deepspeed import DeepSpeed
+from memplan.configs.detectron2 import Detectron2
 from memplan.configs.huggingface import HuggingFace
 from memplan.configs.huggingface_tools import Axolotl, LlamaFactory
 from memplan.configs.lightning import LightningHydra
@@ -31,6 +32,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     HuggingFace(),
     LightningCLI(),
     LightningHydra(),
+    Detectron2(),
     DeepSpeed(),
     Accelerate(),
     Ultralytics(),

@@ -172,6 +172,18 @@ DEEPSPEED = """\
   "zero_optimization": {"stage": 2}
 }
 """
+DETECTRON2_BASE = """\
+MODEL:
+  META_ARCHITECTURE: "GeneralizedRCNN"
+  ANCHORS: !!python/object/apply:eval ["[x for x in (32, 64)]"]
+SOLVER:
+  IMS_PER_BATCH: 2
+  BASE_LR: 0.0002
+  STEPS: (12000, 14000)
+  AMP: {ENABLED: False}
+  MAX_ITER: 16000
+"""
+DETECTRON2_LEAF = '_BASE_: "base.yaml"\nSOLVER:\n  IMS_PER_BATCH: 4  # all cards\n'
 PLAIN_KNOBS = {
     "micro_batch_size": "data.batch_size",
     "accumulation_steps": "training.accumulation",
@@ -226,6 +238,7 @@ class Case:
             "huggingface": "max_steps",
         }
         own |= {"llama-factory": "max_steps", "axolotl": "max_steps", "timm": None, "ultralytics": None}
+        own["detectron2"] = "SOLVER.MAX_ITER"
         own["deepspeed"] = "scheduler.params.total_num_steps"
         own["lightning-hydra"] = own["lightning-cli"] = "trainer.max_steps"
         return own.get(self.format_name, "training.max_iters")
@@ -259,6 +272,8 @@ CASES = (
     Case("timm automatic rate crlf", "timm", {"args.yaml": TIMM_AUTOMATIC}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("ultralytics", "ultralytics", {"args.yaml": ULTRALYTICS}, PatchStyle.IN_PLACE),
     Case("deepspeed", "deepspeed", {"x.json": DEEPSPEED}, PatchStyle.IN_PLACE, has_comments=False),
+    Case("detectron2", "detectron2", {"base.yaml": DETECTRON2_BASE, "x.yaml": DETECTRON2_LEAF}, PatchStyle.CHILD),
+    Case("detectron2 in place crlf", "detectron2", {"x.yml": DETECTRON2_BASE}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("yaml", "plain-yaml", {"x.yaml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": PLAIN_YAML}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False),
     Case("json crlf", "plain-json", {"x.json": PLAIN_JSON}, PatchStyle.IN_PLACE, PLAIN_KNOBS, "\r\n", False, False),
@@ -272,16 +287,17 @@ def read(case: Case, path: Path) -> UserConfig:
 
 
 def wider(config: UserConfig) -> RecipeChange:
-    """Three times the batch in fp16, each optimizer step over two passes."""
+    """Three times the batch in fp16, each optimizer step over two passes where the ecosystem can accumulate."""
+    steps = 1 if config.format_name == "detectron2" else 2
     start = config.original.recipe if config.original else config.recipe
     recipe = replace(
         start,
         micro_batch_size=start.micro_batch_size * 3,
-        accumulation_steps=2,
+        accumulation_steps=steps,
         precision=Precision.FP16,
-        learning_rate=None if start.learning_rate is None else float(f"{start.learning_rate * 6:.12g}"),
+        learning_rate=None if start.learning_rate is None else float(f"{start.learning_rate * 3 * steps:.12g}"),
     )
-    return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 3), optimizer_step_factor=Fraction(1, 6))
+    return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 3), optimizer_step_factor=Fraction(1, 3 * steps))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
