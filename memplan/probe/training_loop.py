@@ -82,8 +82,22 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def build_training(workload: Workload, recipe: Recipe, device: torch.device, seed: int) -> TrainingState:
+def build_training(
+    workload: Workload,
+    recipe: Recipe,
+    device: torch.device,
+    seed: int,
+    *,
+    configured_learning_rate: float | None = None,
+) -> TrainingState:
     """Build model, optimizer and batch for one recipe; the same seed gives the same weights and batch every time.
+
+    Args:
+        workload: the user's callables.
+        recipe: what to run.
+        device: where to put the model.
+        seed: of weights and batch.
+        configured_learning_rate: rate the workload makes its optimizer with; None leaves the optimizer's rates alone.
 
     Raises:
         WorkloadError: a callable returns something else than its contract says.
@@ -93,8 +107,8 @@ def build_training(workload: Workload, recipe: Recipe, device: torch.device, see
     optimizer = workload.optimizer(model.parameters())
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
-    if recipe.learning_rate is not None:
-        _set_learning_rate(optimizer, recipe.learning_rate)
+    if recipe.learning_rate is not None and configured_learning_rate:
+        _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
     seed_everything(seed)
     batch = workload.batch(recipe.micro_batch_size)
     _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
@@ -127,11 +141,11 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
     return model
 
 
-def _set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Scale every group alike, so that the first has this rate and their ratios stay."""
-    factor = learning_rate / float(optimizer.param_groups[0]["lr"])
-    for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * factor
+def _scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Scale every group alike, so that their ratios stay; an optimizer that finds its own rate has None there."""
+    for group in optimizer.param_groups if factor != 1 else ():
+        if group.get("lr") is not None:
+            group["lr"] = group["lr"] * factor
 
 
 def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None:

@@ -58,7 +58,9 @@ def _run_trial(request: TrialRequest, readings: DeviceReadings, reply: Callable[
     reply(TrialProgress(phase=TrialPhase.BUILDING))
     workload = load_workload(request.source)
     readings.before_building()
-    state = build_training(workload, request.recipe, device, request.seed)
+    state = build_training(
+        workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate
+    )
     steps = _run_steps(request, readings, state, reply)
     readings.read_peaks()
     reply(_progress(request, TrialPhase.ATTRIBUTING, steps))

@@ -10,7 +10,7 @@ from memplan.units import MIB
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
-    from memplan.recipe import Recipe
+    from memplan.recipe import Precision, Recipe
     from memplan.results import Measurement, OutcomeKind
     from memplan.workload import WorkloadSource
 
@@ -34,8 +34,10 @@ class TrialRequest:
         time_limit_s: wall time of the whole trial after which it is stopped.
         step_limit_s: wall time of one warm-up or timed optimizer step after which the trial is stopped; None for no
             limit of its own.
-        reference_step_s: fp32 step time that the step limit was derived from, quoted as evidence; None where there is
-            none.
+        reference_step_s: step time that the step limit was derived from, quoted as evidence; None where there is none.
+        reference_precision: number format of that step; None where it is not known.
+        configured_learning_rate: rate in the user's config, to which the recipe's stands in proportion; None leaves the
+            optimizer's rates as the workload made them.
     """
 
     source: WorkloadSource
@@ -48,6 +50,8 @@ class TrialRequest:
     time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
     step_limit_s: float | None = None
     reference_step_s: float | None = None
+    reference_precision: Precision | None = None
+    configured_learning_rate: float | None = None
 
 
 class TrialPhase(StrEnum):

@@ -26,7 +26,9 @@ def workload(**changes: Any) -> Workload:
 
 
 def build(made: Workload | None = None, **knobs: Any) -> TrainingState:
-    return build_training(made or workload(), Recipe(**{"micro_batch_size": 8, **knobs}), CPU, seed=0)
+    configured = knobs.pop("configured_learning_rate", None)
+    recipe = Recipe(**{"micro_batch_size": 8, **knobs})
+    return build_training(made or workload(), recipe, CPU, seed=0, configured_learning_rate=configured)
 
 
 def weight(state: TrainingState) -> torch.Tensor:
@@ -124,13 +126,30 @@ def test_the_moving_average_follows_the_weights_slowly() -> None:
     torch.testing.assert_close(state.moving_average["weight"], expected)
 
 
-def test_the_recipes_learning_rate_keeps_the_groups_in_proportion() -> None:
-    def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        first, second = parameters
-        return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.01}])
+def rates_of(*rates: float | None, **knobs: Any) -> list[float | None]:
+    """Learning rates of two groups after building."""
 
-    state = build(workload(model=lambda: torch.nn.Linear(4, 1), optimizer=optimizer), learning_rate=0.4)
-    assert [group["lr"] for group in state.optimizer.param_groups] == [pytest.approx(0.4), pytest.approx(0.04)]
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.SGD([{"params": [each]} for each in parameters], lr=1.0)
+        for group, rate in zip(made.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return made
+
+    state = build(workload(model=lambda: torch.nn.Linear(4, 1), optimizer=optimizer), **knobs)
+    return [group["lr"] for group in state.optimizer.param_groups]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [((1.0, 0.25), [2.0, 0.5]), ((0.25, 1.0), [0.5, 2.0]), ((0.0, 1.0), [0.0, 2.0]), ((None, 1.0), [None, 2.0])],
+)
+def test_every_group_is_scaled_as_the_recipe_is_to_the_config(made: Any, expected: list[float | None]) -> None:
+    assert rates_of(*made, learning_rate=0.5, configured_learning_rate=0.25) == expected
+
+
+@pytest.mark.parametrize("configured", [None, 0.5])
+def test_rates_stay_where_the_recipe_does_not_differ_from_the_config(configured: float | None) -> None:
+    assert rates_of(1.0, 0.25, learning_rate=0.5, configured_learning_rate=configured) == [1.0, 0.25]
 
 
 def test_channels_last_reaches_model_and_batch() -> None:
