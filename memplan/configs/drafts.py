@@ -11,7 +11,7 @@ from memplan.configs.documents import read_source
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import differences, get, with_value
 from memplan.configs.loading import load_document
-from memplan.configs.marker import find_original, has_marker, marker_edit, marker_line
+from memplan.configs.marker import base_named_in, find_original, has_marker, marker_edit, marker_line
 from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
@@ -71,7 +71,7 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
     document, assignments = config.document, changed_assignments(config, change)
     text, notes = edited_text(document, assignments), stale_comments(document, assignments)
     if assignments and document.syntax.comment_prefix is not None:
-        marker = marker_line(config, change, assignments, parent=config)
+        marker = marker_line(config, change, assignments, parent=config, over=base_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])
     elif assignments:
         what = f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file"

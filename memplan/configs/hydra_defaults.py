@@ -158,6 +158,9 @@ def _include(
         return
     found = read_source(path, texts=state.texts)
     values = as_plain(load_yaml(found.text, where=str(path), empty={}), state.notes)
+    if isinstance(values, list) and package:
+        state.values = merged(state.values, nested_under(package, values))
+        return
     if not isinstance(values, Mapping):
         raise ConfigError("the config does not hold keys and values at its top", where=str(path))
     inner = relative.rpartition("/")[0]

@@ -70,9 +70,9 @@ def merged(base: Any, over: Any) -> Any:
     return {**base, **laid}
 
 
-def nested_under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def nested_under(prefix: str, values: Any) -> Any:
     """Return values below a dotted prefix; as they are where it is empty."""
-    found = dict(values)
+    found = values
     for part in reversed(prefix.split(".") if prefix else []):
         found = {part: found}
     return found

@@ -93,7 +93,7 @@ class LightningHydra:
 
     def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
-        values = load_yaml(document.source.text, where=str(document.path))
+        values = load_yaml(document.source.text, where=str(document.path), empty={})
         if not isinstance(values, Mapping) or not has_defaults(values):
             return None
         line = " ".join(f"++{each.key}={write_yaml(each.value)}" for each in assignments)

@@ -42,8 +42,7 @@ _RATE_KEYS = (
 )
 _SCHEDULERS = ("lr_scheduler.init_args", "lr_scheduler", "model.init_args.lr_scheduler.init_args")
 _CHECKPOINTING_KEYS = ("model.init_args.gradient_checkpointing", "model.init_args.activation_checkpointing")
-_SIGNS = ("seed_everything", "ckpt_path")
-_SECTIONS = ("data", "model", "optimizer", "lr_scheduler")
+_SECTIONS = ("trainer", "data", "model", "optimizer", "lr_scheduler")
 
 
 class LightningCLI:
@@ -68,12 +67,13 @@ class LightningCLI:
         )
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with a Trainer's section and classes by name, or with an option of the command line."""
+        """See YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
         values = document.values
-        by_class = any(
-            "class_path" in section for section in map(values.get, _SECTIONS) if isinstance(section, Mapping)
-        )
-        return document.syntax is YAML and has_trainer(values) and (by_class or any(each in values for each in _SIGNS))
+        sections = [each for each in (values.get(name) for name in _SECTIONS) if isinstance(each, Mapping)]
+        by_class = any("class_path" in each for each in sections)
+        by_target = any("_target_" in each for each in sections)
+        is_own = by_class or ("seed_everything" in values and not by_target)
+        return document.syntax is YAML and has_trainer(values) and is_own
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""

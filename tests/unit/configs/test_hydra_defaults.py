@@ -113,6 +113,11 @@ def test_lists_that_name_each_other_are_refused(tmp_path: Path) -> None:
         composed(tmp_path, files)
 
 
+def test_a_group_may_hold_a_list(tmp_path: Path) -> None:
+    files = {"config.yaml": "defaults:\n  - logging: full\na: 1\n", "logging/full.yaml": "- csv\n- {name: x}\n"}
+    assert composed(tmp_path, files).values == {"logging": ["csv", {"name": "x"}], "a": 1}
+
+
 def test_a_broken_group_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"base.yaml:3: invalid YAML"):
         composed(tmp_path, {"config.yaml": "defaults:\n  - data: base\n", "data/base.yaml": "a: 1\nb: 'x\n"})

@@ -104,6 +104,15 @@ def test_the_experiment_is_new_to_a_list_that_has_none(tmp_path: Path) -> None:
     assert read_config(tmp_path / "experiment" / "memplan.yaml").recipe.micro_batch_size == 2
 
 
+@pytest.mark.parametrize(
+    ("section", "format_name"),
+    [("_target_: net.Data", "lightning-hydra"), ("class_path: net.Data", "lightning-cli"), ("x: 1", "lightning-cli")],
+)
+def test_hydra_and_the_command_line_name_their_classes_apart(tmp_path: Path, section: str, format_name: str) -> None:
+    text = f"seed_everything: 1\ntrainer: {{devices: 1}}\ndata:\n  {section}\n  batch_size: 4\n"
+    assert config_of(tmp_path, text).format_name == format_name
+
+
 CLI = """\
 trainer:
   max_epochs: 3
@@ -154,3 +163,16 @@ def test_an_overlay_without_its_config_is_an_error_that_names_it(tmp_path: Path)
     (tmp_path / "x.yaml").unlink()
     with pytest.raises(ConfigError, match=r"x\.yaml: there is no such file"):
         read_config(tmp_path / "x_memplan.yaml")
+
+
+def test_an_overlay_edited_in_place_still_knows_what_it_is_laid_over(tmp_path: Path) -> None:
+    apply_patch(
+        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
+    )
+    overlay = read_config(tmp_path / "x_memplan.yaml")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=2, learning_rate=0.05))
+    apply_patch(plan_patch(overlay, change, style=PatchStyle.IN_PLACE))
+    again = read_config(tmp_path / "x_memplan.yaml")
+    assert again.recipe == change.recipe
+    assert again.original is not None
+    assert again.original.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)
