@@ -1,4 +1,4 @@
-"""Tell what an exception raised inside a trial means: memory, a failed kernel, or the user's own bug.
+"""Tell what an exception raised inside a trial means: memory, a failed kernel, the user's own bug, or memplan's.
 
 By type wherever a type exists. Where libraries report through a plain ``RuntimeError``, the texts below are what
 PyTorch 2.9 to 2.13 says (``c10/core/impl/alloc_cpu.cpp``, ``aten/src/ATen/cuda/Exceptions.h``,
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import errno
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from memplan.errors import MemplanError
+import memplan
+from memplan.errors import MemplanError, WorkloadError
 from memplan.probe.trials import TrialVerdict
+from memplan.probe.users_part import UsersPartError
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
@@ -60,13 +63,15 @@ _KERNEL_TEXTS = (
     *_ONEDNN_TEXTS,
 )
 _LINE_LIMIT = 300
+_NOT_THE_USERS = (Path(torch.__file__).parent, Path(memplan.__file__).parent)
 
 
 def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerdict:
     """Say how a trial that raised has ended.
 
     Args:
-        error: what was raised; errors it was raised from are looked at too.
+        error: what was raised; errors it was raised from are looked at too. Only a ``UsersPartError`` or a
+            ``WorkloadError`` can be the user's.
         memory_is_full: whether the device was nearly full at that moment, which decides about texts that libraries use
             for want of memory as well as for other failures.
     """
@@ -74,14 +79,26 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
         kind = _memory_kind(each, memory_is_full=memory_is_full)
         if kind is not None:
             return TrialVerdict(kind=kind, evidence=_one_line(each))
+    raised = what_was_raised(error)
+    if _is_kernel_failure(raised):
+        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(raised))
+    if isinstance(error, UsersPartError | WorkloadError):
+        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=_of_user(raised))
+    told = str(raised) if isinstance(raised, MemplanError) else _one_line(raised)
+    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"memplan: {told}")
+
+
+def what_was_raised(error: BaseException) -> BaseException:
+    """Return the error itself, without the mark that it is the user's."""
+    return error.__cause__ if isinstance(error, UsersPartError) and error.__cause__ is not None else error
+
+
+def _of_user(error: BaseException) -> str:
     if isinstance(error, MemplanError):
-        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=str(error))
+        return str(error)
     if isinstance(error, SystemExit):
-        evidence = f"the workload ended the process with exit({error.code}){_place(error)}"
-        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
-    if _is_kernel_failure(error):
-        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(error))
-    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{_one_line(error)}{_place(error)}")
+        return f"the workload ended the process with exit({error.code}){_place(error)}"
+    return f"{_one_line(error)}{_place(error)}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -125,7 +142,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Name the innermost line that is not torch's own, where the user will look first."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/torch/" not in frame.filename and "/memplan/" not in frame.filename]
+    """Name the innermost line that is neither torch's nor memplan's, where the user will look first."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _may_be_the_users(frame.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _may_be_the_users(filename: str) -> bool:
+    return not any(Path(filename).is_relative_to(folder) for folder in _NOT_THE_USERS)

@@ -24,6 +24,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.batches import map_tensors, tensors_in
 from memplan.estimators.checkpointing import switch_checkpointing_on
 from memplan.estimators.user_calls import checked_loss
+from memplan.probe.users_part import users_part
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -101,16 +102,19 @@ def build_training(
 
     Raises:
         WorkloadError: a callable returns something else than its contract says.
+        UsersPartError: a callable raises.
     """
     seed_everything(seed)
     model = _prepared_model(workload, recipe, device)
-    optimizer = workload.optimizer(model.parameters())
+    with users_part():
+        optimizer = workload.optimizer(model.parameters())
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
     if recipe.learning_rate is not None and configured_learning_rate:
         _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
     seed_everything(seed)
-    batch = workload.batch(recipe.micro_batch_size)
+    with users_part():
+        batch = workload.batch(recipe.micro_batch_size)
     _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
     return TrainingState(
         workload=workload,
@@ -125,16 +129,18 @@ def build_training(
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
-    model = workload.model()
+    with users_part():
+        model = workload.model()
     if not isinstance(model, torch.nn.Module):
         raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
-    if recipe.activation_checkpointing:
-        switch_checkpointing_on(model)
-    model.to(device)
-    if recipe.precision.has_half_weights:
-        model.to(_HALF_TYPES[recipe.precision])
-    if workload.channels_last:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
+    with users_part():
+        if recipe.activation_checkpointing:
+            switch_checkpointing_on(model)
+        model.to(device)
+        if recipe.precision.has_half_weights:
+            model.to(_HALF_TYPES[recipe.precision])
+        if workload.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
     if recipe.precision is Precision.TF32:
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
@@ -187,9 +193,18 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
 
     Raises:
         WorkloadError: the loss is not a scalar that can be differentiated.
+        UsersPartError: the model, the loss or the optimizer raises.
     """
-    state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
+    with users_part():
+        state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
     losses = [_run_micro_step(state, marks) for _ in range(state.recipe.accumulation_steps)]
+    with users_part():
+        _step_the_optimizer(state)
+    _update_moving_average(state)
+    return sum(float(loss) for loss in losses) / len(losses)
+
+
+def _step_the_optimizer(state: TrainingState) -> None:
     if state.workload.grad_clip_norm is not None:
         if state.scaler is not None:
             state.scaler.unscale_(state.optimizer)
@@ -199,8 +214,6 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
     else:
         state.scaler.step(state.optimizer)
         state.scaler.update()
-    _update_moving_average(state)
-    return sum(float(loss) for loss in losses) / len(losses)
 
 
 def _run_micro_step(state: TrainingState, marks: StepMarks) -> torch.Tensor:
@@ -212,11 +225,12 @@ def _run_micro_step(state: TrainingState, marks: StepMarks) -> torch.Tensor:
         if precision.is_autocast
         else contextlib.nullcontext()
     )
-    with autocast:
+    with users_part(), autocast:
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)
-    (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
+    with users_part():
+        (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
     marks.backward_ended()
     return loss.detach()
 

@@ -15,9 +15,10 @@ from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
-from memplan.probe.failures import classify_failure
+from memplan.probe.failures import classify_failure, what_was_raised
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.probe.trials import TrialPhase, TrialProgress, TrialReadings, TrialRequest
+from memplan.probe.users_part import users_part
 from memplan.results import Measurement
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
         last_word: object = TrialReadings(measurement=_run_trial(request, readings, reply))
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and everything is an outcome
         last_word = classify_failure(error, memory_is_full=_let_go(readings))
-        traceback.print_exception(error)
+        traceback.print_exception(what_was_raised(error))
     reply(last_word)
 
 
@@ -56,7 +57,8 @@ def _readings_for(request: TrialRequest) -> DeviceReadings:
 def _run_trial(request: TrialRequest, readings: DeviceReadings, reply: Callable[[object], None]) -> Measurement:
     device = readings.start()
     reply(TrialProgress(phase=TrialPhase.BUILDING))
-    workload = load_workload(request.source)
+    with users_part():
+        workload = load_workload(request.source)
     readings.before_building()
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate

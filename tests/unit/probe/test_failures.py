@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import runpy
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
-from memplan.errors import WorkloadError
+from memplan.errors import NoDriverError, WorkloadError
 from memplan.probe.failures import classify_failure
 from memplan.probe.trials import TrialVerdict
+from memplan.probe.users_part import UsersPartError, users_part
 from memplan.results import OutcomeKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TYPED_OOM = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.12 GiB is "
@@ -57,7 +63,10 @@ USERS_OWN = [
 
 
 def classified(error: BaseException, *, memory_is_full: bool = False) -> TrialVerdict:
-    return classify_failure(error, memory_is_full=memory_is_full)
+    """Classify an error that the user's code raised."""
+    with pytest.raises((UsersPartError, WorkloadError)) as caught, users_part():
+        raise error
+    return classify_failure(caught.value, memory_is_full=memory_is_full)
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -138,6 +147,30 @@ def test_a_users_error_names_the_line_to_look_at() -> None:
     assert verdict.kind is OutcomeKind.USER_ERROR
     assert verdict.evidence.startswith("KeyError: 'lr' (")
     assert "test_failures.py:" in verdict.evidence
+
+
+def test_a_users_project_in_a_folder_called_memplan_or_torch_keeps_its_frames(tmp_path: Path) -> None:
+    for name in ("memplan", "torch"):
+        program = tmp_path / name / "train.py"
+        program.parent.mkdir()
+        program.write_text("raise KeyError('lr')\n")
+        with pytest.raises(KeyError) as caught:
+            runpy.run_path(str(program))
+        assert classified(caught.value).evidence.endswith(f"/{name}/train.py:1)")
+
+
+@pytest.mark.parametrize(
+    ("error", "evidence"),
+    [
+        (NoDriverError("this machine has no NVIDIA driver"), "memplan: this machine has no NVIDIA driver"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "memplan: AssertionError: Torch not compiled with"),
+        (AttributeError("no experimental_event_tree"), "memplan: AttributeError: no experimental_event_tree"),
+    ],
+)
+def test_what_nobody_but_memplan_raised_is_a_crash_and_not_the_users(error: Exception, evidence: str) -> None:
+    verdict = classify_failure(error, memory_is_full=False)
+    assert verdict.kind is OutcomeKind.CRASH
+    assert verdict.evidence.startswith(evidence)
 
 
 def test_memplans_own_words_about_a_workload_are_kept() -> None:

@@ -1,0 +1,30 @@
+"""Keep apart what the user's code raises from what goes wrong in memplan itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from memplan.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class UsersPartError(Exception):
+    """Something was raised while the user's model, batch, loss or optimizer was at work; the cause is what it was."""
+
+
+@contextlib.contextmanager
+def users_part() -> Iterator[None]:
+    """Mark whatever is raised inside, ``SystemExit`` included, as the user's own.
+
+    Raises:
+        UsersPartError: anything was raised but a ``WorkloadError``, which says so by itself.
+    """
+    try:
+        yield
+    except (WorkloadError, UsersPartError):
+        raise
+    except BaseException as error:
+        raise UsersPartError from error
