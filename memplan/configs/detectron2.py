@@ -124,8 +124,9 @@ class Detectron2:
         found[_BATCH] = (KnobName.MICRO_BATCH_SIZE, recipe.micro_batch_size * recipe.world_size)
         if recipe.learning_rate is not None:
             found[_RATE] = (KnobName.LEARNING_RATE, same_kind(recipe.learning_rate, get(config.values, _RATE)))
-        if floor := config.original_value(_FLOOR, get(config.values, _FLOOR)):
-            found[_FLOOR] = (KnobName.MIN_LEARNING_RATE, same_kind(floor * rate_ratio(config, recipe), floor))
+        if get(config.values, _FLOOR) and rate_at(config.document, _FLOOR):
+            floor = config.original_value(_FLOOR, get(config.values, _FLOOR))
+            found[_FLOOR] = (KnobName.MIN_LEARNING_RATE, same_kind(float(floor) * rate_ratio(config, recipe), floor))
         for key, default in _DEFAULT_LENGTHS.items():
             found[key] = (KnobName.ITERATIONS, _scaled(config, change, key, default))
         found[_AMP] = (KnobName.PRECISION, recipe.precision is Precision.FP16)

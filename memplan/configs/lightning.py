@@ -173,6 +173,8 @@ def trainer_keys(values: Mapping[str, Any]) -> KnobKeys:
 
 def trainer_obstacle(config: UserConfig, recipe: Recipe) -> str | None:
     """Return which of the project's own keys is missing; the Trainer's can be added."""
+    if recipe.accumulation_steps != 1 and isinstance(get(config.values, "trainer.accumulate_grad_batches"), Mapping):
+        return "trainer.accumulate_grad_batches is a schedule by epoch, which memplan leaves as it is"
     names = [KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING]
     if config.knob(KnobName.PRECISION) is not None:
         names.append(KnobName.PRECISION)

@@ -52,6 +52,8 @@ class Ultralytics:
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:  # noqa: ARG002 - the contract; keys are fixed
         """Share the batch among the devices, and derive accumulation as the trainer does."""
         batch, devices = count_at(document, _BATCH), _devices(document.values)
+        if document.values.get(_NOMINAL) is not None:
+            count_at(document, _NOMINAL)
         if batch % devices:
             raise ConfigError(f"batch={batch} cannot be shared by {devices} devices", where=str(document.path))
         return Recipe(

@@ -101,7 +101,7 @@ def locate_in_yaml(text: str, key: str) -> Location | None:
 def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
     """Return the edit that sets new keys of one section, or of the top, behind those it has.
 
-    None where the file's form does not allow that: there is no such section, or it is an alias or written in one line.
+    None where the file's form does not allow that: there is no such section, or it is empty or an alias.
     """
     root, sections = _composed(text), {each.rpartition(".")[0] for each in entries}
     if not isinstance(root, yaml.MappingNode) or len(sections) != 1:
@@ -117,8 +117,13 @@ def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
 
 def _added_to_section(text: str, node: yaml.MappingNode, lines: list[str]) -> Edit | None:
     """Add lines behind the last single value of a section, or before its first key where nested ones follow."""
-    if not node.value or node.flow_style:
+    if not node.value:
         return None
+    if node.flow_style:
+        name, last = node.value[-1]
+        end = last.end_mark.index
+        is_alias = last.start_mark.index < name.start_mark.index
+        return None if is_alias else Edit(span=Span(start=end, end=end), text="".join(f", {each}" for each in lines))
     first, last = node.value[0][0], node.value[-1][1]
     gap = f"{line_ending(text)}{' ' * first.start_mark.column}"
     own_line = text[text.rfind("\n", 0, first.start_mark.index) + 1 : first.start_mark.index].strip() == ""

@@ -87,3 +87,8 @@ def test_python_tags_are_not_run(tmp_path: Path) -> None:
 def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, base: str, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         config_of(tmp_path, f"_BASE_: {base}\nSOLVER: {{IMS_PER_BATCH: 4}}\n")
+
+
+def test_a_floor_that_yaml_reads_as_text_follows_the_rate(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "SOLVER: {IMS_PER_BATCH: 4, BASE_LR: 0.01, BASE_LR_END: 1e-6}\n")
+    assert "BASE_LR_END: 2.0e-6" in plan_patch(config, HALVED, style=PatchStyle.IN_PLACE).patched_text

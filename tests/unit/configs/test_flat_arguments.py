@@ -123,3 +123,8 @@ def test_axolotl_names_what_else_depends_on_the_batch(tmp_path: Path) -> None:
     assert any("sample_packing" in each for each in notes)
     with pytest.raises(ConfigError, match="batch_size=3 is no multiple of micro_batch_size=2"):
         config_of(tmp_path, AXOLOTL + "batch_size: 3\n")
+
+
+def test_a_nominal_batch_that_is_no_count_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nbs='x' must be a whole number"):
+        config_of(tmp_path, ULTRALYTICS + "nbs: x\n")

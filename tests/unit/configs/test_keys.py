@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.configs.keys import contains, first_difference, followed, get, lookup, near_matches, with_value
+from memplan.configs.keys import (
+    contains,
+    first_difference,
+    followed,
+    get,
+    lookup,
+    merged,
+    near_matches,
+    nested_under,
+    with_value,
+)
 
 VALUES = {"a": {"b": [1, {"c": 2}], "d": None}, 5: "five", "e": "text"}
 KEYS = st.text("abc", min_size=1, max_size=2)
@@ -73,3 +83,23 @@ def test_interpolations_are_followed_and_circles_end() -> None:
     assert followed({"a": "${b.c}", "b": {"c": "${d}"}, "d": 1}, "a") == "d"
     assert followed({"a": "${oc.env:HOME}"}, "a") == "a"
     assert followed({"a": "${b}", "b": "${a}"}, "a") in ("a", "b")
+
+
+def test_laying_over_merges_dicts_and_replaces_all_else() -> None:
+    assert merged({"a": {"b": 1, "c": [1, 2]}}, {"a": {"c": [3]}, "d": None}) == {"a": {"b": 1, "c": [3]}, "d": None}
+    assert merged({"a": 1}, {"a": {"b": 2}}) == {"a": {"b": 2}}
+
+
+@given(st.dictionaries(KEYS, TREES), st.dictionaries(KEYS, TREES))
+def test_what_is_laid_over_wins_and_laying_it_again_changes_nothing(
+    base: dict[str, object], over: dict[str, object]
+) -> None:
+    laid = merged(base, over)
+    assert first_difference(laid, merged(laid, over)) is None
+    assert set(laid) == {*base, *over}
+    assert all(first_difference(laid[key], base[key]) is None for key in base if key not in over)
+
+
+def test_values_are_put_below_a_dotted_prefix() -> None:
+    assert nested_under("a.b", {"c": 1}) == {"a": {"b": {"c": 1}}}
+    assert nested_under("", {"c": 1}) == {"c": 1}

@@ -176,3 +176,9 @@ def test_an_overlay_edited_in_place_still_knows_what_it_is_laid_over(tmp_path: P
     assert again.recipe == change.recipe
     assert again.original is not None
     assert again.original.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)
+
+
+def test_an_accumulation_schedule_is_left_as_it_is(tmp_path: Path) -> None:
+    config = config_of(tmp_path, HEAD + "  accumulate_grad_batches: {0: 4}\n")
+    assert "schedule by epoch" in str(expressible(config, Recipe(micro_batch_size=4, accumulation_steps=2)))
+    assert expressible(config, Recipe(micro_batch_size=8)) is None

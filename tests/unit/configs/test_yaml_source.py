@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memplan.configs.literals import write_yaml
 from memplan.configs.spans import Edit, splice
-from memplan.configs.yaml_source import load_yaml, locate_in_yaml
+from memplan.configs.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
 from memplan.errors import ConfigError
 
 
@@ -107,3 +107,34 @@ def test_splicing_one_value_changes_that_value_only(
     expected = {key: {**value, **({inner: 0.25} if key == outer else {})} for key, value in values.items()}
     assert yaml.safe_load(changed) == expected
     assert len(changed) - len("0.25") == len(text) - (location.span.end - location.span.start)
+
+
+@pytest.mark.parametrize(
+    "section", ["x: &x 1\na: {b: *x}\n", "x: &x\n  b: 1\na: *x\n", "a:\n", "a: {}\n", "b: 1\n", "a:\n- b: 1\n"]
+)
+def test_a_section_of_another_form_takes_no_new_keys(section: str) -> None:
+    assert add_to_yaml(section, {"a.c": "2"}) is None
+
+
+@given(
+    st.dictionaries(
+        KEYS, st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.dictionaries(KEYS, SCALARS)), min_size=1
+    ),
+    st.sampled_from(["", "\n", "  # said\n", "\nlast: 1\n"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_adding_to_a_section_adds_that_and_nothing_else(
+    values: dict[str, object], ending: str, newline: str, flow: bool
+) -> None:
+    made = {"first": {"a": 1}, "section": values}
+    text = yaml.safe_dump(made, allow_unicode=True, sort_keys=False)
+    if flow:
+        inner = yaml.safe_dump(values, allow_unicode=True, sort_keys=False, default_flow_style=True, width=4000)
+        text = f"first: {{a: 1}}\nsection: {inner}"
+    text = (text.removesuffix("\n") + ending).replace("\n", newline)
+    before = yaml.safe_load(text)
+    edit = add_to_yaml(text, {"section.new": "2", "section.other": "off"})
+    assert edit is not None
+    after = yaml.safe_load(splice(text, [edit]))
+    assert after == {**before, "section": {**before["section"], "new": 2, "other": False}}
