@@ -22,6 +22,7 @@ from memplan.configs.knobs import (
     single_assignments,
 )
 from memplan.configs.literals import write_yaml
+from memplan.configs.marker import has_marker
 from memplan.configs.syntaxes import YAML
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.configs.yaml_source import load_yaml
@@ -94,7 +95,7 @@ class LightningHydra:
     def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
         values = load_yaml(document.source.text, where=str(document.path), empty={})
-        if not isinstance(values, Mapping) or not has_defaults(values):
+        if not isinstance(values, Mapping) or not has_defaults(values) or _is_experiment(document):
             return None
         line = " ".join(f"++{each.key}={write_yaml(each.value)}" for each in assignments)
         use = f"use it with {experiment_override(values, _EXPERIMENT)}, after any other experiment"
@@ -134,6 +135,8 @@ class LightningHydra:
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return which batch size was taken, and what else could be meant by it."""
         values = document.values
+        if _is_experiment(document):
+            return ("this is an experiment, read without the config it is laid over: name that one instead",)
         sources = dict.fromkeys(followed(values, key) for key in present(values, _BATCH_KEYS))
         taken, *others = [*sources, ""]
         found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each]
@@ -151,6 +154,11 @@ class LightningHydra:
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values; the Trainer's arguments that are missing are added."""
         return trainer_assignments(config, change)
+
+
+def _is_experiment(document: Document) -> bool:
+    """Say whether a file is one of a Hydra tree's experiments, and not memplan's, which knows what it is laid over."""
+    return document.path.parent.name == "experiment" and not has_marker(document.source.text)
 
 
 def has_trainer(values: Mapping[str, Any]) -> bool:

@@ -182,3 +182,13 @@ def test_an_accumulation_schedule_is_left_as_it_is(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD + "  accumulate_grad_batches: {0: 4}\n")
     assert "schedule by epoch" in str(expressible(config, Recipe(micro_batch_size=4, accumulation_steps=2)))
     assert expressible(config, Recipe(micro_batch_size=8)) is None
+
+
+def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /data: depth\n" + HEAD
+    config = config_of(tmp_path / "experiment", text)
+    assert "name that one instead" in config.notes[0]
+    with pytest.raises(PatchError, match="cannot inherit"):
+        plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
+    assert "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).patched_text
