@@ -99,13 +99,19 @@ def read_cards() -> tuple[CardReading, ...]:
 
 
 def device_used_bytes(index: int) -> BytesReading:
-    """Read what all processes together use on a card, by its CUDA index."""
-    return BytesReading(read_bytes=_memory(_handle(index)).used_bytes)
+    """Read what all processes together use on a card, by its CUDA index; None with a reason where NVML refuses."""
+    try:
+        return BytesReading(read_bytes=_memory(_handle(index)).used_bytes)
+    except DeviceError as refusal:
+        return BytesReading(read_bytes=None, missing_because=refusal.problem)
 
 
 def process_used_bytes(index: int, pid: int) -> BytesReading:
     """Read what one process uses on a card: context, libraries and allocator, by the card's CUDA index."""
-    processes, missing_because = _processes(_handle(index))
+    try:
+        processes, missing_because = _processes(_handle(index))
+    except DeviceError as refusal:
+        return BytesReading(read_bytes=None, missing_because=refusal.problem)
     if processes is None:
         return BytesReading(read_bytes=None, missing_because=missing_because)
     if not _sees_host_pids():

@@ -297,6 +297,15 @@ def test_one_process_and_the_whole_device_can_be_read(install: Any, on_host: Non
     assert device_used_bytes(0) == BytesReading(read_bytes=4 * GIB - 312 * MIB)
 
 
+def test_bytes_that_nvml_refuses_to_tell_are_none_with_the_reason(install: Any, on_host: None) -> None:
+    refused = pynvml.NVML_ERROR_UNKNOWN
+    install(init_error=refused)
+    for reading in (device_used_bytes(0), process_used_bytes(0, 41)):
+        assert reading == BytesReading(
+            read_bytes=None, missing_because="the NVIDIA driver does not answer: Unknown Error"
+        )
+
+
 def test_in_a_container_process_ids_are_the_hosts_and_no_bytes_are_claimed(install: Any, in_container: None) -> None:
     install(FakeCard(computing={41: 3 * GIB}), process_names={41: "somebody else"})
     assert process_used_bytes(0, 41).read_bytes is None
