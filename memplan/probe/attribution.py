@@ -76,6 +76,12 @@ class AttributedPeak:
     position: int | None
 
 
+def unattributed_peak(allocated_bytes: int) -> AttributedPeak:
+    """Return a peak of which nothing is known but its size: temporaries throughout."""
+    components = {**dict.fromkeys(Component, 0), Component.TEMPORARIES: allocated_bytes}
+    return AttributedPeak(allocated_bytes=allocated_bytes, components=components, position=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
     address: int

@@ -22,8 +22,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from memplan.probe.attribution import AttributedPeak, Component, MemoryEvent, ResidentBlock, attribute_peak
-from memplan.probe.known_blocks import StepNotes, known_components, visible_storages
+from memplan.estimators.host_context import take_a_toy_step
+from memplan.host_memory import host_memory
+from memplan.probe.attribution import (
+    AttributedPeak,
+    Component,
+    MemoryEvent,
+    ResidentBlock,
+    attribute_peak,
+    unattributed_peak,
+)
+from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
@@ -33,7 +42,8 @@ from memplan.units import KIB, MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# What the kernel's limit allows beyond the budget, because it counts untouched pages: an eighth, 128 MiB at least.
+# What the kernel's limit allows beyond the budget, because it counts untouched pages: an eighth, 128 MiB at least,
+# where the machine has as much.
 _LIMIT_SLACK_SHARE = 8
 _LIMIT_SLACK_BYTES = 128 * MIB
 _FULL_SHARE = 0.9
@@ -54,9 +64,9 @@ class CpuReadings:
 
     def start(self) -> torch.device:
         """Start torch's threads and load what every training step loads late, then cap the process."""
-        _take_a_toy_step()
-        slack_bytes = max(self._budget_bytes // _LIMIT_SLACK_SHARE, _LIMIT_SLACK_BYTES)
-        limit_data_bytes(self._budget_bytes, slack_bytes)
+        take_a_toy_step()  # before the limit, which counts the stacks of all threads
+        headroom_bytes = host_memory().free_bytes - (self._budget_bytes - resident_bytes())
+        limit_data_bytes(self._budget_bytes, slack_bytes(self._budget_bytes, headroom_bytes))
         return torch.device("cpu")
 
     def before_building(self) -> None:
@@ -66,14 +76,17 @@ class CpuReadings:
     def synchronize(self) -> None:
         """Do nothing: the CPU has finished when a call returns."""
 
-    def read_peaks(self) -> None:
+    def read_peaks(self) -> DevicePeaks:
         """Read the process peak, before the profiler inflates it, and make room for the profiler."""
         self._process_bytes = peak_resident_bytes()
         raise_data_limit(PROFILER_ALLOWANCE_BYTES)
+        return self._peaks(unattributed_peak(max(self._process_bytes - self._context_bytes, 0)))
 
     def attribute(self, state: TrainingState) -> DevicePeaks:
         """Run the attributing step and put all readings together."""
-        peak = attribute_step(state)
+        return self._peaks(attribute_step(state))
+
+    def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
         return DevicePeaks(
             allocated_bytes=peak.allocated_bytes,
             reserved_bytes=None,
@@ -92,18 +105,6 @@ class CpuReadings:
         return peak_resident_bytes() >= _FULL_SHARE * self._budget_bytes
 
 
-def _take_a_toy_step() -> None:
-    """Train one weight once: the first use of an optimizer alone imports some 80 MiB of torch (2.13).
-
-    The product is large enough to start every thread, because the kernel's limit counts their stacks.
-    """
-    layer = torch.nn.Linear(512, 512)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    layer(torch.ones(512, 512)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
 def resident_bytes() -> int:
     """Resident set of this process now."""
     return _status_bytes("VmRSS")
@@ -119,6 +120,17 @@ def _status_bytes(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * KIB
     raise OSError(f"/proc/self/status has no {name}")
+
+
+def slack_bytes(budget_bytes: int, headroom_bytes: int) -> int:
+    """Return what the kernel's limit may allow beyond the budget.
+
+    Args:
+        budget_bytes: resident set that counts as fitting.
+        headroom_bytes: what the machine has free beyond that budget; below 0 where the budget is more than it has.
+    """
+    wanted_bytes = max(budget_bytes // _LIMIT_SLACK_SHARE, _LIMIT_SLACK_BYTES)
+    return max(min(wanted_bytes, headroom_bytes), 0)
 
 
 def limit_data_bytes(budget_bytes: int, slack_bytes: int) -> None:
@@ -144,7 +156,8 @@ def raise_data_limit(by_bytes: int | None) -> None:
 
 
 def attribute_step(state: TrainingState) -> AttributedPeak:
-    """Run one optimizer step under the profiler and attribute its largest sum of tensor bytes."""
+    """Run one optimizer step, shortened, under the profiler and attribute its largest sum of tensor bytes."""
+    state = shortened(state)
     state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
     gc.collect()
     resident = _resident_blocks(state)

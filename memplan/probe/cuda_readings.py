@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices import device_used_bytes, process_used_bytes
-from memplan.probe.attribution import AttributedPeak, Component, MemoryEvent, ResidentBlock, attribute_peak
-from memplan.probe.known_blocks import StepNotes, known_components, visible_storages
+from memplan.probe.attribution import (
+    AttributedPeak,
+    Component,
+    MemoryEvent,
+    ResidentBlock,
+    attribute_peak,
+    unattributed_peak,
+)
+from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step
 from memplan.results import BreakdownBytes
@@ -74,7 +81,7 @@ class CudaReadings:
         """Wait until the card has finished."""
         torch.cuda.synchronize(self._index)
 
-    def read_peaks(self) -> None:
+    def read_peaks(self) -> DevicePeaks:
         """Read all peaks of the steps so far."""
         self.synchronize()
         self._allocated_bytes = torch.cuda.max_memory_allocated(self._index)
@@ -84,10 +91,13 @@ class CudaReadings:
         self._process_bytes = self._reserved_bytes + context_bytes
         held_now_bytes = context_bytes + torch.cuda.memory_reserved(self._index)
         self._others_bytes = max(self._others_bytes, self._card_used_bytes() - held_now_bytes)
+        return self._peaks(unattributed_peak(self._allocated_bytes))
 
     def attribute(self, state: TrainingState) -> DevicePeaks:
         """Run the attributing step and put all readings together."""
-        peak = attribute_step(state, self._index)
+        return self._peaks(attribute_step(state, self._index))
+
+    def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
         return DevicePeaks(
             allocated_bytes=self._allocated_bytes,
             reserved_bytes=self._reserved_bytes,
@@ -134,7 +144,8 @@ def _take_a_toy_step(device: torch.device) -> None:
 
 
 def attribute_step(state: TrainingState, index: int) -> AttributedPeak:
-    """Run one optimizer step with the allocator's history on, and attribute its largest sum of requested bytes."""
+    """Run one optimizer step, shortened, with the allocator's history on; attribute its largest sum of bytes."""
+    state = shortened(state)
     state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
     gc.collect()
     torch.cuda.memory._record_memory_history("all", context=None)  # noqa: SLF001 - the documented way

@@ -84,13 +84,18 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
         return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(raised))
     if isinstance(error, UsersPartError | WorkloadError):
         return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=_of_user(raised))
-    told = str(raised) if isinstance(raised, MemplanError) else _one_line(raised)
-    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"memplan: {told}")
+    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"memplan: {told_in_one_line(error)}")
 
 
 def what_was_raised(error: BaseException) -> BaseException:
     """Return the error itself, without the mark that it is the user's."""
     return error.__cause__ if isinstance(error, UsersPartError) and error.__cause__ is not None else error
+
+
+def told_in_one_line(error: BaseException) -> str:
+    """Return what was raised in one line, without judging it."""
+    raised = what_was_raised(error)
+    return str(raised) if isinstance(raised, MemplanError) else _one_line(raised)
 
 
 def _of_user(error: BaseException) -> str:

@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from memplan.probe.training_loop import TrainingState
+
+_MICRO_STEPS = 2
 
 
 def known_components(state: TrainingState) -> dict[int, Component]:
@@ -55,6 +58,12 @@ def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     """The tensor's storage; none where it is sparse, or a wrapper around others that are found by themselves."""
     if tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         yield tensor.untyped_storage()
+
+
+def shortened(state: TrainingState) -> TrainingState:
+    """Return the same training with two micro-steps at most: the later ones repeat the second's allocations."""
+    recipe = state.recipe
+    return replace(state, recipe=replace(recipe, accumulation_steps=min(recipe.accumulation_steps, _MICRO_STEPS)))
 
 
 class StepNotes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "memplan.probe.worker"
 _NEAR_BUDGET_SHARE = 0.9
-_QUIET = {"KINETO_LOG_LEVEL": "99"}  # the profiler's own start and stop messages are no part of a trial's output
+_ENVIRONMENT = {
+    "KINETO_LOG_LEVEL": "99",  # the profiler's own start and stop messages are no part of a trial's output
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
+}
 
 
 def run_trial(request: TrialRequest, *, on_progress: Callable[[TrialProgress], None] | None = None) -> Outcome:
@@ -45,16 +48,17 @@ def run_trial(request: TrialRequest, *, on_progress: Callable[[TrialProgress], N
     watch = _Watch(request, on_progress)
     kills_before = count_oom_kills()
     ending = run_child(
-        WORKER_MODULE, request, on_message=watch.hear, watch=watch.find_reason_to_stop, environment=_QUIET
+        WORKER_MODULE, request, on_message=watch.hear, watch=watch.find_reason_to_stop, environment=_ENVIRONMENT
     )
     kills_after = count_oom_kills()
     killed_by_kernel = None not in (kills_before, kills_after) and kills_before != kills_after
     verdict = watch.verdict or _verdict_of(request, ending, watch, killed_by_kernel=killed_by_kernel)
+    readings = _last_readings(ending)
     return Outcome(
         kind=verdict.kind,
         evidence=verdict.evidence,
         duration_s=ending.duration_s,
-        measurement=_measurement_in(ending),
+        measurement=readings.measurement if readings else None,
         log_tail=ending.log_tail,
     )
 
@@ -69,7 +73,8 @@ class _Watch:
         self._request = request
         self._on_progress = on_progress
         self._progress: TrialProgress | None = None
-        self._has_last_word = False
+        self._has_verdict = False
+        self._has_readings = False
         self._since = time.monotonic()
 
     def hear(self, message: object) -> None:
@@ -78,12 +83,16 @@ class _Watch:
             self._since = time.monotonic()
             if self._on_progress is not None:
                 self._on_progress(message)
-        else:
-            self._has_last_word = True
+        self._has_verdict = self._has_verdict or isinstance(message, TrialVerdict)
+        self._has_readings = self._has_readings or isinstance(message, TrialReadings)
 
     def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
-        if self._has_last_word:
+        """Return why to stop; once there are readings, they are the verdict whatever comes after."""
+        if self._has_verdict:
             return None
+        if self._has_readings:
+            stop = self._over_time(time.monotonic() - self._since) or self._over_budget(pid)
+            return stop.evidence if stop else None
         self.verdict = self._over_time(age_s) or self._over_step_limit() or self._over_budget(pid)
         return self.verdict.evidence if self.verdict else None
 
@@ -107,17 +116,14 @@ class _Watch:
         running_s = time.monotonic() - self._since
         if running_s <= limit_s:
             return None
-        reference_s = self._request.reference_step_s
-        reference = f"fp32: {reference_s:.1f} s" if reference_s is not None else f"limit {limit_s:.0f} s"
-        evidence = f"step {progress.step} still running after {running_s:.0f} s ({reference})"
+        evidence = f"step {progress.step} still running after {running_s:.0f} s ({_usual(self._request, limit_s)})"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:
             return None
         resident_bytes = self._tree.resident_bytes(pid)
-        attributing = self._progress is not None and self._progress.phase is TrialPhase.ATTRIBUTING
-        allowed_bytes = self._request.budget_bytes + (PROFILER_ALLOWANCE_BYTES if attributing else 0)
+        allowed_bytes = self._request.budget_bytes + (PROFILER_ALLOWANCE_BYTES if self._has_readings else 0)
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
         if resident_bytes <= allowed_bytes:
             return None
@@ -125,36 +131,38 @@ class _Watch:
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LastWord:
-    measurement: Measurement | None
-    failure: TrialVerdict | None
+def _usual(request: TrialRequest, limit_s: float) -> str:
+    if request.reference_step_s is None:
+        return f"limit {limit_s:.0f} s"
+    return f"{request.reference_precision or 'usually'}: {request.reference_step_s:.1f} s"
 
 
-def _last_word(ending: ChildEnding) -> _LastWord:
-    last = ending.messages[-1] if ending.messages else None
-    return _LastWord(
-        measurement=last.measurement if isinstance(last, TrialReadings) else None,
-        failure=last if isinstance(last, TrialVerdict) else None,
-    )
-
-
-def _measurement_in(ending: ChildEnding) -> Measurement | None:
-    return _last_word(ending).measurement
+def _last_readings(ending: ChildEnding) -> TrialReadings | None:
+    return next((each for each in reversed(ending.messages) if isinstance(each, TrialReadings)), None)
 
 
 def _verdict_of(request: TrialRequest, ending: ChildEnding, watch: _Watch, *, killed_by_kernel: bool) -> TrialVerdict:
-    word = _last_word(ending)
-    if word.failure is not None:
-        return word.failure
-    if word.measurement is not None:
-        return judge_measurement(word.measurement, request)
+    readings = _last_readings(ending)
+    if readings is not None:
+        return judge_readings(request, readings, ending)
+    last = ending.messages[-1] if ending.messages else None
+    if isinstance(last, TrialVerdict):
+        return last
     return judge_silence(
         request,
         ending,
         largest_resident_bytes=watch.largest_resident_bytes,
         killed_by_kernel=killed_by_kernel,
     )
+
+
+def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:
+    """Judge a trial by its readings, and say so where they could not be attributed; that alone is no failure."""
+    verdict = judge_measurement(readings.measurement, request)
+    if readings.unattributed_because is None:
+        return verdict
+    reason = ending.stop_reason or readings.unattributed_because
+    return replace(verdict, evidence=f"{verdict.evidence}; what the peak consists of is not known: {reason}")
 
 
 def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialVerdict:
@@ -190,12 +198,12 @@ def judge_silence(
         evidence = f"the process ended with exit status {ending.return_code} in the middle of the trial"
         return TrialVerdict(kind=OutcomeKind.CRASH, evidence=evidence)
     name = signal.Signals(-ending.return_code).name
-    resident = f"last seen at {format_bytes(largest_resident_bytes)} resident"
+    resident = f"; seen at {format_bytes(largest_resident_bytes)} resident" if largest_resident_bytes else ""
     if ending.return_code == -signal.SIGKILL and killed_by_kernel:
-        evidence = f"killed by the kernel for want of memory (its oom_kill counter rose); {resident}"
+        evidence = f"killed by the kernel for want of memory (its oom_kill counter rose){resident}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
     near_budget = largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
     if ending.return_code in (-signal.SIGKILL, -signal.SIGABRT) and near_budget:
-        evidence = f"ended by {name} near its budget of {format_bytes(request.budget_bytes)}; {resident}"
+        evidence = f"ended by {name} near its budget of {format_bytes(request.budget_bytes)}{resident}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
     return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the process was ended by {name}")

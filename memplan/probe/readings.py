@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePeaks:
-    """Peaks of one trial; the fields mean what they mean in :class:`memplan.results.Measurement`."""
+    """Peaks of one trial; the fields mean what they mean in :class:`memplan.results.Measurement`.
+
+    Before the peak is attributed, ``breakdown`` has what is no context and no allocator slack as temporaries, and
+    on the CPU ``allocated_bytes`` is the whole of the resident peak beyond the context.
+    """
 
     allocated_bytes: int
     reserved_bytes: int | None
@@ -36,11 +40,11 @@ class DeviceReadings(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given."""
 
-    def read_peaks(self) -> None:
+    def read_peaks(self) -> DevicePeaks:
         """Read the peaks of the steps so far, before attributing disturbs them."""
 
     def attribute(self, state: TrainingState) -> DevicePeaks:
-        """Run one more optimizer step, find out what its peak consists of, and return all readings."""
+        """Run one more optimizer step, find out what its peak consists of, and return the peaks with that."""
 
     def release_limits(self) -> None:
         """Lift the cap, so that a failure can be reported."""

@@ -8,35 +8,61 @@ from __future__ import annotations
 import statistics
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
-from memplan.probe.failures import classify_failure, what_was_raised
+from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised
 from memplan.probe.training_loop import build_training, run_optimizer_step
-from memplan.probe.trials import TrialPhase, TrialProgress, TrialReadings, TrialRequest
+from memplan.probe.trials import TrialPhase, TrialProgress, TrialReadings, TrialRequest, TrialVerdict
 from memplan.probe.users_part import users_part
-from memplan.results import Measurement
+from memplan.results import Measurement, OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from memplan.probe.readings import DeviceReadings
+    from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
+
+# The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
+_MOST_SKIPPED_STEPS = 20
 
 
 def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
-    """Run the trial and reply with :class:`TrialProgress` values, then one ``TrialReadings`` or ``TrialVerdict``."""
+    """Run the trial and reply with :class:`TrialProgress` values and ``TrialReadings``, or one ``TrialVerdict``.
+
+    Readings are sent before the attributing step and again, with the breakdown, after it.
+    """
     readings = _readings_for(request)
     try:
-        last_word: object = TrialReadings(measurement=_run_trial(request, readings, reply))
+        state, measurement = _run_trial(request, readings, reply)
+    except EveryStepSkippedError:
+        evidence = "the gradient scaler skipped every step"
+        reply(TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence))
+        return
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and everything is an outcome
-        last_word = classify_failure(error, memory_is_full=_let_go(readings))
+        verdict = classify_failure(error, memory_is_full=_let_go(readings))
         traceback.print_exception(what_was_raised(error))
-    reply(last_word)
+        reply(verdict)
+        return
+    reply(TrialReadings(measurement=measurement, unattributed_because="the attributing step did not end"))
+    reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps, None))
+    reply(_attributed(readings, state, measurement))
+
+
+def _attributed(readings: DeviceReadings, state: TrainingState, measurement: Measurement) -> TrialReadings:
+    """Add the breakdown to a measurement that is complete without it."""
+    try:
+        peaks = readings.attribute(state)
+    except BaseException as error:  # noqa: BLE001 - as above, and the measurement stands whatever happens
+        _let_go(readings)
+        traceback.print_exception(what_was_raised(error))
+        return TrialReadings(measurement=measurement, unattributed_because=told_in_one_line(error))
+    breakdown, allocated_bytes = peaks.breakdown, peaks.allocated_bytes
+    return TrialReadings(measurement=replace(measurement, breakdown=breakdown, peak_allocated_bytes=allocated_bytes))
 
 
 def _let_go(readings: DeviceReadings) -> bool:
@@ -54,7 +80,9 @@ def _readings_for(request: TrialRequest) -> DeviceReadings:
     return CudaReadings(request.device, request.budget_bytes)
 
 
-def _run_trial(request: TrialRequest, readings: DeviceReadings, reply: Callable[[object], None]) -> Measurement:
+def _run_trial(
+    request: TrialRequest, readings: DeviceReadings, reply: Callable[[object], None]
+) -> tuple[TrainingState, Measurement]:
     device = readings.start()
     reply(TrialProgress(phase=TrialPhase.BUILDING))
     with users_part():
@@ -64,9 +92,12 @@ def _run_trial(request: TrialRequest, readings: DeviceReadings, reply: Callable[
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate
     )
     steps = _run_steps(request, readings, state, reply)
-    readings.read_peaks()
-    reply(_progress(request, TrialPhase.ATTRIBUTING, steps))
-    peaks = readings.attribute(state)
+    return state, _measurement(request, state, steps, readings.read_peaks())
+
+
+def _measurement(
+    request: TrialRequest, state: TrainingState, steps: Sequence[_Step], peaks: DevicePeaks
+) -> Measurement:
     timed = tuple(step.duration_s for step in steps[request.warmup_steps :])
     samples = request.recipe.micro_batch_size * request.recipe.accumulation_steps
     return Measurement(
@@ -89,26 +120,52 @@ class _Step:
     duration_s: float
 
 
+class EveryStepSkippedError(Exception):
+    """The gradient scaler found overflowing gradients in every step, however small the scale became."""
+
+
 def _run_steps(
     request: TrialRequest, readings: DeviceReadings, state: TrainingState, reply: Callable[[object], None]
 ) -> list[_Step]:
-    """Run warm-up and timed steps; the device is idle when a step's clock starts and when it stops."""
+    """Run warm-up and timed steps; a warm-up step that the gradient scaler skipped is run again and left out.
+
+    Raises:
+        EveryStepSkippedError: the scaler skipped every step.
+    """
     steps: list[_Step] = []
-    for number in range(request.warmup_steps + request.timed_steps):
-        phase = TrialPhase.WARMING_UP if number < request.warmup_steps else TrialPhase.TIMING
-        reply(_progress(request, phase, steps))
-        readings.synchronize()
-        started = time.perf_counter()
-        loss = run_optimizer_step(state)
-        readings.synchronize()
-        steps.append(_Step(loss=loss, duration_s=time.perf_counter() - started))
+    skipped = 0
+    while len(steps) < request.warmup_steps + request.timed_steps:
+        is_warm_up = len(steps) < request.warmup_steps
+        phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
+        reply(_progress(request, phase, len(steps), steps[-1].duration_s if steps else None))
+        scale = _loss_scale(state)
+        step = _timed_step(readings, state)
+        if is_warm_up and skipped < _MOST_SKIPPED_STEPS and _loss_scale(state) < scale:
+            skipped += 1
+            continue
+        if not steps and _loss_scale(state) < scale:
+            raise EveryStepSkippedError
+        steps.append(step)
     return steps
 
 
-def _progress(request: TrialRequest, phase: TrialPhase, steps: list[_Step]) -> TrialProgress:
+def _timed_step(readings: DeviceReadings, state: TrainingState) -> _Step:
+    """Run one step; the device is idle when its clock starts and when it stops."""
+    readings.synchronize()
+    started = time.perf_counter()
+    loss = run_optimizer_step(state)
+    readings.synchronize()
+    return _Step(loss=loss, duration_s=time.perf_counter() - started)
+
+
+def _loss_scale(state: TrainingState) -> float:
+    return 1.0 if state.scaler is None else float(state.scaler.get_scale())
+
+
+def _progress(request: TrialRequest, phase: TrialPhase, done_steps: int, last_step_s: float | None) -> TrialProgress:
     return TrialProgress(
         phase=phase,
-        step=len(steps) + 1,
+        step=done_steps + 1,
         step_count=request.warmup_steps + request.timed_steps + 1,
-        last_step_s=steps[-1].duration_s if steps else None,
+        last_step_s=last_step_s,
     )

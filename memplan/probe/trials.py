@@ -31,7 +31,7 @@ class TrialRequest:
         seed: of the initial weights and of the batch; the same seed gives the same ones at every precision.
         warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
         timed_steps: optimizer steps that are timed, at least 1.
-        time_limit_s: wall time of the whole trial after which it is stopped.
+        time_limit_s: wall time after which the trial is stopped; what follows the readings has as much again.
         step_limit_s: wall time of one warm-up or timed optimizer step after which the trial is stopped; None for no
             limit of its own.
         reference_step_s: step time that the step limit was derived from, quoted as evidence; None where there is none.
@@ -64,7 +64,7 @@ class TrialPhase(StrEnum):
     ATTRIBUTING = "attributing"
 
 
-# The attributing step, under a profiler, has no time limit of its own: what counts has been measured by then.
+# The attributing step, under a profiler, has no step limit: what counts has been measured by then.
 LIMITED_PHASES = (TrialPhase.WARMING_UP, TrialPhase.TIMING)
 
 
@@ -87,14 +87,21 @@ class TrialProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReadings:
-    """The child's last word where all steps were completed."""
+    """What the child read once all timed steps were completed; sent before the attributing step and after it.
+
+    Args:
+        measurement: the readings.
+        unattributed_because: why its breakdown holds only what is known without the attributing step: context and
+            temporaries; None where the breakdown is whole.
+    """
 
     measurement: Measurement
+    unattributed_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialVerdict:
-    """How a trial ended; the child's last word where it could not complete its steps.
+    """How a trial ended; the child's only word where it could not complete its steps.
 
     Args:
         kind: the class of ending.

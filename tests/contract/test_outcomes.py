@@ -14,7 +14,7 @@ import torch
 from memplan import Workload
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
@@ -153,10 +153,47 @@ def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement() -> None:
     assert outcome.measurement is not None
 
 
+@pytest.mark.parametrize(
+    ("function", "limits", "said"),
+    [
+        ("raises_in_the_sixth_step", {}, "KeyError: 'sixth'"),
+        ("hangs_in_the_sixth_step", {"time_limit_s": 10.0}, "still attributing, step 6 of 6"),
+        ("dies_in_the_sixth_step", {}, "the attributing step did not end"),
+    ],
+)
+def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
+    function: str, limits: dict[str, float], said: str
+) -> None:
+    outcome = end_of(function, **limits)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert f"what the peak consists of is not known: {said}" in outcome.evidence
+    measured = outcome.measurement
+    assert measured is not None
+    assert measured.breakdown.total_bytes == measured.peak_process_bytes
+    assert measured.breakdown.temporaries == measured.peak_process_bytes - measured.breakdown.context
+    assert len(measured.losses) == 5
+
+
+def test_warm_up_lasts_until_the_gradient_scaler_has_found_its_scale() -> None:
+    outcome = end_of("overflows_at_first", recipe=Recipe(micro_batch_size=8, precision="fp16"))
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement is not None
+    assert outcome.measurement.loss_scale is not None
+    assert outcome.measurement.loss_scale < 2**14
+    assert len(outcome.measurement.losses) == 5
+    assert len(set(outcome.measurement.losses)) == 5  # every one of them moved the weights
+
+
+def test_a_scaler_that_never_settles_is_a_loss_that_is_not_finite() -> None:
+    outcome = end_of("not_a_number", recipe=Recipe(micro_batch_size=8, precision="fp16"))
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS, outcome
+    assert outcome.evidence == "the gradient scaler skipped every step"
+
+
 def test_a_hang_is_stopped_and_says_where_it_hung() -> None:
-    outcome = end_of("hangs", step_limit_s=2.0, reference_step_s=0.1)
+    outcome = end_of("hangs", step_limit_s=2.0, reference_step_s=0.1, reference_precision=Precision.BF16)
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
-    assert outcome.evidence == "step 1 still running after 2 s (fp32: 0.1 s)"
+    assert outcome.evidence == "step 1 still running after 2 s (bf16: 0.1 s)"
     assert "in wait_for_a_lock_that_nobody_releases" in outcome.log_tail
 
 

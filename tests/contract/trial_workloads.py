@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from memplan import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MIB = 1 << 20
 
@@ -88,6 +92,32 @@ def batch_of_always_four(config: Any) -> Workload:
 
 def not_a_number(config: Any) -> Workload:
     return workload(lambda: float("nan"))
+
+
+def in_the_sixth_step(act: Callable[[], None]) -> Workload:
+    """Act in the step that follows two warm-up and three timed steps: the attributing one."""
+    numbers = itertools.count(1)
+    return workload(lambda: act() if next(numbers) == 6 else None)
+
+
+def raises_in_the_sixth_step(config: Any) -> Workload:
+    def stumble() -> None:
+        raise KeyError("sixth")
+
+    return in_the_sixth_step(stumble)
+
+
+def hangs_in_the_sixth_step(config: Any) -> Workload:
+    return in_the_sixth_step(lambda: time.sleep(600))
+
+
+def dies_in_the_sixth_step(config: Any) -> Workload:
+    return in_the_sixth_step(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def overflows_at_first(config: Any) -> Workload:
+    """Gradients of about 7, which times the scaler's first 2**16 is beyond what half precision holds."""
+    return workload(lambda: 1000.0)
 
 
 def hangs(config: Any) -> Workload:

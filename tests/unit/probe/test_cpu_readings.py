@@ -11,9 +11,15 @@ import torch
 
 from memplan import Recipe, Workload
 from memplan.probe.attribution import AttributedPeak, Component
-from memplan.probe.cpu_readings import attribute_step, breakdown_of, peak_resident_bytes, resident_bytes
+from memplan.probe.cpu_readings import (
+    attribute_step,
+    breakdown_of,
+    peak_resident_bytes,
+    resident_bytes,
+    slack_bytes,
+)
 from memplan.probe.training_loop import build_training, run_optimizer_step
-from memplan.units import KIB, MIB
+from memplan.units import GIB, KIB, MIB
 
 
 class Wide(torch.nn.Module):
@@ -61,6 +67,7 @@ def test_a_step_is_split_into_its_components() -> None:
 def test_gradients_of_an_earlier_micro_step_are_resident_at_the_peak() -> None:
     once, twice = attributed(), attributed(accumulation_steps=2)
     assert in_mib(twice, Component.GRADIENTS) == 2
+    assert attributed(accumulation_steps=9).components == twice.components
     assert twice.allocated_bytes - once.allocated_bytes >= MIB
 
 
@@ -118,6 +125,13 @@ def test_the_resident_peak_holds_what_has_been_freed_since() -> None:
     assert resident_bytes() - before >= 63 * MIB
     del block
     assert peak_resident_bytes() >= before + 63 * MIB
+
+
+def test_the_limit_never_allows_more_than_the_machine_has_free() -> None:
+    assert slack_bytes(8 * GIB, 4 * GIB) == GIB  # an eighth
+    assert slack_bytes(512 * MIB, 4 * GIB) == 128 * MIB  # the least
+    assert slack_bytes(8 * GIB, 100 * MIB) == 100 * MIB
+    assert slack_bytes(8 * GIB, -GIB) == 0
 
 
 LIMITED = """
