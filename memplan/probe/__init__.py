@@ -1,18 +1,41 @@
-"""Live trials: what one recipe really needs, found out in a child process; the search over sizes, and the journal."""
+"""Live trials: what one recipe really needs, found out in a child process; the search over sizes, and the journal.
+
+The public names are loaded on first use: what a trial's process imports beyond the user's own run counts as memory.
+"""
 
 from __future__ import annotations
 
-from memplan.probe.journal import Journal, JournalRun, StoredRun
-from memplan.probe.launcher import run_trial
-from memplan.probe.search import (
-    PredictedPeak,
-    Reading,
-    ReadingKind,
-    SearchResult,
-    TargetBand,
-    find_micro_batch,
-)
-from memplan.probe.trials import TrialPhase, TrialProgress, TrialRequest
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memplan.probe.journal import Journal, JournalRun, StoredRun
+    from memplan.probe.launcher import run_trial
+    from memplan.probe.search import (
+        PredictedPeak,
+        Reading,
+        ReadingKind,
+        SearchResult,
+        TargetBand,
+        find_micro_batch,
+    )
+    from memplan.probe.trials import TrialPhase, TrialProgress, TrialRequest
+
+_HOMES = {
+    "Journal": "journal",
+    "JournalRun": "journal",
+    "PredictedPeak": "search",
+    "Reading": "search",
+    "ReadingKind": "search",
+    "SearchResult": "search",
+    "StoredRun": "journal",
+    "TargetBand": "search",
+    "TrialPhase": "trials",
+    "TrialProgress": "trials",
+    "TrialRequest": "trials",
+    "find_micro_batch": "search",
+    "run_trial": "launcher",
+}
 
 __all__ = [
     "Journal",
@@ -29,3 +52,9 @@ __all__ = [
     "find_micro_batch",
     "run_trial",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memplan.probe' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"memplan.probe.{_HOMES[name]}"), name)
