@@ -16,8 +16,8 @@ def visible_positions(setting: str | None, uuids: Sequence[str]) -> tuple[int, .
 
     The rules are CUDA's own (CUDA Programming Guide, "Environment Variables"): the first entry that names no card ends
     the list, and a card named twice empties it. Entries are numbers or beginnings of UUIDs that fit only one card.
-    Numbers are taken in bus order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``); with cards of different kinds CUDA's default
-    order, the fastest first, may differ.
+    Numbers are taken in bus order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``), which trials set for themselves; with cards of
+    different kinds CUDA's default order, the fastest first, may differ in the user's own runs.
 
     Args:
         setting: value of the variable; None where it is not set, which shows all.
