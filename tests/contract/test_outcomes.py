@@ -174,6 +174,11 @@ def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
     assert len(measured.losses) == 5
 
 
+def test_a_trial_numbers_cards_as_the_driver_does() -> None:
+    outcome = end_of("wants_cards_in_bus_order")
+    assert outcome.kind is OutcomeKind.FITS, outcome
+
+
 def test_warm_up_lasts_until_the_gradient_scaler_has_found_its_scale() -> None:
     outcome = end_of("overflows_at_first", recipe=Recipe(micro_batch_size=8, precision="fp16"))
     assert outcome.kind is OutcomeKind.FITS, outcome

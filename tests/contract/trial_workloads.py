@@ -115,6 +115,11 @@ def dies_in_the_sixth_step(config: Any) -> Workload:
     return in_the_sixth_step(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def wants_cards_in_bus_order(config: Any) -> Workload:
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    return workload()
+
+
 def overflows_at_first(config: Any) -> Workload:
     """Gradients of about 7, which times the scaler's first 2**16 is beyond what half precision holds."""
     return workload(lambda: 1000.0)

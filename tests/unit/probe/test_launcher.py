@@ -9,8 +9,8 @@ import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.children import ChildEnding
-from memplan.probe.launcher import judge_measurement, judge_silence
-from memplan.probe.trials import TrialRequest
+from memplan.probe.launcher import judge_measurement, judge_readings, judge_silence
+from memplan.probe.trials import TrialReadings, TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import OutcomeKind
 from memplan.units import MIB
@@ -60,6 +60,22 @@ def test_only_losses_of_timed_steps_need_be_finite() -> None:
     assert judge_measurement(in_a_timed_step, request()).kind is OutcomeKind.NON_FINITE_LOSS
 
 
+@pytest.mark.parametrize("peak_mib", [1000, 1001])
+def test_readings_that_were_not_attributed_are_judged_like_others(peak_mib: int) -> None:
+    whole = TrialReadings(measurement=measurement(peak_mib))
+    unattributed = replace(whole, unattributed_because="KeyError: 'lr'")
+    expected = judge_readings(request(), whole, silence(0))
+    verdict = judge_readings(request(), unattributed, silence(0))
+    assert verdict.kind is expected.kind
+    assert verdict.evidence == f"{expected.evidence}; what the peak consists of is not known: KeyError: 'lr'"
+
+
+def test_what_the_parent_stopped_the_attributing_step_for_is_told() -> None:
+    readings = TrialReadings(measurement=measurement(900), unattributed_because="it did not end")
+    stopped = replace(silence(-signal.SIGKILL), stop_reason="still attributing after 9 s")
+    assert judge_readings(request(), readings, stopped).evidence.endswith("not known: still attributing after 9 s")
+
+
 def test_memory_counts_more_than_a_loss_that_is_not_finite() -> None:
     both = measurement(1001, losses=(1.0, 1.0, float("nan")))
     assert judge_measurement(both, request()).kind is OutcomeKind.HOST_OUT_OF_MEMORY
@@ -69,6 +85,7 @@ def test_a_kill_while_the_kernels_counter_rose_is_memory_of_the_host() -> None:
     verdict = judge_silence(request(), silence(-signal.SIGKILL), largest_resident_bytes=0, killed_by_kernel=True)
     assert verdict.kind is OutcomeKind.HOST_OUT_OF_MEMORY
     assert "oom_kill" in verdict.evidence
+    assert "resident" not in verdict.evidence  # it was killed before it was looked at
 
 
 def test_a_kill_from_outside_is_a_crash() -> None:

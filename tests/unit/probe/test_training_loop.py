@@ -50,6 +50,31 @@ def test_a_step_is_what_a_plain_loop_does() -> None:
     torch.testing.assert_close(weight(state), by_hand.detach() - 0.1 * by_hand.grad)
 
 
+def tf32_flags() -> tuple[bool, bool]:
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def set_tf32_flags(in_products: bool, in_convolutions: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = in_products
+    torch.backends.cudnn.allow_tf32 = in_convolutions
+
+
+@pytest.fixture
+def restored_tf32_flags() -> Any:
+    before = tf32_flags()
+    yield
+    set_tf32_flags(*before)
+
+
+@pytest.mark.usefixtures("restored_tf32_flags")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_no_flag_of_cuda_is_touched_on_the_cpu(precision: str) -> None:
+    for is_allowed in (True, False):
+        set_tf32_flags(is_allowed, not is_allowed)
+        build(precision=precision)
+        assert tf32_flags() == (is_allowed, not is_allowed)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "bf16-true", "fp16-true"])
 def test_every_precision_starts_from_the_same_weights_and_batch(precision: str) -> None:
     reference, state = build(), build(precision=precision)
