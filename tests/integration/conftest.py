@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 # One sample is 1024 x 256 fp32 numbers: 1 MiB. Each layer keeps one such tensor for the backward pass.
@@ -68,11 +69,18 @@ class Ended:
         return json.loads(self.out)
 
 
-def memplan(*arguments: str | Path, cwd: Path, timeout_s: float = 300) -> Ended:
+def memplan(
+    *arguments: str | Path, cwd: Path, timeout_s: float = 300, environment: Mapping[str, str] | None = None
+) -> Ended:
     ended = subprocess.run(
         [sys.executable, "-m", "memplan", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False, env={**os.environ, "COLUMNS": "120"},
-    )  # fmt: skip
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "COLUMNS": "120", **(environment or {})},
+    )
     return Ended(status=ended.returncode, out=ended.stdout, err=ended.stderr)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan.errors import OutputError
 from memplan.textfiles import write_text_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_line_endings_are_written_as_they_are(tmp_path: Path) -> None:
