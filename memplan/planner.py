@@ -140,6 +140,7 @@ class Planning:
             run=run,
             traces=traces,
             observer=observer,
+            configured_learning_rate=self.subject.current.learning_rate,
         )
 
     def _search(self, traces: Traces, run: JournalRun, observer: Observer) -> LiveSearch:

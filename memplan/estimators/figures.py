@@ -42,7 +42,7 @@ class Events:
 
 # The step overhead was measured from before the first optimizer step, which alone imports this much of torch 2.13
 # (resident set 219 to 300 MiB); the context is read after such a step and holds it already.
-_IMPORTED_BY_CONTEXT_BYTES = 80 * MIB
+STEP_BEYOND_CONTEXT_BYTES = STEP_OVERHEAD_BYTES - 80 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,6 @@ def _host_peaks(events: Events) -> Peaks:
         requested_bytes=peak,
         allocated_bytes=peak,
         reserved_bytes=peak,
-        process_bytes=max(heap.peak_resident_bytes, peak) + STEP_OVERHEAD_BYTES - _IMPORTED_BY_CONTEXT_BYTES,
+        process_bytes=max(heap.peak_resident_bytes, peak) + STEP_BEYOND_CONTEXT_BYTES,
         event=int(events.positions[top]),
     )

@@ -31,6 +31,7 @@ class TrialSession:
         run: the journal entry; its finished trials are not run again.
         traces: predicts each recipe, so that every trial is kept with its estimate.
         observer: told what happens.
+        configured_learning_rate: the rate with which the workload makes its optimizer; None where it is not known.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class TrialSession:
         run: JournalRun,
         traces: Traces,
         observer: Observer,
+        configured_learning_rate: float | None,
     ) -> None:
         self._source = source
         self._device = device
@@ -49,6 +51,7 @@ class TrialSession:
         self._run = run
         self._traces = traces
         self._observer = observer
+        self._configured_learning_rate = configured_learning_rate
         self._trials: list[Trial] = []
 
     @property
@@ -82,6 +85,8 @@ class TrialSession:
             budget_bytes=self._budget_bytes,
             step_limit_s=step_limit_s,
             reference_step_s=usual_step_s(reference, recipe),
+            reference_precision=reference.recipe.precision if reference else None,
+            configured_learning_rate=self._configured_learning_rate,
         )
         outcome = run_trial(request, on_progress=self._follow)
         trial = Trial(

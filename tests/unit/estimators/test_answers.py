@@ -8,7 +8,7 @@ import pytest
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.estimators.answers import estimate, largest_micro_batch
-from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES
+from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
 from memplan.recipe import Recipe
 from memplan.results import PeakShare, Phase
@@ -61,7 +61,7 @@ def test_the_peak_and_what_holds_it_are_read_off_the_timeline() -> None:
 def test_the_cpus_process_peak_adds_context_and_what_a_step_takes_outside_the_heap() -> None:
     found = estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU)
     assert found.breakdown.context == 100 * MIB
-    assert found.peak_process_bytes >= 114 * MIB + STEP_OVERHEAD_BYTES
+    assert found.peak_process_bytes >= 114 * MIB + STEP_BEYOND_CONTEXT_BYTES
     assert found.uncounted == ()
 
 
