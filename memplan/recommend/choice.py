@@ -6,7 +6,7 @@ user already has wins over any that is not better by more than that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
@@ -50,10 +50,15 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
 
 def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
-    fitting = _fitting([trial, *(each for each in trials if each is not trial)])
+    same = _without_rate(trial.recipe)
+    fitting = _fitting([trial, *(each for each in trials if _without_rate(each.recipe) != same)])
     chosen = fitting[0]
-    before = next((run for run in fitting if run.trial.recipe == current), None)
+    before = next((run for run in fitting if _without_rate(run.trial.recipe) == _without_rate(current)), None)
     return (*_memory_reasons(chosen, band), *_speed_reasons(chosen, _candidates(fitting, band), before))
+
+
+def _without_rate(recipe: Recipe) -> Recipe:
+    return replace(recipe, learning_rate=None)
 
 
 def _fitting(trials: Sequence[Trial]) -> list[_Run]:

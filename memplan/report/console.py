@@ -132,8 +132,11 @@ def accumulation_table(report: RunReport) -> Table:
     """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
     table = _table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
     settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if _accumulates(t)}
+    shown: set[str] = set()
     for trial in report.trials:
-        if trial.fits and (trial.recipe.precision, trial.recipe.micro_batch_size) in settings:
+        is_wanted = (trial.recipe.precision, trial.recipe.micro_batch_size) in settings
+        if trial.fits and is_wanted and recipe_text(trial.recipe) not in shown:
+            shown.add(recipe_text(trial.recipe))
             table.add_row(
                 recipe_text(trial.recipe),
                 str(trial.recipe.global_batch_size),

@@ -66,7 +66,8 @@ def train(example: PatchedExample, config: Path, iterations: int) -> dict[str, A
 def test_the_config_runs_at_about_a_third_of_its_budget_and_the_plan_lands_in_the_band(example: PatchedExample) -> None:
     current, *_ = example.probed.document["trials"]
     assert current["purpose"] == "current recipe"
-    assert current["utilisation"] == pytest.approx(1 / 3, abs=REPEATABILITY)
+    # torch's libraries map 75 to 135 MiB of files into a process, depending on the state of the page cache
+    assert 0.30 <= current["utilisation"] <= 0.41
     (chosen,) = [t for t in example.probed.document["trials"] if t["number"] == example.plan["chosen"]["number"]]
     assert 0.6 <= chosen["utilisation"] <= 0.8
 
