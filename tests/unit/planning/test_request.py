@@ -20,9 +20,7 @@ CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1)
 
 
 def subject(folder: Path, **config: object) -> Subject:
-    source = WorkloadReference(
-        target="net:make", config=dict(config), config_path=None, search_path=(str(folder),)
-    )
+    source = WorkloadReference(target="net:make", config=dict(config), config_path=None, search_path=(str(folder),))
     return Subject(source=source, current=Recipe(micro_batch_size=1), config=None, label="net")
 
 
