@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.cards import CONTEXT_BYTES, DeviceKind, DeviceSpec, card_of_size, find_card
-from memplan.errors import DeviceError, NoDriverError, UnitError
+from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
 from memplan.host_memory import host_memory
+from memplan.units import format_bytes
 from memplan.visible_cards import visible_positions
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def resolve_device(text: str, *, budget_bytes: int | None = None) -> DeviceSpec:
 
     Raises:
         DeviceError: there is no such card, here or in the catalogue.
+        UsageError: the budget of the CPU is more than the memory that is free.
     """
     wanted = text.strip().lower()
     if wanted == "cpu":
@@ -150,7 +152,13 @@ def resolve_device(text: str, *, budget_bytes: int | None = None) -> DeviceSpec:
 
 
 def _cpu(budget_bytes: int | None) -> DeviceSpec:
-    total_bytes = default_cpu_budget_bytes() if budget_bytes is None else budget_bytes
+    free_bytes = default_cpu_budget_bytes()
+    if budget_bytes is not None and budget_bytes > free_bytes:
+        raise UsageError(
+            f"budget {format_bytes(budget_bytes)} is more than the {format_bytes(free_bytes)} of free memory here",
+            hint="trials would starve the machine; name less, or plan for a card by --device NAME or SIZE",
+        )
+    total_bytes = free_bytes if budget_bytes is None else budget_bytes
     return DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=total_bytes)
 
 

@@ -128,3 +128,8 @@ def test_a_store_that_cannot_be_written_is_one_line(project: Path) -> None:
 def test_the_config_is_the_same_afterwards(project: Path) -> None:
     memplan("estimate", "config.yaml", *WORKLOAD, "--device", "24GiB", cwd=project)
     assert (project / "config.yaml").read_text() == CONFIG
+
+
+def test_a_budget_above_the_memory_that_is_free_is_refused(project: Path) -> None:
+    line = refused(project, "probe", "config.yaml", *WORKLOAD, "--device", "cpu", "--budget", "500TiB")
+    assert "budget 500.0 TiB is more than the" in line
