@@ -141,15 +141,16 @@ libc.free.argtypes = [ctypes.c_void_p]
 def status(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 events, live, slot = json.load(sys.stdin), {}, ctypes.c_void_p()
-before = status("VmRSS")
+peak = before = status("RssAnon")  # the heap alone: the system may take back pages of files meanwhile
 for block, size in events:
     if size:
         libc.posix_memalign(ctypes.byref(slot), 64, size)
         ctypes.memset(slot.value, 1, size)
         live[block] = slot.value
+        peak = max(peak, status("RssAnon"))
     else:
         libc.free(live.pop(block))
-print(status("VmHWM") - before)
+print(peak - before)
 """
 
 
