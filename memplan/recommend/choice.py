@@ -51,10 +51,18 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
 def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
     same = _without_rate(trial.recipe)
-    fitting = _fitting([trial, *(each for each in trials if _without_rate(each.recipe) != same)])
+    others = (each for each in trials if _without_rate(each.recipe) != same and _competes(each.recipe, trial.recipe))
+    fitting = _fitting([trial, *others])
     chosen = fitting[0]
     before = next((run for run in fitting if _without_rate(run.trial.recipe) == _without_rate(current)), None)
     return (*_memory_reasons(chosen, band), *_speed_reasons(chosen, _candidates(fitting, band), before))
+
+
+def _competes(recipe: Recipe, with_recipe: Recipe) -> bool:
+    """Whether a recipe was a candidate beside another: the same accumulation, or another split of its global batch."""
+    return recipe.accumulation_steps == with_recipe.accumulation_steps or (
+        recipe.global_batch_size == with_recipe.global_batch_size
+    )
 
 
 def _without_rate(recipe: Recipe) -> Recipe:
@@ -102,8 +110,8 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) ->
     speed = chosen.read.samples_per_s
     reasons = []
     if len(candidates) > 1:
-        is_fastest = all(run.read.samples_per_s <= speed for run in candidates)
-        standing = "the fastest" if is_fastest else f"within {EQUAL_THROUGHPUT:.0%} of the fastest, and smaller,"
+        fastest = max(run.read.samples_per_s for run in candidates)
+        standing = "the fastest" if speed >= fastest else f"at {speed / fastest:.0%} of the fastest"
         reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
     if before and before.trial is not chosen.trial:
         speedup = speed / before.read.samples_per_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
-from memplan.recommend.choice import choose
+from memplan.recommend.choice import choose, explain
 from memplan.results import OutcomeKind
 from memplan.units import MIB
 from tests.making import trial
@@ -53,4 +53,18 @@ def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     assert choose([now, new], BAND, current=CURRENT).reasons == (
         "It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",
         "The current recipe runs 10.0 samples/s: 1.50 times that.",
+    )
+
+
+def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
+    chosen, shown = trial(12, 700, samples_per_s=10), trial(12, 710, accumulation_steps=2, samples_per_s=20)
+    reasons = explain(chosen, [chosen, shown], BAND, current=CURRENT)
+    assert reasons == ("It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",)
+
+
+def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
+    small, large = trial(12, 620, samples_per_s=9.8), trial(14, 780, samples_per_s=10.0)
+    assert (
+        "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there."
+        in choose([large, small], BAND, current=CURRENT).reasons
     )
