@@ -54,7 +54,8 @@ def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recip
     others = (each for each in trials if _without_rate(each.recipe) != same and _competes(each.recipe, trial.recipe))
     fitting = _fitting([trial, *others])
     chosen = fitting[0]
-    before = next((run for run in fitting if _without_rate(run.trial.recipe) == _without_rate(current)), None)
+    now = _without_rate(current)
+    before = next((run for run in _fitting([trial, *trials]) if _without_rate(run.trial.recipe) == now), None)
     return (*_memory_reasons(chosen, band), *_speed_reasons(chosen, _candidates(fitting, band), before))
 
 

@@ -68,3 +68,8 @@ def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
         "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there."
         in choose([large, small], BAND, current=CURRENT).reasons
     )
+
+
+def test_the_current_recipe_is_compared_with_even_where_it_was_no_candidate() -> None:
+    now, split = trial(4, 300, samples_per_s=10), trial(8, 700, accumulation_steps=4, samples_per_s=20)
+    assert explain(split, [now, split], BAND, current=CURRENT)[-1].endswith("10.0 samples/s: 2.00 times that.")
