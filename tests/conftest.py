@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("memplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
 
