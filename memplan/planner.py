@@ -90,8 +90,7 @@ class Planning:
     def plan(self, observer: Observer = ignore) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored."""
         traces = self._proven_traces(observer)
-        if self.request.patch_style is not None or self.subject.unwritable is None:
-            draft(self.subject, self.request)
+        draft(self.subject, self.request)
         with self._open_run() as run, _ended_by_errors(run):
             made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
             run.finish(made)
@@ -127,7 +126,7 @@ class Planning:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
         traces = Traces(self.subject.source, self.device, observer)
         if self.device.live_index is not None:
-            traces.estimate_if_traceable(self.subject.current)  # the card may run what cannot be traced
+            traces.of_if_traceable(self.subject.current)  # the card may run what cannot be traced
         else:
             traces.of(self.subject.current)
         return traces
@@ -269,7 +268,6 @@ def stored_report(store: Path, run_id: str | None) -> RunReport:
     Raises:
         StoreError: there is no journal, or no such run in it.
     """
-    Journal(store)
     stored = _stored(store, run_id)
     return report_run(stored.run_id, stored.trials, stored.plan)
 

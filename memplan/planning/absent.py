@@ -60,7 +60,7 @@ def predict(
     for precision in _precisions(subject, request, device):
         recipe = replace(subject.current, precision=precision)
         obstacle = None if recipe == subject.current else lacking(precision, device) or subject.obstacle(recipe)
-        failure = obstacle or (None if traces.estimate_if_traceable(recipe) else "cannot be traced")
+        failure = obstacle or ("cannot be traced" if traces.of_if_traceable(recipe) is None else None)
         found[precision] = None if failure else _largest(recipe, request, band, traces)
         remark = failure or ("predicted for the card, not run on it" if found[precision] else "does not fit")
         verdicts.append(

@@ -259,7 +259,7 @@ class LiveSearch:
 
     def _predicted(self, recipe: Recipe, first: Trial) -> PredictedPeak:
         """Draw the line where it counts: at the size expected to reach the band, since peaks are flat at small ones."""
-        if self._traces.estimate_if_traceable(recipe) is None:
+        if self._traces.of_if_traceable(recipe) is None:
             return _line_from(first)
         if self._request.global_batch_size is not None:
             recipe = replace(recipe, accumulation_steps=2)  # any number above 1 keeps the gradients
@@ -306,10 +306,7 @@ def _line_from(first: Trial) -> PredictedPeak:
     measured = first.outcome.measurement
     if measured is None:
         return PredictedPeak(fixed_bytes=0, slope_bytes=1)
-    parts = measured.breakdown
-    fixed = (
-        parts.context + parts.parameters + parts.buffers + parts.gradients + parts.optimizer_state + parts.workspaces
-    )
+    fixed = sum(measured.breakdown[name] for name in _FIXED_PARTS)
     slope = max(measured.peak_device_bytes - fixed, 1) / first.recipe.micro_batch_size
     return PredictedPeak(fixed_bytes=fixed, slope_bytes=slope)
 

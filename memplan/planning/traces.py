@@ -64,23 +64,29 @@ class Traces:
         )
         return replace(found, recipe=recipe)
 
-    def estimate_if_traceable(self, recipe: Recipe) -> Estimate | None:
-        """Predict the peaks of a recipe; None where its step cannot be traced, which a live trial may still run."""
+    def of_if_traceable(self, recipe: Recipe) -> StepTrace | None:
+        """Trace a recipe's step; None, said once, where it cannot be traced, which a live trial may still run."""
         try:
-            return self.estimate(recipe)
+            return self.of(recipe)
         except (TraceError, WorkloadError) as error:
             if str(error) not in self._said:
                 self._said.add(str(error))
                 self._observer(Notice(text=f"no estimate for {recipe.precision}: {error}"))
             return None
 
+    def estimate_if_traceable(self, recipe: Recipe) -> Estimate | None:
+        """Predict the peaks of a recipe; None where its step cannot be traced."""
+        return None if self.of_if_traceable(recipe) is None else self.estimate(recipe)
+
     def optimizer_name(self, recipe: Recipe) -> str:
         """Class name of the optimizer, or a paraphrase where the step cannot be traced."""
-        return "the optimizer" if self.estimate_if_traceable(recipe) is None else self.of(recipe).optimizer_name
+        trace = self.of_if_traceable(recipe)
+        return "the optimizer" if trace is None else trace.optimizer_name
 
     def uses_batch_norm(self, recipe: Recipe) -> bool:
         """Whether a statistic over the micro-batch is known to be taken."""
-        return self.estimate_if_traceable(recipe) is not None and self.of(recipe).uses_batch_norm
+        trace = self.of_if_traceable(recipe)
+        return trace is not None and trace.uses_batch_norm
 
     def largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
         """Return the largest micro-batch whose predicted process peak is within the limit; None where 1 is not."""

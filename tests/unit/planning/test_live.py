@@ -78,7 +78,7 @@ class Prediction:
     def learn(self, recipe, measured) -> None:
         del recipe, measured
 
-    def estimate_if_traceable(self, recipe: Recipe):
+    def of_if_traceable(self, recipe: Recipe):
         return estimate(100, recipe) if self._factor else None
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
