@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memplan.api import estimate, plan, probe
     from memplan.errors import MemplanError
+    from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
-    from memplan.results import Estimate, Outcome, OutcomeKind, Plan, ProbeResult, Trial
+    from memplan.results import Estimate, Outcome, OutcomeKind, ProbeResult, Trial
     from memplan.workload import Workload
 
 __version__ = "0.1.0"
@@ -22,7 +23,7 @@ _HOMES = {
     "MemplanError": "memplan.errors",
     "Outcome": "memplan.results",
     "OutcomeKind": "memplan.results",
-    "Plan": "memplan.results",
+    "Plan": "memplan.plans",
     "Precision": "memplan.recipe",
     "ProbeResult": "memplan.results",
     "Recipe": "memplan.recipe",

@@ -18,8 +18,9 @@ from memplan.workload import Workload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.plans import Plan
     from memplan.progress import Observer
-    from memplan.results import Estimate, Plan, ProbeResult
+    from memplan.results import Estimate, ProbeResult
 
 
 def estimate(

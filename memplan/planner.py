@@ -17,12 +17,12 @@ from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.request import PlanRequest, Subject, subject_of_config
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
+from memplan.plans import Plan
 from memplan.probe import Journal
 from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
 from memplan.report.facts import report_run
-from memplan.results import Plan, ProbeResult
 from memplan.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memplan.progress import Observer
     from memplan.recipe import Precision, Recipe
     from memplan.report.facts import RunReport
-    from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, Trial
+    from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, ProbeResult, Trial
 
 SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 
@@ -231,7 +231,7 @@ class Planning:
             trials=trials,
             precisions=verdicts,
             reasons=reasons,
-            patch=patch,
+            config_patch=patch,
             notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
         )
 
@@ -291,10 +291,10 @@ def apply_stored(store: Path, run_id: str | None) -> ConfigPatch:
     stored = _stored(store, run_id)
     if not stored.is_finished:
         raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
-    if stored.plan is None or stored.plan.patch is None:
+    if stored.plan is None or stored.plan.config_patch is None:
         raise PatchError(f"run {stored.run_id} has no patch to apply")
-    apply_patch(stored.plan.patch)
-    return stored.plan.patch
+    apply_patch(stored.plan.config_patch)
+    return stored.plan.config_patch
 
 
 def _device(text: str, budget_bytes: int | None) -> DeviceSpec:

@@ -1,4 +1,4 @@
-"""What memplan finds out: estimates, measurements, outcomes of trials, patches and plans, all as values.
+"""What memplan finds out: estimates, measurements, outcomes of trials and patches, all as values.
 
 Every figure says which peak it is. *Allocated* is bytes in live blocks of the allocator, *reserved* is what the
 allocator holds from the driver, *process* adds the context and libraries, *device* adds what others use on the card.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -314,55 +314,6 @@ class ConfigPatch:
     changes: tuple[ValueChange, ...]
     verified_by: str
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The recommended recipe, the evidence for it and the patch.
-
-    Args:
-        run_id: under which the run is stored.
-        workload_name: what is trained.
-        device_name: what the plan is for.
-        device_total_bytes: the budget the utilisation refers to.
-        min_utilisation: lower edge of the band.
-        max_utilisation: upper edge of the band.
-        current: the recipe in the user's config.
-        recipe: the recommended recipe, learning rate included.
-        chosen: the trial of exactly the recommended recipe; None where the device is not present and the recipe is
-            recommended by its estimate alone.
-        estimate: prediction for the recommended recipe on the device the plan is for; None where it cannot be traced.
-        trials: every live run, in order.
-        precisions: one verdict for each precision that was compared.
-        reasons: why this recipe, one sentence each.
-        patch: change to the user's config; None where there is no file or nothing to change.
-        notes: warnings and limits, one sentence each.
-    """
-
-    run_id: str
-    workload_name: str
-    device_name: str
-    device_total_bytes: int
-    min_utilisation: float
-    max_utilisation: float
-    current: Recipe
-    recipe: Recipe
-    chosen: Trial | None
-    estimate: Estimate | None
-    trials: tuple[Trial, ...]
-    precisions: tuple[PrecisionVerdict, ...]
-    reasons: tuple[str, ...]
-    patch: ConfigPatch | None
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def changes_anything(self) -> bool:
-        """Whether the recommended recipe differs from the one in the config."""
-        return self.recipe != self.current
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready data."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def plain(value: Any) -> Any:

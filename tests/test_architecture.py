@@ -17,6 +17,7 @@ LAYERS = (
     ("recipe", "workload", "results", "progress"),
     ("children", "textfiles", "cards", "card_catalogue", "devices", "host_memory", "visible_cards"),
     ("configs",),
+    ("plans",),
     ("estimators",),
     ("probe",),
     ("recommend",),

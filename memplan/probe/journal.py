@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 
 from memplan.errors import StoreError, UsageError
+from memplan.plans import Plan
 from memplan.probe.records import from_json, to_json
-from memplan.results import Plan, Trial
+from memplan.results import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
+    from memplan.plans import Plan
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
-    from memplan.results import ConfigPatch, Estimate, Plan
+    from memplan.results import ConfigPatch, Estimate
 
 _GOOD, _BAD, _QUIET = "green", "red", "dim"
 
@@ -72,8 +73,8 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(component_table(report.subject, report.components))
     if report.plan is not None:
         parts.append(recommendation(report.plan))
-        if report.plan.patch is not None:
-            parts.append(patch_view(report.plan.patch))
+        if report.plan.config_patch is not None:
+            parts.append(patch_view(report.plan.config_patch))
     return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 

@@ -10,8 +10,9 @@ from memplan.results import COMPONENTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
-    from memplan.results import Estimate, Measurement, OutcomeKind, Plan, PrecisionVerdict, Trial
+    from memplan.results import Estimate, Measurement, OutcomeKind, PrecisionVerdict, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

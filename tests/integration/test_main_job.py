@@ -83,7 +83,7 @@ def test_the_patched_config_trains_with_the_same_script_at_the_promised_utilisat
 @pytest.mark.slow
 def test_rate_and_schedule_follow_the_batch_and_nothing_else_changes(example: PatchedExample) -> None:
     ratio = example.plan["recipe"]["micro_batch_size"] / 4
-    changes = {each["key"]: (each["before"], each["after"]) for each in example.plan["patch"]["changes"]}
+    changes = {each["key"]: (each["before"], each["after"]) for each in example.plan["config_patch"]["changes"]}
     assert set(changes) == {
         "data.samples_per_gpu", "optimizer.lr", "runner.max_iters", "lr_config.warmup_iters",
         "checkpoint_config.interval", "evaluation.interval",
@@ -97,7 +97,7 @@ def test_rate_and_schedule_follow_the_batch_and_nothing_else_changes(example: Pa
 def test_probing_the_patched_config_proposes_nothing_further(example: PatchedExample) -> None:
     again = memplan("probe", PATCHED, *PROBE[2:], "--json", cwd=example.folder, timeout_s=600, environment=FIXED_HEAP)
     assert again.status == 0, again.err
-    assert again.document["plan"]["patch"] is None
+    assert again.document["plan"]["config_patch"] is None
     assert again.document["plan"]["recipe"] == example.plan["recipe"]
 
 

@@ -40,7 +40,7 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(pro
 
     second = memplan(*PROBE, "--precision", "fp32", "--json", cwd=project)
     assert second.status == 0, second.err
-    assert second.document["plan"]["patch"] is None, "a patched config asked the same again stays as it is"
+    assert second.document["plan"]["config_patch"] is None, "a patched config asked the same again stays as it is"
     assert len(second.document["trials"]) == 1
 
 

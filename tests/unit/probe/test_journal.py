@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from memplan.errors import StoreError, UsageError
+from memplan.plans import Plan
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
-from memplan.results import ConfigPatch, Plan, ValueChange
+from memplan.results import ConfigPatch, ValueChange
 from tests.making import estimate, trial
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +45,7 @@ def plan(run_id: str) -> Plan:
         trials=(trial(4, 400), chosen),
         precisions=(),
         reasons=("it is in the band",),
-        patch=patch,
+        config_patch=patch,
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import StoreError
+from memplan.plans import Plan
 from memplan.probe.records import from_json, to_json
 from memplan.recipe import Precision, Recipe
 from memplan.results import (
@@ -17,7 +18,6 @@ from memplan.results import (
     Measurement,
     Outcome,
     OutcomeKind,
-    Plan,
     Trial,
 )
 from tests.making import trial

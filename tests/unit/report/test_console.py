@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.report.console import estimate_table, run_view, trial_line
 from memplan.report.facts import report_run, trial_row
 from memplan.report.page import run_to_html
-from memplan.results import ConfigPatch, OutcomeKind, Plan, PrecisionVerdict, ValueChange
+from memplan.results import ConfigPatch, OutcomeKind, PrecisionVerdict, ValueChange
 from memplan.units import MIB
 from tests.making import estimate, trial
 
@@ -55,7 +56,7 @@ PLAN = Plan(
         ),
     ),
     reasons=("It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",),
-    patch=PATCH,
+    config_patch=PATCH,
     notes=("batch norm sees 12 samples at a time",),
 )
 
@@ -72,7 +73,9 @@ def test_a_finished_run(golden) -> None:
 
 
 def test_a_plan_that_changes_nothing(golden) -> None:
-    settled = replace(PLAN, recipe=PLAN.current, chosen=CURRENT, trials=(CURRENT,), patch=None, precisions=(), notes=())
+    settled = replace(
+        PLAN, recipe=PLAN.current, chosen=CURRENT, trials=(CURRENT,), config_patch=None, precisions=(), notes=()
+    )
     golden("reports/nothing_to_change.txt", rendered(run_view(report_run("run-1", settled.trials, settled))))
 
 

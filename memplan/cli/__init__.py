@@ -1,0 +1,88 @@
+"""The command line: parse, call the planner, render; the only catcher of memplan's errors and the only exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import Annotated
+
+import typer
+
+from memplan.cli.apply import apply
+from memplan.cli.estimate import estimate
+from memplan.cli.gpus import gpus
+from memplan.cli.probe import probe
+from memplan.cli.report import report
+from memplan.errors import (
+    ConfigError,
+    DeviceError,
+    MemplanError,
+    NothingFitsError,
+    UsageError,
+    WorkloadError,
+)
+
+
+class ExitCode(IntEnum):
+    """What the exit status says."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    NOTHING_FITS = 3
+    INTERRUPTED = 130
+
+
+app = typer.Typer(
+    help="Plan the GPU memory of a PyTorch training step before the run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of memplan's own errors.")] = False,
+) -> None:
+    """Plan the GPU memory of a PyTorch training step before the run."""
+    del debug  # read by main, which also has to know it where parsing fails
+
+
+for command in (estimate, probe, report, apply, gpus):
+    app.command()(command)
+
+
+def _exit_code_of(error: MemplanError) -> ExitCode:
+    if isinstance(error, NothingFitsError):
+        return ExitCode.NOTHING_FITS
+    if isinstance(error, UsageError | ConfigError | WorkloadError | DeviceError):
+        return ExitCode.USAGE
+    return ExitCode.UNEXPECTED
+
+
+def main() -> None:
+    """Run the command line and exit with a code of :class:`ExitCode`."""
+    debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]  # welcome before and after the command
+    try:
+        app()
+    except MemplanError as error:
+        if debug:
+            traceback.print_exc()
+            if error.detail:
+                typer.echo(error.detail.rstrip(), err=True)
+        more = " (--debug shows the traceback)" if error.detail and not debug else ""
+        typer.echo(f"memplan: {error}{more}", err=True)
+        sys.exit(_exit_code_of(error))
+    except SystemExit as ended:
+        if ended.code == ExitCode.INTERRUPTED:
+            resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
+            typer.echo(f"memplan: interrupted{resumes}", err=True)
+        raise
+    except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"memplan: unexpected {type(error).__name__}: {error}; --debug shows where", err=True)
+        sys.exit(ExitCode.UNEXPECTED)

@@ -1,0 +1,30 @@
+"""`memplan gpus`: the cards of this machine."""
+
+from __future__ import annotations
+
+import typer
+
+from memplan.cli.options import AsJson
+from memplan.cli.terminal import show
+from memplan.errors import NoDriverError
+
+
+def gpus(as_json: AsJson = False) -> None:
+    """List the NVIDIA cards of this machine and who uses them."""
+    from memplan.devices import CardReading, read_cards
+    from memplan.report.cards import cards_view
+    from memplan.report.machine_readable import to_json
+    from memplan.results import plain
+
+    cards: tuple[CardReading, ...] = ()
+    no_driver = None
+    try:
+        cards = read_cards()
+    except NoDriverError as error:
+        no_driver = str(error)
+    if as_json:
+        typer.echo(to_json({"cards": plain(cards), "no_driver": no_driver}))
+    elif no_driver is not None:
+        typer.echo(no_driver)
+    else:
+        show(cards_view(cards))

@@ -1,0 +1,25 @@
+"""Arguments and options that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[Path, typer.Argument(help="Your training config.", show_default=False)]
+Device = Annotated[
+    str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu, or auto (the default).")
+]
+MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the band; by default 0.8.")]
+MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the band; by default 0.6.")]
+Budget = Annotated[str | None, typer.Option(help="Memory the step may use, e.g. 10GiB; default: the whole device.")]
+Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions to compare, e.g. fp32,fp16,bf16.")]
+GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Hold this global batch by accumulation.")]
+LrRule = Annotated[str | None, typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none.")]
+WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
+KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is: micro_batch_size=data.batch_size.")]
+Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]
+Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
+DEFAULT_STORE = Path(".memplan")

@@ -1,0 +1,38 @@
+"""`memplan report`: estimated against measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from memplan.cli.options import DEFAULT_STORE, AsJson, Store
+from memplan.cli.terminal import show
+
+RunId = Annotated[str | None, typer.Argument(help="Run to show; default: the last one.", show_default=False)]
+
+
+def report(
+    run: RunId = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write a CSV file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page.")] = None,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Show estimated against measured memory, component by component and trial by trial."""
+    from memplan.planner import stored_report
+    from memplan.report.console import run_view
+    from memplan.report.machine_readable import run_to_csv, run_to_json
+    from memplan.report.page import run_to_html
+    from memplan.textfiles import write_text_atomically
+
+    found = stored_report(store, run)
+    if csv is not None:
+        write_text_atomically(csv, run_to_csv(found))
+    if html is not None:
+        write_text_atomically(html, run_to_html(found))
+    if as_json:
+        typer.echo(run_to_json(found))
+    elif csv is None and html is None:
+        show(run_view(found))

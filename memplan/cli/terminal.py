@@ -1,0 +1,27 @@
+"""Where a command writes: results on stdout, or on stderr while stdout carries JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def console_for(*, to_stderr: bool = False) -> Console:
+    """Make the console of a command."""
+    from rich.console import Console
+
+    return Console(stderr=to_stderr, soft_wrap=False)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print renderables on stdout."""
+    console = console_for()
+    for part in parts:
+        console.print(part)
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line that is meant to be copied: as it is, on one line."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
