@@ -10,7 +10,8 @@ from memplan.configs import MemplanOptions, UserConfig, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning, estimate_subject
 from memplan.planning.options import read_budget, request_from
-from memplan.planning.request import PlanRequest, Subject, subject_of_config, subject_of_workload
+from memplan.planning.request import Subject, subject_of_config, subject_of_workload
+from memplan.plans import PlanRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe
 from memplan.workload import Workload

@@ -14,10 +14,10 @@ from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.patching import draft, scale, write_patch
-from memplan.planning.request import PlanRequest, Subject, subject_of_config
+from memplan.planning.request import Subject, subject_of_config
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
-from memplan.plans import Plan
+from memplan.plans import Plan, PlanRequest
 from memplan.probe import Journal
 from memplan.progress import ignore
 from memplan.recommend.band import Band
@@ -233,6 +233,7 @@ class Planning:
             reasons=reasons,
             config_patch=patch,
             notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
+            request=self.request,
         )
 
     def _patch(self, recipe: Recipe, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:

@@ -18,9 +18,10 @@ from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
-    from memplan.planning.request import PlanRequest, Subject
+    from memplan.planning.request import Subject
     from memplan.planning.session import TrialSession
     from memplan.planning.traces import Traces
+    from memplan.plans import PlanRequest
     from memplan.recipe import Precision, Recipe
     from memplan.recommend.band import Band
     from memplan.results import Estimate, Trial

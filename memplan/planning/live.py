@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan.cards import DeviceSpec
-    from memplan.planning.request import PlanRequest, Subject
+    from memplan.planning.request import Subject
     from memplan.planning.session import TrialSession
     from memplan.planning.traces import Traces
+    from memplan.plans import PlanRequest
     from memplan.probe import SearchResult
     from memplan.progress import Observer
     from memplan.recipe import Recipe

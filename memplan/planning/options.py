@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import PatchStyle
 from memplan.errors import UsageError
-from memplan.planning.request import PlanRequest
+from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
 from memplan.recommend.scaling import LearningRateRule
 from memplan.units import parse_bytes

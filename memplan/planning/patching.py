@@ -15,7 +15,8 @@ from memplan.recommend.scaling import (
 )
 
 if TYPE_CHECKING:
-    from memplan.planning.request import PlanRequest, Subject
+    from memplan.planning.request import Subject
+    from memplan.plans import PlanRequest
     from memplan.recipe import Recipe
     from memplan.results import ConfigPatch
 

@@ -1,4 +1,4 @@
-"""What a plan is made of: the subject that is trained, and what is wanted of the device."""
+"""The subject of a plan: what is trained, and how it is told from others."""
 
 from __future__ import annotations
 
@@ -13,71 +13,17 @@ import cloudpickle
 from memplan.cards import DeviceKind
 from memplan.configs import expressible
 from memplan.errors import UsageError
-from memplan.recommend.scaling import LearningRateRule
 from memplan.results import plain
 from memplan.workload import PickledWorkload, WorkloadReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from memplan.cards import DeviceSpec
-    from memplan.configs import PatchStyle, UserConfig
-    from memplan.recipe import Precision, Recipe
+    from memplan.configs import UserConfig
+    from memplan.plans import PlanRequest
+    from memplan.recipe import Recipe
     from memplan.workload import Workload, WorkloadSource
-
-LARGEST_MICRO_BATCH = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """What is wanted of the device.
-
-    Args:
-        device: card name, size, ``cuda:0``, ``cpu`` or ``auto``.
-        budget_bytes: what the step may use; None for all the device offers.
-        max_utilisation: upper edge of the band.
-        min_utilisation: lower edge of the band.
-        precisions: number formats to compare; None for those that the device has and the config can express.
-        global_batch_size: samples per optimizer step to hold by accumulation; None leaves it free.
-        learning_rate_rule: how the learning rate follows the global batch.
-        micro_batch_cap: largest micro-batch that is tried.
-        patch_style: how a change is written; None for the ecosystem's default.
-        store: folder of the trial journal.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-
-    device: str = "auto"
-    budget_bytes: int | None = None
-    max_utilisation: float = 0.8
-    min_utilisation: float = 0.6
-    precisions: tuple[Precision, ...] | None = None
-    global_batch_size: int | None = None
-    learning_rate_rule: LearningRateRule = LearningRateRule.LINEAR
-    micro_batch_cap: int = LARGEST_MICRO_BATCH
-    patch_style: PatchStyle | None = None
-    store: Path = Path(".memplan")
-
-    def __post_init__(self) -> None:
-        if self.budget_bytes is not None and self.budget_bytes < 1:
-            raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
-        if self.global_batch_size is not None and self.global_batch_size < 1:
-            raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
-
-    def facts(self) -> dict[str, Any]:
-        """Return what decides the answer, as JSON-ready data; two requests with equal facts ask the same."""
-        facts = {
-            "device": self.device,
-            "budget_bytes": self.budget_bytes,
-            "max_utilisation": self.max_utilisation,
-            "min_utilisation": self.min_utilisation,
-            "precisions": None if self.precisions is None else [str(each) for each in self.precisions],
-            "global_batch_size": self.global_batch_size,
-            "learning_rate_rule": str(self.learning_rate_rule),
-        }
-        return {name: value for name, value in facts.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ import pytest
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.live import LiveSearch, is_settled, lacking, precisions_of
-from memplan.planning.request import PlanRequest, Subject
+from memplan.planning.request import Subject
+from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind

@@ -9,7 +9,8 @@ import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
-from memplan.planning.request import PlanRequest, Subject
+from memplan.planning.request import Subject
+from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.workload import WorkloadReference
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
 from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, Trial, plain
 
@@ -30,6 +31,7 @@ class Plan:
         reasons: why this recipe, one sentence each.
         config_patch: change to the user's config; None where there is no file or nothing to change.
         notes: warnings and limits, one sentence each.
+        request: what was asked for.
     """
 
     run_id: str
@@ -47,6 +49,7 @@ class Plan:
     reasons: tuple[str, ...]
     config_patch: ConfigPatch | None
     notes: tuple[str, ...] = ()
+    request: PlanRequest = field(default_factory=PlanRequest)
 
     @property
     def changes_anything(self) -> bool:
