@@ -1,9 +1,7 @@
 """Tell what an exception raised inside a trial means: memory, a failed kernel, the user's own bug, or memplan's.
 
-By type wherever a type exists. Where libraries report through a plain ``RuntimeError``, the texts below are what
-PyTorch 2.9 to 2.13 says (``c10/core/impl/alloc_cpu.cpp``, ``aten/src/ATen/cuda/Exceptions.h``,
-``c10/cuda/CUDAException.cpp``, ``torch/csrc/distributed/c10d/NCCLUtils.hpp``). Whether a text means memory can depend
-on how full the device is. Imports torch; child processes only.
+By type wherever a type exists, by text where libraries report through a plain ``RuntimeError``. Imports torch; child
+processes only.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import torch
 
 import memplan
 from memplan.errors import MemplanError, WorkloadError
+from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text
 from memplan.probe.trials import TrialVerdict
 from memplan.probe.users_part import UsersPartError
 from memplan.results import OutcomeKind
@@ -24,44 +23,6 @@ from memplan.results import OutcomeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HOST_MEMORY_TEXTS = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "std::bad_alloc",
-    "unable to mmap",
-)
-_DEVICE_MEMORY_TEXTS = (
-    "CUDA error: out of memory",
-    "CUDA out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-    "CUSPARSE_STATUS_ALLOC_FAILED",
-    "CUFFT_ALLOC_FAILED",
-    "Failed to CUDA calloc",
-)
-# Libraries that could not create a handle or a plan say these, mostly but not only for want of memory.
-_DEVICE_MEMORY_TEXTS_WHERE_FULL = (
-    "CUBLAS_STATUS_NOT_INITIALIZED",
-    "CUDNN_STATUS_INTERNAL_ERROR",
-    "CUDNN_STATUS_NOT_INITIALIZED",
-    "CUFFT_INTERNAL_ERROR",
-    "mha_graph.execute",
-    "nable to find an engine to execute this computation",
-)
-_ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
-_HOST_MEMORY_TEXTS_WHERE_FULL = ("can't start new thread", *_ONEDNN_TEXTS)
-_KERNEL_TEXTS = (
-    "CUDA error:",
-    "CUDA driver error:",
-    "CUBLAS_STATUS_",
-    "CUDNN_STATUS_",
-    "cuDNN error:",
-    "CUFFT_",
-    "mha_graph.execute",
-    *_ONEDNN_TEXTS,
-)
 _LINE_LIMIT = 300
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(memplan.__file__).parent)
 
@@ -122,22 +83,13 @@ def _memory_kind(error: BaseException, *, memory_is_full: bool) -> OutcomeKind |
         return OutcomeKind.HOST_OUT_OF_MEMORY
     if not isinstance(error, RuntimeError):
         return None
-    text = str(error)
-    if _any_in(_HOST_MEMORY_TEXTS + (_HOST_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):
-        return OutcomeKind.HOST_OUT_OF_MEMORY
-    if _any_in(_DEVICE_MEMORY_TEXTS + (_DEVICE_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):
-        return OutcomeKind.DEVICE_OUT_OF_MEMORY
-    return None
+    return memory_kind_of_text(str(error), memory_is_full=memory_is_full)
 
 
 def _is_kernel_failure(error: BaseException) -> bool:
     if isinstance(error, torch.AcceleratorError):
         return True
-    return isinstance(error, RuntimeError) and _any_in(_KERNEL_TEXTS, str(error))
-
-
-def _any_in(texts: tuple[str, ...], message: str) -> bool:
-    return any(text in message for text in texts)
+    return isinstance(error, RuntimeError) and is_kernel_text(str(error))
 
 
 def _one_line(error: BaseException) -> str:
