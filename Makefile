@@ -31,8 +31,8 @@ lint: setup ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup ## speed and accuracy benchmarks
-	for each in benchmarks/*.py; do $(BIN)/python $$each; done
+bench: setup ## the benchmarks that need no data of their own
+	$(BIN)/python benchmarks/startup.py
 
 clean: ## remove everything that setup and runs made
 	rm -rf $(VENV) .memplan $(DEMO)/.memplan build *.egg-info

@@ -1,0 +1,71 @@
+"""The allocator model against the event histories of real cards, event by event, where any are recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan.estimators.allocator import DEFAULT_CONFIG, CachingAllocator
+from memplan.estimators.allocator_config import UNIT_BYTES
+from memplan.estimators.snapshot import predicted_snapshot
+from memplan.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRUTH = Path(__file__).parents[3] / "benchmarks" / "truth"
+ALLOC, FREE, SEGMENT = "alloc", "free_completed", "segment_alloc"
+
+
+def histories() -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(TRUTH.glob("histories*.jsonl")) for line in path.open()]
+
+
+def driver_requests(events: Iterator[tuple[str, int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return when and how much was asked of the driver: as the events say, and as the model does on the same requests.
+
+    A request is numbered by the allocations that completed before it.
+    """
+    asked: list[tuple[int, int]] = []
+    allocator = CachingAllocator(
+        DEFAULT_CONFIG, listener=lambda action, _, size: asked.append((count, size * UNIT_BYTES))
+    )
+    recorded, live, count = [], {}, 0
+    for action, block, size_bytes in events:
+        if action == SEGMENT:
+            recorded.append((count, size_bytes))
+        elif action == ALLOC:
+            found = allocator.allocate(DEFAULT_CONFIG.rounded_bytes(size_bytes) // UNIT_BYTES)
+            assert found is not None
+            live[block] = found
+            count += 1
+        elif action == FREE and block in live:
+            allocator.free(*live.pop(block))
+    return recorded, asked
+
+
+def named(history: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    return ((history["actions"][action], block, size) for action, block, size, _ in history["events"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30 * MIB)), max_size=60))
+def test_a_history_written_by_the_model_is_read_back_as_the_same_requests(steps: list[tuple[int, int]]) -> None:
+    sizes, held = [], set()
+    for block, size in steps:
+        sizes.append(0 if block in held else size)
+        held ^= {block}
+    entries = predicted_snapshot([block for block, _ in steps], sizes, [()] * 10)["device_traces"][0]
+    recorded, asked = driver_requests((each["action"], each.get("addr", 0), each["size"]) for each in entries)
+    assert asked == recorded
+
+
+@pytest.mark.skipif(not histories(), reason="no history of a real card is recorded yet: benchmarks/truth.py")
+@pytest.mark.parametrize("history", histories(), ids=lambda history: history["key"])
+def test_the_model_asks_the_driver_when_the_card_did(history: dict[str, Any]) -> None:
+    recorded, asked = driver_requests(named(history))
+    assert asked == recorded
