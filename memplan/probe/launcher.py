@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
-from memplan.children import ChildEnding, run_child
+from memplan.children import ChildEnding, Template, run_child
 from memplan.probe.oom_evidence import count_oom_kills
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
+    ForkRefused,
     TrialPhase,
     TrialProgress,
     TrialReadings,
@@ -35,25 +36,39 @@ _ENVIRONMENT = {
 }
 
 
-def run_trial(request: TrialRequest, *, on_progress: Callable[[TrialProgress], None] | None = None) -> Outcome:
+def trial_template() -> Template:
+    """Return a template of trials: torch is loaded once, and each trial forked from there in milliseconds.
+
+    Measured with torch 2.13 on two cores: 4.5 s for a trial of a small model started from nothing, 0.7 s forked; the
+    process peaks of the two differ by less than 0.5 %, as much as two of a kind do. A process that runs one trial after
+    another would save no more than that, and its peaks would carry what earlier trials left in the heap.
+    """
+    return Template(WORKER_MODULE)
+
+
+def run_trial(
+    request: TrialRequest,
+    *,
+    on_progress: Callable[[TrialProgress], None] | None = None,
+    template: Template | None = None,
+) -> Outcome:
     """Run one recipe in a child process and say how it ended; a failing trial is an outcome, not an exception.
 
     Args:
         request: what to run and the limits it is held to.
         on_progress: called in this process as the child enters phases and starts steps.
+        template: made by :func:`trial_template`, forks the child; None starts it from nothing.
 
     Raises:
         ChildError: the child process could not be started.
     """
-    watch = _Watch(request, on_progress)
-    kills_before = count_oom_kills()
-    ending = run_child(
-        WORKER_MODULE, request, on_message=watch.hear, watch=watch.find_reason_to_stop, environment=_ENVIRONMENT
-    )
-    kills_after = count_oom_kills()
-    killed_by_kernel = None not in (kills_before, kills_after) and kills_before != kills_after
-    verdict = watch.verdict or _verdict_of(request, ending, watch, killed_by_kernel=killed_by_kernel)
-    readings = _last_readings(ending)
+    attempt = _attempt(request, on_progress, template)
+    if template is not None and attempt.failed_for_the_template:
+        if not attempt.ending.lost_its_template:
+            template.give_up()
+        attempt = _attempt(request, on_progress, None)
+    ending, readings = attempt.ending, _last_readings(attempt.ending)
+    verdict = attempt.watch.verdict or _verdict_of(request, attempt)
     return Outcome(
         kind=verdict.kind,
         evidence=verdict.evidence,
@@ -61,6 +76,39 @@ def run_trial(request: TrialRequest, *, on_progress: Callable[[TrialProgress], N
         measurement=readings.measurement if readings else None,
         log_tail=ending.log_tail,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One child process and how it ended."""
+
+    watch: _Watch
+    ending: ChildEnding
+    killed_by_kernel: bool
+
+    @property
+    def failed_for_the_template(self) -> bool:
+        """Whether it says nothing of the recipe, because its process could not be a fork, or ended with its template."""
+        refused = any(isinstance(each, ForkRefused) for each in self.ending.messages)
+        return refused or self.ending.lost_its_template
+
+
+def _attempt(
+    request: TrialRequest, on_progress: Callable[[TrialProgress], None] | None, template: Template | None
+) -> _Attempt:
+    watch = _Watch(request, on_progress)
+    kills_before = count_oom_kills()
+    ending = run_child(
+        WORKER_MODULE,
+        request,
+        on_message=watch.hear,
+        watch=watch.find_reason_to_stop,
+        environment=_ENVIRONMENT,
+        template=template,
+    )
+    kills_after = count_oom_kills()
+    killed_by_kernel = None not in (kills_before, kills_after) and kills_before != kills_after
+    return _Attempt(watch=watch, ending=ending, killed_by_kernel=killed_by_kernel)
 
 
 class _Watch:
@@ -141,7 +189,8 @@ def _last_readings(ending: ChildEnding) -> TrialReadings | None:
     return next((each for each in reversed(ending.messages) if isinstance(each, TrialReadings)), None)
 
 
-def _verdict_of(request: TrialRequest, ending: ChildEnding, watch: _Watch, *, killed_by_kernel: bool) -> TrialVerdict:
+def _verdict_of(request: TrialRequest, attempt: _Attempt) -> TrialVerdict:
+    ending = attempt.ending
     readings = _last_readings(ending)
     if readings is not None:
         return judge_readings(request, readings, ending)
@@ -151,8 +200,8 @@ def _verdict_of(request: TrialRequest, ending: ChildEnding, watch: _Watch, *, ki
     return judge_silence(
         request,
         ending,
-        largest_resident_bytes=watch.largest_resident_bytes,
-        killed_by_kernel=killed_by_kernel,
+        largest_resident_bytes=attempt.watch.largest_resident_bytes,
+        killed_by_kernel=attempt.killed_by_kernel,
     )
 
 

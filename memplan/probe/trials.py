@@ -110,3 +110,8 @@ class TrialVerdict:
 
     kind: OutcomeKind
     evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRefused:
+    """The child is a fork of a process that had touched the device, and cannot use it."""

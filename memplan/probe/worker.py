@@ -1,11 +1,14 @@
-"""The child side of one live trial: ``python -m memplan.probe.worker``, a process that is thrown away."""
+"""The child side of one live trial: ``python -m memplan.probe.worker``, a process that is thrown away.
+
+As a template it loads torch once, and every trial is a fork of it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
-from memplan.probe.trials import TrialPhase, TrialProgress
+from memplan.probe.trials import ForkRefused, TrialPhase, TrialProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,15 +17,28 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve one trial."""
-    serve(_run)
+    """Serve one trial, or fork one for each order."""
+    serve(_run, preload=_preload)
+
+
+def _preload() -> None:
+    """Import what every trial imports: torch, and what torch itself loads when the first optimizer is made."""
+    import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
+    import torch.profiler._cupti_monitor  # noqa: PLC0415, F401 - loaded by the first optimizer step
+
+    import memplan.probe.trial_run  # noqa: PLC0415, F401 - and with it torch
 
 
 def _run(request: TrialRequest, reply: Callable[[object], None]) -> None:
     reply(TrialProgress(phase=TrialPhase.STARTING))
     # torch is loaded only once the child is guarded and has told its parent that it is there
+    import torch  # noqa: PLC0415
+
     from memplan.probe.trial_run import run_request  # noqa: PLC0415
 
+    if torch.cuda._is_in_bad_fork():  # noqa: SLF001 - torch's own question, asked before it makes a context
+        reply(ForkRefused())
+        return
     run_request(request, reply)
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from memplan.children import serve
@@ -76,6 +77,45 @@ def leave_a_daemon(argument: Any, reply: Reply) -> None:
     reply([sleeper.pid])
 
 
+def leave_a_forked_daemon(argument: Any, reply: Reply) -> None:
+    forked = os.fork()
+    if not forked:
+        os.setsid()
+        time.sleep(600)
+    time.sleep(0.1)  # until it has left the session
+    reply([forked])
+
+
+def say_what_is_loaded(argument: Any, reply: Reply) -> None:
+    reply("sqlite3" in sys.modules)
+    reply(getattr(sys, "memplan_note", None))
+
+
+def leave_a_note(argument: Any, reply: Reply) -> None:
+    sys.memplan_note = argument
+    reply(argument)
+
+
+def say_resident_kib(argument: Any, reply: Reply) -> None:
+    if argument == "and load":
+        preload()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    reply({line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")})
+
+
+def grow_by_mib(argument: Any, reply: Reply) -> None:
+    filled = b"x" * (argument << 20)
+    say_resident_kib(len(filled), reply)
+
+
+def say_parent(argument: Any, reply: Reply) -> None:
+    reply(os.getppid())
+
+
+def say_variable(argument: Any, reply: Reply) -> None:
+    reply(os.environ.get(argument))
+
+
 def leave_a_thread(argument: Any, reply: Reply) -> None:
     threading.Thread(target=time.sleep, args=(600,)).start()
     reply("done")
@@ -103,8 +143,16 @@ def read_standard_input(argument: Any, reply: Reply) -> None:
     reply(sys.stdin.read())
 
 
+def preload() -> None:
+    if "CHILD_ACTS_CANNOT_LOAD" in os.environ:
+        raise ImportError("no such library")
+    import sqlite3  # noqa: F401, PLC0415
+
+    import numpy as np  # noqa: F401, PLC0415 - some 20 MiB of library pages
+
+
 def main() -> None:
-    serve(lambda request, reply: globals()[request[0]](request[1], reply))
+    serve(lambda request, reply: globals()[request[0]](request[1], reply), preload=preload)
 
 
 if __name__ == "__main__":

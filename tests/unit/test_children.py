@@ -14,14 +14,29 @@ from typing import Any
 import psutil
 import pytest
 
-from memplan.children import LOG_TAIL_BYTES, ChildEnding, run_child
+from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
 
 
-def act(name: str, argument: Any = None, **options: Any) -> ChildEnding:
-    return run_child("child_acts", (name, argument), environment={"PYTHONPATH": str(HERE)}, **options)
+ENVIRONMENT = {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+@pytest.fixture(scope="module", params=["started", "forked"])
+def act(request: pytest.FixtureRequest):
+    """Have a child do one act: a process of its own from the start, and a fork of a template."""
+    with Template("child_acts") as template:
+
+        def run(name: str, argument: Any = None, **options: Any) -> ChildEnding:
+            forks_from = template if request.param == "forked" else None
+            ending = run_child(
+                "child_acts", (name, argument), **{"environment": ENVIRONMENT, "template": forks_from, **options}
+            )
+            assert template.is_running == (request.param == "forked")
+            return ending
+
+        yield run
 
 
 def stop_after(seconds: float):
@@ -44,7 +59,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_messages_arrive_in_order_and_as_they_were_sent() -> None:
+def test_messages_arrive_in_order_and_as_they_were_sent(act) -> None:
     sent = [1, "two", {"three": (3.0, None)}, b"x" * (3 * MIB)]
     heard: list[Any] = []
     ending = act("echo", sent, on_message=heard.append)
@@ -53,24 +68,24 @@ def test_messages_arrive_in_order_and_as_they_were_sent() -> None:
     assert (ending.return_code, ending.stop_reason) == (0, None)
 
 
-def test_a_request_larger_than_a_pipe_holds_arrives_whole() -> None:
+def test_a_request_larger_than_a_pipe_holds_arrives_whole(act) -> None:
     assert act("measure", b"x" * (8 * MIB)).messages == (8 * MIB,)
 
 
-def test_only_the_end_of_a_flood_of_output_is_kept() -> None:
+def test_only_the_end_of_a_flood_of_output_is_kept(act) -> None:
     ending = act("flood", 50)
     assert ending.messages == ("done",)
     assert ending.log_tail.endswith("x\n49\n")
     assert len(ending.log_tail) <= LOG_TAIL_BYTES
 
 
-def test_a_child_that_never_stops_printing_is_still_stopped() -> None:
+def test_a_child_that_never_stops_printing_is_still_stopped(act) -> None:
     ending = act("flood_forever", watch=stop_after(0.5))
     assert ending.stop_reason == "took too long"
     assert ending.duration_s < 30
 
 
-def test_a_stopped_child_has_said_where_it_was() -> None:
+def test_a_stopped_child_has_said_where_it_was(act) -> None:
     ending = act("wait_in_a_function_with_a_telling_name", watch=stop_after(1.0))
     assert ending.stop_reason == "took too long"
     assert ending.return_code == -signal.SIGKILL
@@ -78,12 +93,12 @@ def test_a_stopped_child_has_said_where_it_was() -> None:
     assert all_gone([ending.messages[0]])
 
 
-def test_a_child_that_ignores_polite_signals_is_ended_all_the_same() -> None:
+def test_a_child_that_ignores_polite_signals_is_ended_all_the_same(act) -> None:
     ending = act("ignore_every_polite_signal", watch=stop_after(1.0))
     assert all_gone([ending.messages[0]])
 
 
-def test_the_watch_is_told_the_pid_and_a_growing_age() -> None:
+def test_the_watch_is_told_the_pid_and_a_growing_age(act) -> None:
     seen: list[tuple[int, float]] = []
 
     def watch(pid: int, age_s: float) -> str | None:
@@ -97,49 +112,53 @@ def test_the_watch_is_told_the_pid_and_a_growing_age() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_child_that_dies_of_a_signal_keeps_what_it_said(number: signal.Signals) -> None:
+def test_a_child_that_dies_of_a_signal_keeps_what_it_said(act, number: signal.Signals) -> None:
     ending = act("kill_itself", number)
     assert ending.messages == ("before",)
     assert (ending.return_code, ending.stop_reason) == (-number, None)
 
 
-def test_an_exception_ends_the_child_with_its_traceback() -> None:
+def test_an_exception_ends_the_child_with_its_traceback(act) -> None:
     ending = act("fail", "the reason")
     assert ending.return_code == 1
     assert "ValueError: the reason" in ending.log_tail
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_child_that_exits_keeps_its_status(status: int) -> None:
+def test_a_child_that_exits_keeps_its_status(act, status: int) -> None:
     assert act("leave", status).return_code == status
 
 
-def test_processes_that_a_child_leaves_behind_are_gone_when_it_is() -> None:
+def test_processes_that_a_child_leaves_behind_are_gone_when_it_is(act) -> None:
     ending = act("leave_children")
     assert ending.return_code == 0
     assert all_gone(list(ending.messages[0]))
 
 
-def test_a_process_that_a_child_sent_into_a_session_of_its_own_is_gone_too() -> None:
+def test_a_process_that_a_child_sent_into_a_session_of_its_own_is_gone_too(act) -> None:
     assert all_gone(act("leave_a_daemon").messages[0])
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_child() -> None:
+def test_a_thread_that_never_ends_does_not_keep_the_child(act) -> None:
     assert act("leave_a_thread", watch=stop_after(60)).stop_reason is None
 
 
-def test_a_process_forked_by_user_code_cannot_answer_in_the_childs_name() -> None:
+def test_a_process_forked_by_user_code_cannot_answer_in_the_childs_name(act) -> None:
     ending = act("answer_from_a_fork")
     assert ending.messages == ("from the child",)
     assert ending.return_code == 0
 
 
-def test_user_code_finds_no_children_that_it_did_not_start() -> None:
+def test_user_code_finds_no_children_that_it_did_not_start(act) -> None:
     assert act("count_children").messages == ("none",)
 
 
-def test_user_code_finds_standard_input_empty() -> None:
+def test_user_code_finds_standard_input_empty(act) -> None:
     assert act("read_standard_input").messages == ("",)
+
+
+def test_a_process_that_leaves_the_session_of_a_fork_without_a_new_program_is_gone_too(act) -> None:
+    assert all_gone(act("leave_a_forked_daemon").messages[0])
 
 
 def test_a_module_that_does_not_exist_ends_like_any_child() -> None:
@@ -148,14 +167,14 @@ def test_a_module_that_does_not_exist_ends_like_any_child() -> None:
     assert "No module named no_such_module_anywhere" in ending.log_tail
 
 
-def test_a_request_that_cannot_be_sent_leaves_no_child() -> None:
+def test_a_request_that_cannot_be_sent_leaves_no_child(act) -> None:
     before = set(psutil.Process().children())
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
         act("echo", lambda: None)
     assert set(psutil.Process().children()) == before
 
 
-def test_an_interrupt_in_the_caller_leaves_no_child() -> None:
+def test_an_interrupt_in_the_caller_leaves_no_child(act) -> None:
     pids: list[int] = []
 
     def interrupt(message: Any) -> None:
@@ -172,16 +191,17 @@ def open_descriptors() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-def test_no_descriptor_is_left_open() -> None:
+def test_no_descriptor_is_left_open(act) -> None:
     act("echo", [1])
     before = open_descriptors()
     act("echo", [1])
     assert open_descriptors() == before
 
 
-def test_nothing_outlives_a_parent_that_is_killed() -> None:
+@pytest.mark.parametrize("how", ["started", "forked"])
+def test_nothing_outlives_a_parent_that_is_killed(how: str) -> None:
     owner = subprocess.Popen(
-        [sys.executable, HERE / "child_owner.py", HERE], stdout=subprocess.PIPE, text=True, env={**os.environ}
+        [sys.executable, HERE / "child_owner.py", ENVIRONMENT["PYTHONPATH"], how], stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
     with owner.stdout:
@@ -191,3 +211,92 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
         owner.kill()
         owner.wait()
         assert all_gone(pids)
+
+
+@pytest.fixture
+def template():
+    with Template("child_acts") as made:
+        yield made
+
+
+def forked(template: Template, name: str, argument: Any = None, **options: Any) -> ChildEnding:
+    return run_child("child_acts", (name, argument), environment=ENVIRONMENT, template=template, **options)
+
+
+def test_forks_find_what_the_template_has_loaded_and_nothing_of_each_other(template: Template) -> None:
+    assert forked(template, "say_what_is_loaded").messages == (True, None)
+    assert forked(template, "leave_a_note", "from the first").messages == ("from the first",)
+    assert forked(template, "say_what_is_loaded").messages == (True, None)
+    started = run_child("child_acts", ("say_what_is_loaded", None), environment=ENVIRONMENT)
+    assert started.messages == (False, None)
+
+
+def test_a_fork_begins_with_the_resident_set_of_a_process_that_has_loaded_the_same(template: Template) -> None:
+    started = run_child("child_acts", ("say_resident_kib", "and load"), environment=ENVIRONMENT).messages[0]
+    fork = forked(template, "say_resident_kib").messages[0]
+    for name in ("VmRSS", "VmHWM", "RssFile"):
+        assert fork[name] == pytest.approx(started[name], rel=0.05), name
+
+
+def test_the_peak_of_one_fork_is_not_in_the_next(template: Template) -> None:
+    big = forked(template, "grow_by_mib", 200).messages[0]
+    after = forked(template, "say_resident_kib").messages[0]
+    assert big["VmHWM"] > after["VmHWM"] + 200_000
+
+
+def test_a_template_that_died_is_replaced(template: Template) -> None:
+    first = forked(template, "say_parent").messages[0]
+    os.kill(first, signal.SIGKILL)
+    assert all_gone([first])
+    second = forked(template, "say_parent").messages[0]
+    assert second != first
+    assert second != os.getpid()
+
+
+def test_a_child_whose_template_dies_says_so_and_leaves_nothing(template: Template) -> None:
+    def kill_the_template(pid: int, age_s: float) -> None:
+        os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
+
+    ending = forked(template, "wait_in_a_function_with_a_telling_name", watch=kill_the_template)
+    assert ending.lost_its_template
+    assert ending.return_code == -signal.SIGKILL
+    assert not template.is_running
+    assert not forked(template, "echo", [1]).lost_its_template
+
+
+def test_an_environment_that_changed_makes_a_new_template(template: Template) -> None:
+    environment = {**ENVIRONMENT, "MEMPLAN_TEST": "1"}
+    assert forked(template, "say_variable", "MEMPLAN_TEST").messages == (None,)
+    ending = run_child("child_acts", ("say_variable", "MEMPLAN_TEST"), environment=environment, template=template)
+    assert ending.messages == ("1",)
+
+
+def test_a_template_that_cannot_load_leaves_children_to_be_started(template: Template) -> None:
+    environment = {**ENVIRONMENT, "CHILD_ACTS_CANNOT_LOAD": "1"}
+    ending = run_child("child_acts", ("echo", [1]), environment=environment, template=template)
+    assert ending.messages == (1,)
+    assert not template.is_running
+
+
+def test_a_closed_template_leaves_no_process(template: Template) -> None:
+    parent = forked(template, "say_parent").messages[0]
+    template.close()
+    assert all_gone([parent])
+
+
+@pytest.mark.parametrize("how", ["started", "forked"])
+def test_repeated_interrupts_do_not_keep_a_child_from_being_ended(how: str) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, HERE / "child_owner.py", ENVIRONMENT["PYTHONPATH"], how], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    with owner.stdout:
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        for _ in range(10):
+            owner.send_signal(signal.SIGINT)
+            time.sleep(0.002)
+        assert owner.stdout.readline() == "interrupted, and still there\n"
+        assert all_gone(pids)
+        assert is_running(owner.pid)
+        owner.kill()
+        owner.wait()

@@ -1,0 +1,145 @@
+"""Children in milliseconds: a template process loads a module's imports once and forks every child from there.
+
+Every child is still a process of its own, with its own memory, limits, session and output. What it shares with the
+template are pages of imported code, mapped into it as they were into the template, so that its resident set is that of
+a process that has just imported the same (see :mod:`memplan.children.file_pages`). A template runs no user code and
+touches no device.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Self
+
+from memplan.children.processes import ForkedProcess, kill_marked
+from memplan.children.protocol import MARK, PACKET_BYTES, READY, REAP, TEMPLATE_FD, PipeEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_READY_WITHIN_S = 120.0
+_FORKED_WITHIN_S = 20.0
+_KILLED = -9
+
+
+class Template:
+    """Forks children of one module; started when the first is wanted, replaced when it has died.
+
+    Used as a context manager, or closed, so that the process does not stay until the caller's own ends. A template
+    that cannot do its work (an old kernel, an import that fails) says so once, and children are started anew from then
+    on; see :func:`memplan.children.run_child`.
+
+    Args:
+        module: importable module whose main calls ``serve(handle, preload=...)``.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self._running: _Running | None = None
+        self._is_usable = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the template's process."""
+        if self._running is not None:
+            self._running.end()
+            self._running = None
+
+    def give_up(self) -> None:
+        """End the template's process and make no other: its forks turned out to be of no use."""
+        self.close()
+        self._is_usable = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there and has not ended."""
+        return self._running is not None and self._running.process.poll() is None
+
+    def fork(self, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
+        """Fork a child; None where that cannot be done and the child is to be started anew.
+
+        Args:
+            environment: of the child; one that differs from the template's makes a new template.
+            mark: by which the child's descendants are known.
+            ends: the child's ends of its pipes.
+        """
+        if self._running is not None and (not self.is_running or self._running.environment != environment):
+            self.close()
+        try:
+            if self._running is None and self._is_usable:
+                self._running = _Running(self.module, environment)
+            return self._running.fork(mark, ends) if self._running else None
+        except OSError:  # it died, hung or could not be started
+            self.give_up()
+            return None
+        except BaseException:  # interrupted in the middle of a sentence
+            self.close()
+            raise
+
+    def clear_up(self) -> None:
+        """Kill what forks of user code have left behind under the template's own mark."""
+        if self._running is not None:
+            kill_marked(self._running.mark, but_of_session=self._running.process.pid)
+
+
+class _Running:
+    """A template process that has said it is ready."""
+
+    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        self.mark = secrets.token_hex(8)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={**environment, MARK: self.mark, TEMPLATE_FD: str(theirs.fileno())},
+            )
+        self._is_ready = False
+
+    def fork(self, mark: str, ends: PipeEnds) -> ForkedProcess:
+        if not self._is_ready:
+            self._hear(_READY_WITHIN_S, READY)
+            self._is_ready = True
+        socket.send_fds(self._control, [mark.encode()], [ends.request, ends.output, ends.reply, ends.lifeline])
+        return ForkedProcess(int(self._hear(_FORKED_WITHIN_S)), self._reap)
+
+    def end(self) -> None:
+        self._control.close()
+        self.process.kill()
+        self.process.wait()
+
+    def _reap(self) -> int:
+        try:
+            self._control.send(REAP)
+            return int(self._hear(_FORKED_WITHIN_S))
+        except OSError:  # the template died, and the kernel killed its child with it
+            return _KILLED
+
+    def _hear(self, within_s: float, expected: bytes | None = None) -> bytes:
+        """Return the template's next word.
+
+        Raises:
+            OSError: it is gone, silent, or says something else than expected.
+        """
+        self._control.settimeout(within_s)
+        said = self._control.recv(PACKET_BYTES)
+        if not said or expected not in (None, said):
+            raise ConnectionError(f"the template of {os.getpid()} said {said!r}")
+        return said
