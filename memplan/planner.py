@@ -18,7 +18,7 @@ from memplan.planning.request import Subject, subject_of_config
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
 from memplan.plans import Plan, PlanRequest
-from memplan.probe import Journal
+from memplan.probe import Journal, trial_template
 from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
@@ -86,12 +86,13 @@ class Planning:
             min_utilisation=request.min_utilisation,
             max_utilisation=request.max_utilisation,
         )
+        self._template = trial_template()
 
     def plan(self, observer: Observer = ignore) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored."""
         traces = self._proven_traces(observer)
         draft(self.subject, self.request)
-        with self._open_run() as run, _ended_by_errors(run):
+        with self._open_run() as run, self._template, _ended_by_errors(run):
             made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
             run.finish(made)
         return made
@@ -107,7 +108,7 @@ class Planning:
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
         traces = self._proven_traces(observer)
-        with self._open_run() as run, _ended_by_errors(run):
+        with self._open_run() as run, self._template, _ended_by_errors(run):
             found = self._search(traces, run, observer).probe()
             run.finish(None)
         return found
@@ -139,6 +140,7 @@ class Planning:
             run=run,
             traces=traces,
             observer=observer,
+            template=self._template,
             configured_learning_rate=self.subject.current.learning_rate,
         )
 

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,9 +42,8 @@ def resident_file_pages() -> tuple[PageRange, ...]:
         return tuple(
             PageRange(address=start + first * page_bytes, length_bytes=count * page_bytes)
             for start, end in _file_mappings(mappings)
-            for first, count in _runs(os.pread(pagemap.fileno(), (end - start) // page_bytes * _ENTRY_BYTES,
-                                               start // page_bytes * _ENTRY_BYTES))
-        )  # fmt: skip
+            for first, count in _runs(_entries(pagemap, start // page_bytes, (end - start) // page_bytes))
+        )
 
 
 def _file_mappings(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -52,6 +51,10 @@ def _file_mappings(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
         found = _MAPPING.fullmatch(line)
         if found:
             yield int(found[1], 16), int(found[2], 16)
+
+
+def _entries(pagemap: IO[bytes], first_page: int, page_count: int) -> bytes:
+    return os.pread(pagemap.fileno(), page_count * _ENTRY_BYTES, first_page * _ENTRY_BYTES)
 
 
 def _runs(entries: bytes) -> Iterator[tuple[int, int]]:
@@ -63,8 +66,9 @@ def _runs(entries: bytes) -> Iterator[tuple[int, int]]:
 
 def map_pages(ranges: Iterable[PageRange]) -> bool:
     """Map pages in; False where this kernel cannot."""
-    libc = ctypes.CDLL(None)
-    return not any([
-        libc.madvise(ctypes.c_void_p(each.address), ctypes.c_size_t(each.length_bytes), _MADV_POPULATE_READ)
+    madvise = ctypes.CDLL(None).madvise
+    failures = [
+        madvise(ctypes.c_void_p(each.address), ctypes.c_size_t(each.length_bytes), _MADV_POPULATE_READ)
         for each in ranges
-    ])  # fmt: skip
+    ]
+    return not any(failures)

@@ -243,5 +243,3 @@ class _Conversation:
     def _ignore(self, stream: IO[bytes]) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
-
-

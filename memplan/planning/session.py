@@ -11,6 +11,7 @@ from memplan.results import OutcomeKind, Trial
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
+    from memplan.children import Template
     from memplan.planning.traces import Traces
     from memplan.probe import JournalRun, TrialProgress
     from memplan.progress import Observer
@@ -32,6 +33,7 @@ class TrialSession:
         traces: predicts each recipe, so that every trial is kept with its estimate.
         observer: told what happens.
         configured_learning_rate: the rate with which the workload makes its optimizer; None where it is not known.
+        template: forks the trials' processes; None starts each from nothing.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class TrialSession:
         traces: Traces,
         observer: Observer,
         configured_learning_rate: float | None,
+        template: Template | None = None,
     ) -> None:
         self._source = source
         self._device = device
@@ -52,6 +55,7 @@ class TrialSession:
         self._traces = traces
         self._observer = observer
         self._configured_learning_rate = configured_learning_rate
+        self._template = template
         self._trials: list[Trial] = []
 
     @property
@@ -88,7 +92,7 @@ class TrialSession:
             reference_precision=reference.recipe.precision if reference else None,
             configured_learning_rate=self._configured_learning_rate,
         )
-        outcome = run_trial(request, on_progress=self._follow)
+        outcome = run_trial(request, on_progress=self._follow, template=self._template)
         trial = Trial(
             number=number,
             purpose=purpose,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memplan.probe.journal import Journal, JournalRun, StoredRun
-    from memplan.probe.launcher import run_trial
+    from memplan.probe.launcher import run_trial, trial_template
     from memplan.probe.search import (
         PredictedPeak,
         Reading,
@@ -35,6 +35,7 @@ _HOMES = {
     "TrialRequest": "trials",
     "find_micro_batch": "search",
     "run_trial": "launcher",
+    "trial_template": "launcher",
 }
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "TrialRequest",
     "find_micro_batch",
     "run_trial",
+    "trial_template",
 ]
 
 

@@ -88,7 +88,7 @@ class _Attempt:
 
     @property
     def failed_for_the_template(self) -> bool:
-        """Whether it says nothing of the recipe, because its process could not be a fork, or ended with its template."""
+        """Whether it says nothing of the recipe: its process could not be a fork, or ended with its template."""
         refused = any(isinstance(each, ForkRefused) for each in self.ending.messages)
         return refused or self.ending.lost_its_template
 

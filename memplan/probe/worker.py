@@ -23,7 +23,7 @@ def main() -> None:
 
 def _preload() -> None:
     """Import what every trial imports: torch, and what torch itself loads when the first optimizer is made."""
-    import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
+    import torch._dynamo  # noqa: PLC0415 - 80 MiB of modules (torch 2.13)
     import torch.profiler._cupti_monitor  # noqa: PLC0415, F401 - loaded by the first optimizer step
 
     import memplan.probe.trial_run  # noqa: PLC0415, F401 - and with it torch

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import psutil
@@ -13,13 +14,17 @@ import torch
 
 from memplan import Workload
 from memplan.cards import DeviceKind, DeviceSpec
-from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial
+from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial, trial_template
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
 
+if TYPE_CHECKING:
+    from memplan.children import Template
+
 HERE = Path(__file__).parent
+OURS = "MEMPLAN_TEST_OUTCOMES"
 
 
 def named(function: str) -> WorkloadReference:
@@ -38,30 +43,47 @@ def request(source: WorkloadSource, *, budget_bytes: int = 2 * GIB, recipe: Reci
     )
 
 
-def end_of(function: str, **changes: Any) -> Outcome:
-    return run_trial(request(named(function), **changes))
+@pytest.fixture(scope="module", autouse=True)
+def template():
+    """One template for all, and a variable by which everything below it is known."""
+    with pytest.MonkeyPatch.context() as patch, trial_template() as made:
+        patch.setenv(OURS, str(os.getpid()))
+        yield made
+
+
+@pytest.fixture
+def end_of(template: Template):
+    def run(function: str, **changes: Any) -> Outcome:
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # changes with every test, and each would get a template of its own
+        return run_trial(request(named(function), **changes), template=template)
+
+    return run
 
 
 @pytest.fixture(autouse=True)
 def _no_process_is_left_behind():
     yield
     deadline = time.monotonic() + 10
-    while left := [each for each in psutil.process_iter() if "memplan.probe.worker" in " ".join(_command(each))]:
+    while left := [each for each in psutil.process_iter() if _is_left_behind(each)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
 
-def _command(process: psutil.Process) -> list[str]:
+def _is_left_behind(process: psutil.Process) -> bool:
+    """Whether a process comes from these tests and is not the template, which is this process's own child."""
     try:
-        ours = process.environ().get("PYTEST_CURRENT_TEST", "").startswith("tests/contract/test_outcomes.py")
-        return process.cmdline() if ours and process.status() != psutil.STATUS_ZOMBIE else []
+        is_ours = process.environ().get(OURS) == str(os.getpid()) and process.pid != os.getpid()
+        return is_ours and process.ppid() != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return []
+        return False
 
 
-def test_a_recipe_that_fits_is_measured_component_by_component() -> None:
+@pytest.mark.parametrize("how", ["started from nothing", "forked"])
+def test_a_recipe_that_fits_is_measured_component_by_component(template: Template, how: str) -> None:
     heard: list[TrialProgress] = []
-    outcome = run_trial(request(named("fits")), on_progress=heard.append)
+    forks_from = template if how == "forked" else None
+    outcome = run_trial(request(named("fits")), on_progress=heard.append, template=forks_from)
+    assert template.is_running == (how == "forked")
     assert outcome.kind is OutcomeKind.FITS, outcome
     measured = outcome.measurement
     assert measured is not None
@@ -79,6 +101,19 @@ def test_a_recipe_that_fits_is_measured_component_by_component() -> None:
     assert measured.peak_reserved_bytes is None
     assert [each.phase for each in heard if each.step is None] == [TrialPhase.STARTING, TrialPhase.BUILDING]
     assert [each.step for each in heard if each.step is not None] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_trial_whose_template_dies_is_run_again_and_not_lost(end_of, template: Template) -> None:
+    end_of("fits")
+    templates = psutil.Process().children()
+    assert len(templates) == 1
+    outcome = run_trial(
+        request(named("fits")),
+        on_progress=lambda progress: templates.pop().kill() if templates else None,
+        template=template,
+    )
+    assert not templates
+    assert outcome.kind is OutcomeKind.FITS, outcome
 
 
 def test_a_workload_made_in_the_callers_process_travels() -> None:
@@ -107,21 +142,21 @@ def test_a_workload_made_in_the_callers_process_travels() -> None:
         "grows_in_forked_processes",
     ],
 )
-def test_a_recipe_above_the_budget_ends_as_out_of_memory(function: str) -> None:
+def test_a_recipe_above_the_budget_ends_as_out_of_memory(end_of, function: str) -> None:
     outcome = end_of(function, budget_bytes=800 * MIB)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
     assert outcome.evidence
     assert outcome.measurement is None
 
 
-def test_steps_that_ran_above_the_budget_do_not_count_as_fitting() -> None:
+def test_steps_that_ran_above_the_budget_do_not_count_as_fitting(end_of) -> None:
     # what the interpreter and torch take is above 100 MiB, yet the kernel's limit leaves 128 MiB for the steps
     outcome = end_of("fits", budget_bytes=100 * MIB)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
     assert "100.0 MiB" in outcome.evidence
 
 
-def test_the_users_own_exception_keeps_its_traceback() -> None:
+def test_the_users_own_exception_keeps_its_traceback(end_of) -> None:
     outcome = end_of("raises")
     assert outcome.kind is OutcomeKind.USER_ERROR, outcome
     assert "KeyError" in outcome.evidence
@@ -139,14 +174,14 @@ def test_the_users_own_exception_keeps_its_traceback() -> None:
         ("calls_exit", "exit(3)"),
     ],
 )
-def test_a_broken_workload_is_the_users_error_in_one_line(function: str, said: str) -> None:
+def test_a_broken_workload_is_the_users_error_in_one_line(end_of, function: str, said: str) -> None:
     outcome = end_of(function)
     assert outcome.kind is OutcomeKind.USER_ERROR, outcome
     assert said in outcome.evidence
     assert "\n" not in outcome.evidence
 
 
-def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement() -> None:
+def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement(end_of) -> None:
     outcome = end_of("not_a_number")
     assert outcome.kind is OutcomeKind.NON_FINITE_LOSS, outcome
     assert "nan" in outcome.evidence
@@ -162,7 +197,7 @@ def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement() -> None:
     ],
 )
 def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
-    function: str, limits: dict[str, float], said: str
+    end_of, function: str, limits: dict[str, float], said: str
 ) -> None:
     outcome = end_of(function, **limits)
     assert outcome.kind is OutcomeKind.FITS, outcome
@@ -174,12 +209,12 @@ def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
     assert len(measured.losses) == 5
 
 
-def test_a_trial_numbers_cards_as_the_driver_does() -> None:
+def test_a_trial_numbers_cards_as_the_driver_does(end_of) -> None:
     outcome = end_of("wants_cards_in_bus_order")
     assert outcome.kind is OutcomeKind.FITS, outcome
 
 
-def test_warm_up_lasts_until_the_gradient_scaler_has_found_its_scale() -> None:
+def test_warm_up_lasts_until_the_gradient_scaler_has_found_its_scale(end_of) -> None:
     outcome = end_of("overflows_at_first", recipe=Recipe(micro_batch_size=8, precision="fp16"))
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert outcome.measurement is not None
@@ -189,20 +224,20 @@ def test_warm_up_lasts_until_the_gradient_scaler_has_found_its_scale() -> None:
     assert len(set(outcome.measurement.losses)) == 5  # every one of them moved the weights
 
 
-def test_a_scaler_that_never_settles_is_a_loss_that_is_not_finite() -> None:
+def test_a_scaler_that_never_settles_is_a_loss_that_is_not_finite(end_of) -> None:
     outcome = end_of("not_a_number", recipe=Recipe(micro_batch_size=8, precision="fp16"))
     assert outcome.kind is OutcomeKind.NON_FINITE_LOSS, outcome
     assert outcome.evidence == "the gradient scaler skipped every step"
 
 
-def test_a_hang_is_stopped_and_says_where_it_hung() -> None:
+def test_a_hang_is_stopped_and_says_where_it_hung(end_of) -> None:
     outcome = end_of("hangs", step_limit_s=2.0, reference_step_s=0.1, reference_precision=Precision.BF16)
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
     assert outcome.evidence == "step 1 still running after 2 s (bf16: 0.1 s)"
     assert "in wait_for_a_lock_that_nobody_releases" in outcome.log_tail
 
 
-def test_a_trial_that_takes_too_long_in_all_is_stopped() -> None:
+def test_a_trial_that_takes_too_long_in_all_is_stopped(end_of) -> None:
     outcome = end_of("hangs", time_limit_s=1.0)
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
     assert outcome.evidence.endswith("after 1 s (limit 1 s)")
@@ -216,13 +251,13 @@ def test_a_trial_that_takes_too_long_in_all_is_stopped() -> None:
         ("exits_at_once", "exit status 3"),
     ],
 )
-def test_a_child_that_dies_without_a_word_is_a_crash(function: str, said: str) -> None:
+def test_a_child_that_dies_without_a_word_is_a_crash(end_of, function: str, said: str) -> None:
     outcome = end_of(function)
     assert outcome.kind is OutcomeKind.CRASH, outcome
     assert said in outcome.evidence
 
 
-def test_output_and_forked_processes_do_not_disturb_a_trial() -> None:
+def test_output_and_forked_processes_do_not_disturb_a_trial(end_of) -> None:
     outcome = end_of("prints_a_lot_and_leaves_processes", budget_bytes=4 * GIB)
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert len(outcome.log_tail) <= 64 * 1024
