@@ -49,9 +49,9 @@ def outcome_of(path: Path) -> tuple[str, str]:
     except MemplanError as error:
         return "refused", error.problem
     apply_patch(patch)
-    patched = read_config(Path(patch.target_path))
+    patched = read_config(Path(patch.files[0].path))
     wrong = unintended(config, patched, [each.key for each in patch.changes])
-    Path(patch.target_path).unlink()
+    Path(patch.files[0].path).unlink()
     if wrong or patched.recipe.micro_batch_size != config.recipe.micro_batch_size * 2:
         return "wrong", f"{path.name}: {', '.join(wrong)}"
     return f"patched, proven by {patch.verified_by}", ""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
-from memplan.configs import UserConfig, apply_patch
 from memplan.devices import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
@@ -30,11 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.cards import DeviceSpec
+    from memplan.configs import UserConfig
+    from memplan.patches import ConfigPatch
     from memplan.probe import JournalRun, StoredRun
     from memplan.progress import Observer
     from memplan.recipe import Precision, Recipe
     from memplan.report.facts import RunReport
-    from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, ProbeResult, Trial
+    from memplan.results import Estimate, PrecisionVerdict, ProbeResult, Trial
 
 SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 
@@ -283,20 +284,18 @@ def _stored(store: Path, run_id: str | None) -> StoredRun:
     return stored
 
 
-def apply_stored(store: Path, run_id: str | None) -> ConfigPatch:
-    """Apply the patch of a stored plan and return it.
+def stored_patch(store: Path, run_id: str | None) -> ConfigPatch:
+    """Return the patch of a stored plan; of the last one where no id is given.
 
     Raises:
         StoreError: there is no such run.
-        PatchError: the run has no patch, or the config changed since.
-        OutputError: the patch cannot be written.
+        PatchError: the run has no patch.
     """
     stored = _stored(store, run_id)
     if not stored.is_finished:
         raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
     if stored.plan is None or stored.plan.config_patch is None:
         raise PatchError(f"run {stored.run_id} has no patch to apply")
-    apply_patch(stored.plan.config_patch)
     return stored.plan.config_patch
 
 

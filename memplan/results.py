@@ -282,41 +282,6 @@ class PrecisionVerdict:
     remark: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueChange:
-    """One changed value in the user's config: where, from what, to what and why."""
-
-    key: str
-    before: str
-    after: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigPatch:
-    """A change to the user's files that has not been made yet.
-
-    Args:
-        target_path: file the patch creates or changes, absolute.
-        original_sha256: digest of the target before the patch; None where the patch creates it.
-        patched_text: whole text of the target after the patch, line endings kept.
-        diff: unified diff that ``git apply`` takes, relative to ``root_path``.
-        root_path: folder the diff's paths are relative to.
-        changes: every changed value with its reason.
-        verified_by: name of the loader that read the patched config back and found only the intended changes.
-        notes: what could not be changed and what the user should look at.
-    """
-
-    target_path: str
-    original_sha256: str | None
-    patched_text: str
-    diff: str
-    root_path: str
-    changes: tuple[ValueChange, ...]
-    verified_by: str
-    notes: tuple[str, ...] = ()
-
-
 def plain(value: Any) -> Any:
     """Turn a value of this module into JSON-ready dicts, lists and scalars; a non-finite number becomes None."""
     if isinstance(value, BreakdownBytes):

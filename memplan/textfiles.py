@@ -1,4 +1,4 @@
-"""The one way memplan writes a file: whole or not at all."""
+"""The one way memplan writes files: whole or not at all, several together or none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import OutputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -21,20 +22,77 @@ def write_text_atomically(path: Path, text: str) -> None:
     Raises:
         OutputError: the folder is missing, not writable or full; nothing has changed then.
     """
+    write_files_together({path: text})
+
+
+def write_files_together(texts: Mapping[Path, str | None]) -> None:
+    """Write several files as :func:`write_text_atomically` does, all of them or none.
+
+    All texts are on the disk before the first file is replaced; where a replacement fails, the earlier ones are taken
+    back. Only a machine that stops between two replacements can leave some files old and some new, each of them whole.
+
+    Args:
+        texts: file -> its new text; None removes it.
+
+    Raises:
+        OutputError: a file cannot be written or removed; nothing has changed then.
+    """
+    staged: dict[Path, str] = {}
+    try:
+        for path, text in texts.items():
+            if text is not None:
+                staged[path] = _staged(path, text.encode())
+        _put_in_place(texts, staged)
+    finally:
+        for temporary in staged.values():
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)  # noqa: PTH108 - the pair of mkstemp
+
+
+def _staged(path: Path, content: bytes) -> str:
+    """Write content beside its file and return the temporary file's name."""
     temporary: str | None = None
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())  # noqa: PTH101
-        os.replace(temporary, path)  # noqa: PTH105 - the pair of mkstemp
     except OSError as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
+        raise _trouble(path, error) from error
+    return temporary
+
+
+def _put_in_place(texts: Mapping[Path, str | None], staged: Mapping[Path, str]) -> None:
+    done: dict[Path, bytes | None] = {}
+    for path in texts:
+        try:
+            before = path.read_bytes() if len(texts) > 1 and path.exists() else None
+            if path in staged:
+                os.replace(staged[path], path)  # noqa: PTH105 - the pair of mkstemp
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            _take_back(done)
+            raise _trouble(path, error) from error
+        done[path] = before
+
+
+def _take_back(done: Mapping[Path, bytes | None]) -> None:
+    for path, content in done.items():
+        with contextlib.suppress(OSError, OutputError):
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.replace(_staged(path, content), path)  # noqa: PTH105
+
+
+def _trouble(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"cannot be written: {error.strerror or error}", where=str(path))
 
 
 def _umask() -> int:

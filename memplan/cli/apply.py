@@ -1,4 +1,4 @@
-"""`memplan apply`: apply a stored plan's patch."""
+"""`memplan apply`: apply a stored plan's patch, or take it back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Annotated
 import typer
 
 from memplan.cli.options import DEFAULT_STORE, Store
-from memplan.cli.terminal import console_for, say
+from memplan.cli.terminal import console_for, say_what_was_written
 
 
 def apply(
     run: Annotated[str, typer.Argument(help="Run whose patch to apply; `last` takes the last one.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were before the patch.")] = False,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Apply the patch of a stored plan."""
-    from memplan.planner import apply_stored
+    """Apply the patch of a stored plan, or take it back."""
+    from memplan.configs import apply_patch, undo_patch
+    from memplan.planner import stored_patch
 
-    patch = apply_stored(store, None if run == "last" else run)
-    say(console_for(), f"wrote {patch.target_path}")
+    patch = stored_patch(store, None if run == "last" else run)
+    if undo:
+        undo_patch(patch)
+    else:
+        apply_patch(patch)
+    say_what_was_written(console_for(), patch, undone=undo)

@@ -23,12 +23,12 @@ from memplan.cli.options import (
     Store,
     WorkloadName,
 )
-from memplan.cli.terminal import console_for, say
+from memplan.cli.terminal import console_for, say, say_what_was_written
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from memplan.results import ConfigPatch
+    from memplan.patches import ConfigPatch
 
 
 def probe(
@@ -100,7 +100,7 @@ def _deliver(
         say(console, f"wrote {output}")
     if apply_now:
         apply_patch(patch)
-        say(console, f"wrote {patch.target_path}")
+        say_what_was_written(console, patch)
     else:
         where = "" if store == DEFAULT_STORE else f" --store {store}"
         say(console, f"\napply it with:  memplan apply {run_id}{where}")

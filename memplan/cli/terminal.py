@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from memplan.patches import ConfigPatch
+
 
 def console_for(*, to_stderr: bool = False) -> Console:
     """Make the console of a command."""
@@ -25,3 +27,10 @@ def show(*parts: RenderableType) -> None:
 def say(console: Console, line: str) -> None:
     """Print a line that is meant to be copied: as it is, on one line."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_what_was_written(console: Console, patch: ConfigPatch, *, undone: bool = False) -> None:
+    """Say for every file of a patch what happened to it."""
+    for each in patch.files:
+        removed = undone and each.original_text is None
+        say(console, f"{'removed' if removed else 'restored' if undone else 'wrote'} {each.path}")

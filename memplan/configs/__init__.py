@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memplan.configs.patching import apply_patch, expressible, plan_patch
+    from memplan.configs.applying import apply_patch, undo_patch
+    from memplan.configs.patching import expressible, plan_patch
     from memplan.configs.reading import read_config
     from memplan.configs.user_config import (
         Knob,
@@ -33,12 +34,18 @@ __all__ = [
     "expressible",
     "plan_patch",
     "read_config",
+    "undo_patch",
 ]
-_PATCHING = ("apply_patch", "expressible", "plan_patch")
+_HOMES = {
+    "apply_patch": "applying",
+    "expressible": "patching",
+    "plan_patch": "patching",
+    "read_config": "reading",
+    "undo_patch": "applying",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "patching" if name in _PATCHING else "reading" if name == "read_config" else "user_config"
-    return getattr(importlib.import_module(f"memplan.configs.{home}"), name)
+    return getattr(importlib.import_module(f"memplan.configs.{_HOMES.get(name, 'user_config')}"), name)

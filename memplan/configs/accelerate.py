@@ -6,8 +6,10 @@ it that the user names, or starts from the script's own config.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.configs.command_lines import as_flags
 from memplan.configs.keys import get
 from memplan.configs.knobs import (
     declared_accumulation,
@@ -21,6 +23,8 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -43,8 +47,12 @@ class Accelerate:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of ``accelerate launch``, which has no sections."""
+        return as_flags([replace(each, key=each.key.rpartition(".")[2]) for each in assignments])
 
     def recognises(self, document: Document) -> bool:
         """See YAML with accelerate's compute environment or kind of distribution, and its precision."""

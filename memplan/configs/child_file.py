@@ -6,6 +6,7 @@ import keyword
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.command_lines import as_pairs, bracketed_word
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import get, with_value
 from memplan.configs.literals import write_python
@@ -13,7 +14,7 @@ from memplan.configs.python_chain import DELETE_KEY
 from memplan.configs.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from memplan.configs.documents import Document
@@ -28,14 +29,17 @@ def child_path_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}{SUFFIX}{path.suffix}")
 
 
-def python_child_form(document: Document, assignments: list[Assignment]) -> ChildForm:
-    """Return how OpenMMLab's configs inherit, with the command-line options that say the same."""
+def python_child_form(document: Document) -> ChildForm:
+    """Return how OpenMMLab's configs inherit."""
     path = child_path_of(document.path)
-    notes = [f"the new name changes the default work_dir to work_dirs/{path.stem}"]
-    if assignments and not any(isinstance(each.value, dict | list | tuple) for each in assignments):
-        options = " ".join(f"{each.key}={write_python(each.value)}" for each in assignments)
-        notes.append(f"the same without a new file: --cfg-options {options}")
-    return ChildForm(path=path, head=(f"_base_ = ['./{document.path.name}']", ""), over=None, notes=tuple(notes))
+    note = f"the new name changes the default work_dir to work_dirs/{path.stem}"
+    return ChildForm(path=path, head=(f"_base_ = ['./{document.path.name}']", ""), over=None, notes=(note,))
+
+
+def cfg_options(assignments: Sequence[Assignment]) -> str | None:
+    """Return the option of OpenMMLab's train scripts that makes assignments; a dict it cannot say."""
+    pairs = as_pairs(assignments, write=bracketed_word)
+    return None if pairs is None else f"--cfg-options {pairs}"
 
 
 def child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:

@@ -18,7 +18,7 @@ from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -40,8 +40,12 @@ class DeepSpeed:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
+        """Return nothing: DeepSpeed takes its values from the file."""
+        return
 
     def recognises(self, document: Document) -> bool:
         """See JSON with one of DeepSpeed's batch sizes or its ZeRO section."""

@@ -9,10 +9,12 @@ Tuples are text in YAML (``(30000, 40000)``). Python tags are never constructed.
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.child_file import child_path_of
+from memplan.configs.command_lines import python_word
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
@@ -31,6 +33,8 @@ from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -55,15 +59,18 @@ class Detectron2:
     loader_package = None
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_BASE_``, from a file beside it."""
-        options = " ".join(f"{each.key} {_as_option(each.value)}" for each in assignments)
         return ChildForm(
             path=child_path_of(document.path),
             head=(f"_BASE_: {document.path.name}",),
             over=None,
-            notes=(f"the same without a new file, at the end of the command: {options}",),
+            notes=(),
         )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``KEY VALUE`` words for the end of the command."""
+        return " ".join(f"{each.key} {_as_option(each.value)}" for each in assignments)
 
     def recognises(self, document: Document) -> bool:
         """See YAML with a key of detectron2's solver, or a model's meta-architecture."""
@@ -154,5 +161,4 @@ def _scaled(config: UserConfig, change: RecipeChange, key: str, default: Any) ->
 
 
 def _as_option(value: Any) -> str:
-    shown = str(value)
-    return f'"{shown}"' if " " in shown or "(" in shown else shown
+    return shlex.quote(str(value).replace(" ", "") if isinstance(value, str) else str(python_word(value)))

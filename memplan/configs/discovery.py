@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.user_config import KnobName, MemplanOptions
 from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _OPTION_NAMES = tuple(each.name for each in fields(MemplanOptions))
 _NUMBERS = ("max_util", "min_util")
@@ -33,9 +37,12 @@ def project_root(config_path: Path) -> Path | None:
     return None
 
 
-def diff_root(config_path: Path) -> Path:
-    """Return the folder a diff's paths are relative to: the git checkout's, else the config's own."""
-    return next((each for each in config_path.parents if (each / ".git").exists()), config_path.parent)
+def common_root(paths: Sequence[Path]) -> Path:
+    """Return the folder a diff's paths are relative to: the first file's git checkout, else what holds all files."""
+    checkout = next((each for each in paths[0].parents if (each / ".git").exists()), None)
+    if checkout is not None and all(each.is_relative_to(checkout) for each in paths):
+        return checkout
+    return Path(os.path.commonpath([each.parent for each in paths]))
 
 
 def options_of(config_path: Path, values: Mapping[str, Any]) -> MemplanOptions:

@@ -58,7 +58,7 @@ def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assign
 def default_style(config: UserConfig) -> PatchStyle:
     """Return how a change is written where nothing else is asked for: as a child where this config can have one."""
     ecosystem = ecosystem_named(config.format_name)
-    has_child = ecosystem.child_form(_parent_document(config), []) is not None
+    has_child = ecosystem.child_form(_parent_document(config)) is not None
     return ecosystem.styles[0] if has_child else PatchStyle.IN_PLACE
 
 
@@ -98,7 +98,7 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
         return draft_in_place(config, change)
     parent = _parent_of(config)
     assignments = changed_assignments(parent, change)
-    form = ecosystem_named(config.format_name).child_form(parent.document, assignments)
+    form = ecosystem_named(config.format_name).child_form(parent.document)
     if form is None:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     marker = marker_line(config, change, changed, parent=parent, over=form.over)
@@ -130,7 +130,7 @@ def _parent_of(config: UserConfig) -> UserConfig:
 def _parent_document(config: UserConfig) -> Document:
     for source in config.document.inherited if has_marker(config.document.source.text) else ():
         parent = replace(config.document, source=source)
-        form = ecosystem_named(config.format_name).child_form(parent, [])
+        form = ecosystem_named(config.format_name).child_form(parent)
         if form is not None and form.path == config.path:
             return parent
     return config.document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,8 +64,11 @@ class Ecosystem(Protocol):
     def loader_package(self) -> str | None:
         """Package whose own loader proves a patch where it is installed; None where there is none."""
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm | None:
-        """Return how a child that makes these assignments is written; None where configs of this kind have none."""
+    def child_form(self, document: Document) -> ChildForm | None:
+        """Return how a child of a config is written; None where configs of this kind have none."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return what says the same on the training command; None where there is no such form."""
 
     def recognises(self, document: Document) -> bool:
         """Say whether a config belongs to this ecosystem, by its content."""

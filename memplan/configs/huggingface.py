@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.command_lines import as_flags
 from memplan.configs.deepspeed import concrete_keys
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import contains
@@ -27,7 +28,7 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -49,8 +50,12 @@ class HuggingFace:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these configs do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of a program that parses TrainingArguments."""
+        return as_flags(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.configs.command_lines import as_flags, as_pairs
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.huggingface import STEPS_KEY, HuggingFace
 from memplan.configs.knobs import count_at, reason_for
@@ -17,6 +18,8 @@ from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -29,6 +32,10 @@ class LlamaFactory(HuggingFace):
     """LLaMA-Factory's training files."""
 
     name = "llama-factory"
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``key=value`` words, which are laid over the file."""
+        return as_pairs(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
@@ -62,6 +69,10 @@ class Axolotl(HuggingFace):
     """axolotl's training files."""
 
     name = "axolotl"
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of ``axolotl train``."""
+        return as_flags(assignments, dashed=True)
 
     def recognises(self, document: Document) -> bool:
         """See YAML with axolotl's micro-batch and a model or data set."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.command_lines import as_pairs
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.hydra_defaults import experiment_override, has_defaults
 from memplan.configs.keys import followed, get
@@ -21,7 +22,6 @@ from memplan.configs.knobs import (
     recipe_from,
     single_assignments,
 )
-from memplan.configs.literals import write_yaml
 from memplan.configs.marker import has_marker
 from memplan.configs.syntaxes import YAML
 from memplan.configs.user_config import KnobName, PatchStyle
@@ -29,6 +29,8 @@ from memplan.configs.yaml_source import load_yaml
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -92,19 +94,22 @@ class LightningHydra:
     loader_package = "omegaconf"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm | None:
+    def child_form(self, document: Document) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
         values = load_yaml(document.source.text, where=str(document.path), empty={})
         if not isinstance(values, Mapping) or not has_defaults(values) or _is_experiment(document):
             return None
-        line = " ".join(f"++{each.key}={write_yaml(each.value)}" for each in assignments)
         use = f"use it with {experiment_override(values, _EXPERIMENT)}, after any other experiment"
         return ChildForm(
             path=document.path.parent / "experiment" / f"{_EXPERIMENT}.yaml",
             head=("# @package _global_",),
             over=f"../{document.path.name}",
-            notes=(use, f"the same without a new file: {line}"),
+            notes=(use,),
         )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return Hydra's overrides, ``++`` for keys that are there as well as for new ones."""
+        return as_pairs(assignments, prefix="++")
 
     def recognises(self, document: Document) -> bool:
         """See YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.child_file import child_path_of
+from memplan.configs.command_lines import as_pairs
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.knobs import declared_accumulation, declared_precision, recipe_from
 from memplan.configs.lightning import (
@@ -20,11 +21,12 @@ from memplan.configs.lightning import (
     trainer_keys,
     trainer_obstacle,
 )
-from memplan.configs.literals import write_yaml
 from memplan.configs.syntaxes import YAML
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -52,19 +54,19 @@ class LightningCLI:
     loader_package = None
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm:
         """Lay a file of changes over the config as a second ``--config``."""
         path = child_path_of(document.path)
-        flags = " ".join(f"--{each.key}={write_yaml(each.value)}" for each in assignments)
         return ChildForm(
             path=path,
             head=(),
             over=document.path.name,
-            notes=(
-                f"use it as --config {document.path.name} --config {path.name}",
-                f"the same without a new file: {flags}",
-            ),
+            notes=(f"use it as --config {document.path.name} --config {path.name}",),
         )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags, which come after every ``--config``."""
+        return as_pairs(assignments, prefix="--")
 
     def recognises(self, document: Document) -> bool:
         """See YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""

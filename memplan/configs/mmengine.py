@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.child_file import python_child_form
+from memplan.configs.child_file import cfg_options, python_child_form
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knobs import (
@@ -28,6 +28,8 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import ChildForm, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -58,9 +60,13 @@ class MMEngine:
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_base_``, from a file beside it."""
-        return python_child_form(document, assignments)
+        return python_child_form(document)
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return options of the train script."""
+        return cfg_options(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with the Runner's training loader or optimizer wrapper."""

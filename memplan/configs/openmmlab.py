@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.child_file import python_child_form
+from memplan.configs.child_file import cfg_options, python_child_form
 from memplan.configs.ecosystem import Assignment, KnobKeys
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
@@ -27,6 +27,8 @@ from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, User
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import ChildForm
 
@@ -53,9 +55,13 @@ class OpenMMLab0:
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_base_``, from a file beside it."""
-        return python_child_form(document, assignments)
+        return python_child_form(document)
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return options of the train script; older repositories call them ``--options``."""
+        return cfg_options(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""

@@ -1,13 +1,13 @@
-"""Turn a change of recipe into a patch for the user's config, prove it, and apply it."""
+"""Turn a change of recipe into a patch for the user's config, and prove it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan.configs.applying import require_unchanged
 from memplan.configs.diffs import unified_diff
-from memplan.configs.discovery import diff_root
-from memplan.configs.documents import digest_of
+from memplan.configs.discovery import common_root
 from memplan.configs.drafts import default_style, draft_child, draft_in_place
 from memplan.configs.keys import contains, get
 from memplan.configs.literals import write_python
@@ -16,8 +16,7 @@ from memplan.configs.remarks import NOT_SET
 from memplan.configs.user_config import PatchStyle
 from memplan.configs.verification import verify
 from memplan.errors import PatchError
-from memplan.results import ConfigPatch, ValueChange
-from memplan.textfiles import write_text_atomically
+from memplan.patches import ConfigPatch, FilePatch, ValueChange
 
 if TYPE_CHECKING:
     from memplan.configs.drafts import Draft
@@ -51,53 +50,41 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
     style = style or default_style(config)
     if style is PatchStyle.CHILD and style not in styles:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
-    _require_unchanged(config.path, config.document.source.sha256)
+    require_unchanged(config.path, config.document.source.sha256)
     draft = draft_child(config, change) if style is PatchStyle.CHILD else draft_in_place(config, change)
     return _proven(config, draft)
 
 
-def apply_patch(patch: ConfigPatch) -> None:
-    """Write a patch to disk, the whole file or nothing.
-
-    Raises:
-        PatchError: the target changed since the patch was planned.
-        OutputError: it cannot be written.
-    """
-    target = Path(patch.target_path)
-    _require_unchanged(target, patch.original_sha256)
-    if patch.diff:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(target.resolve(), patch.patched_text)
-
-
-def _require_unchanged(target: Path, sha256: str | None) -> None:
-    now = digest_of(target)
-    if now == sha256:
-        return
-    what = "was removed" if now is None else "was created" if sha256 is None else "was changed"
-    raise PatchError(f"the file {what} since the patch was planned", where=str(target), hint="plan again")
-
-
 def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
-    package = ecosystem_named(config.format_name).loader_package
-    verified_by = verify(draft.path, draft.text, draft.expected, source=config.path, package=package)
-    root = diff_root(draft.path)
+    ecosystem = ecosystem_named(config.format_name)
+    verified_by = verify(draft.path, draft.text, draft.expected, source=config.path, package=ecosystem.loader_package)
+    files = _files_of(draft)
+    root = common_root([Path(each.path) for each in files] or [draft.path])
     return ConfigPatch(
-        target_path=str(draft.path),
-        original_sha256=digest_of(draft.path),
-        patched_text=draft.text,
-        diff=unified_diff(draft.before, draft.text, path=draft.path.relative_to(root).as_posix()),
+        files=files,
+        diff="".join(
+            unified_diff(each.original_text, each.patched_text, path=Path(each.path).relative_to(root).as_posix())
+            for each in files
+        ),
         root_path=str(root),
-        changes=tuple(_value_change(config, each) for each in draft.assignments),
+        changes=tuple(_value_change(config, draft, each) for each in draft.assignments),
         verified_by=verified_by,
+        override_line=ecosystem.override_line(draft.assignments) if draft.assignments else None,
         notes=draft.notes,
     )
 
 
-def _value_change(config: UserConfig, assignment: Assignment) -> ValueChange:
+def _files_of(draft: Draft) -> tuple[FilePatch, ...]:
+    if draft.text == draft.before:
+        return ()
+    return (FilePatch(path=str(draft.path), original_text=draft.before, patched_text=draft.text),)
+
+
+def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> ValueChange:
     write = config.document.syntax.write or write_python
     is_set = contains(config.values, assignment.key)
     return ValueChange(
+        path=str(draft.path),
         key=assignment.key,
         before=write(get(config.values, assignment.key)) if is_set else NOT_SET,
         after=write(assignment.value),

@@ -14,6 +14,8 @@ from memplan.configs.knobs import (
 from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.syntaxes import Syntax
@@ -42,8 +44,12 @@ class Plain:
         """The language's name."""
         return f"plain-{self._syntax.name.lower()}"
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these configs do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
+        """Return nothing: how the program takes its values is not known."""
+        return
 
     def recognises(self, document: Document) -> bool:
         """Take every config of the language."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.command_lines import as_flags
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import get
 from memplan.configs.knobs import declared_accumulation, reason_for, recipe_from, single_assignments
@@ -16,6 +17,8 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -33,8 +36,16 @@ class Timm:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of train.py; what it can only switch on cannot be switched off there."""
+        if any(each.value is False for each in assignments):
+            return None
+        switches = [f"--{each.key.replace('_', '-')}" for each in assignments if each.value is True]
+        flags = as_flags([each for each in assignments if each.value is not True], dashed=True)
+        return " ".join([*([flags] if flags else []), *switches])
 
     def recognises(self, document: Document) -> bool:
         """See a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.command_lines import as_pairs, python_word
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.knobs import count_at, reason_for
 from memplan.configs.syntaxes import YAML
@@ -17,7 +18,7 @@ from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -36,8 +37,12 @@ class Ultralytics:
     loader_package = None
     styles = (PatchStyle.IN_PLACE,)
 
-    def child_form(self, document: Document, assignments: list[Assignment]) -> None:
+    def child_form(self, document: Document) -> None:
         """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``key=value`` words of ``yolo``."""
+        return as_pairs(assignments, write=python_word)
 
     def recognises(self, document: Document) -> bool:
         """See a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""

@@ -15,10 +15,10 @@ from memplan.recommend.scaling import (
 )
 
 if TYPE_CHECKING:
+    from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
     from memplan.plans import PlanRequest
     from memplan.recipe import Recipe
-    from memplan.results import ConfigPatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from memplan.patches import ConfigPatch
 from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
-from memplan.results import ConfigPatch, Estimate, PrecisionVerdict, Trial, plain
+from memplan.results import Estimate, PrecisionVerdict, Trial, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

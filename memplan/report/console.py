@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
     from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
+    from memplan.patches import ConfigPatch
     from memplan.plans import Plan
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
-    from memplan.results import ConfigPatch, Estimate
+    from memplan.results import Estimate
 
+_COMMAND_COLUMNS = 76
 _GOOD, _BAD, _QUIET = "green", "red", "dim"
 
 
@@ -188,11 +191,19 @@ def recommendation(plan: Plan) -> RenderableType:
 
 
 def patch_view(patch: ConfigPatch) -> RenderableType:
-    """Show the patch as a coloured diff with the loader that verified it."""
+    """Show the patch as a coloured diff with the loader that verified it, and what says the same without it."""
     checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=_QUIET)
     notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
     diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True)
-    return Group(Text("Patch", style="bold"), diff, checked, *notes)
+    return Group(Text("Patch", style="bold"), diff, checked, *notes, *_override_lines(patch))
+
+
+def _override_lines(patch: ConfigPatch) -> list[RenderableType]:
+    """Return the change as words of the command, continued over lines as a shell reads them."""
+    if patch.override_line is None:
+        return []
+    words = textwrap.wrap(patch.override_line, _COMMAND_COLUMNS, break_long_words=False, break_on_hyphens=False)
+    return [Text("or, without changing a file, add to the training command:", style=_QUIET), Text(" \\\n".join(words))]
 
 
 def estimate_table(estimates: Sequence[Estimate]) -> Table:

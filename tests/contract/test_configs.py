@@ -19,13 +19,14 @@ from memplan.configs import (
     expressible,
     plan_patch,
     read_config,
+    undo_patch,
 )
 from memplan.configs.keys import first_difference, lookup, with_value
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from memplan.results import ConfigPatch
+    from memplan.patches import ConfigPatch
 
 MMSEG_BASE = """\
 # every config of the project inherits from this one
@@ -334,7 +335,7 @@ def test_planning_a_patch_changes_nothing_on_disk(case: Case, tmp_path: Path) ->
 @EVERY_CASE
 def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path: Path) -> None:
     config, patch = applied(case, tmp_path)
-    reloaded = read(case, Path(patch.target_path))
+    reloaded = read(case, Path(patch.files[0].path))
     assert reloaded.recipe == wider(config).recipe
     expected = config.values
     for each in patch.changes:
@@ -355,7 +356,7 @@ def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> 
 @EVERY_CASE
 def test_a_second_reading_knows_the_original(case: Case, tmp_path: Path) -> None:
     config, patch = applied(case, tmp_path)
-    reloaded = read(case, Path(patch.target_path))
+    reloaded = read(case, Path(patch.files[0].path))
     if not case.has_comments:
         assert reloaded.original is None
         assert any("not recorded" in each for each in patch.notes)
@@ -370,7 +371,7 @@ def test_the_same_change_again_is_nothing(case: Case, tmp_path: Path) -> None:
     if not case.has_comments:
         pytest.skip("JSON keeps no comment, so the original is not known to a second run")
     _, patch = applied(case, tmp_path)
-    reloaded = read(case, Path(patch.target_path))
+    reloaded = read(case, Path(patch.files[0].path))
     again = plan_patch(reloaded, wider(reloaded), style=case.style)
     assert (again.diff, again.changes) == ("", ())
 
@@ -380,10 +381,10 @@ def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> 
     if not case.has_comments:
         pytest.skip("JSON keeps no comment, so the original is not known to a second run")
     config, patch = applied(case, tmp_path)
-    reloaded = read(case, Path(patch.target_path))
+    reloaded = read(case, Path(patch.files[0].path))
     change = RecipeChange(recipe=config.recipe, iteration_factor=Fraction(1))
     apply_patch(plan_patch(reloaded, change, style=case.style))
-    back = read(case, Path(patch.target_path))
+    back = read(case, Path(patch.files[0].path))
     assert back.recipe == config.recipe
     assert back.original is not None
     assert reloaded.original is not None
@@ -411,13 +412,41 @@ def test_the_diff_is_taken_by_git_and_by_patch(case: Case, tool: str, tmp_path: 
     assert patch.root_path == str(tmp_path)
     (tmp_path / "change.diff").write_bytes(patch.diff.encode())
     subprocess.run(command[tool], cwd=tmp_path, check=True, capture_output=True)
-    assert Path(patch.target_path).read_bytes() == patch.patched_text.encode()
+    assert {each.path: Path(each.path).read_bytes() for each in patch.files} == {
+        each.path: each.patched_text.encode() for each in patch.files
+    }
+
+
+@EVERY_CASE
+def test_undoing_a_patch_restores_every_byte(case: Case, tmp_path: Path) -> None:
+    config = read(case, case.write(tmp_path))
+    before = contents(tmp_path)
+    patch = plan_patch(config, wider(config), style=case.style)
+    with pytest.raises(PatchError, match="the patch is not applied"):
+        undo_patch(patch)
+    apply_patch(patch)
+    assert contents(tmp_path) != before
+    with pytest.raises(PatchError, match="applied already"):
+        apply_patch(patch)
+    undo_patch(patch)
+    assert contents(tmp_path) == before
+
+
+@EVERY_CASE
+def test_a_file_that_changed_since_it_was_patched_is_not_undone(case: Case, tmp_path: Path) -> None:
+    _, patch = applied(case, tmp_path)
+    target = Path(patch.files[-1].path)
+    target.write_bytes(target.read_bytes() + b"\n")
+    before = contents(tmp_path)
+    with pytest.raises(PatchError, match="was changed since the patch was applied"):
+        undo_patch(patch)
+    assert contents(tmp_path) == before
 
 
 @EVERY_CASE
 def test_line_endings_are_kept(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
-    content = Path(patch.target_path).read_bytes()
+    content = Path(patch.files[0].path).read_bytes()
     assert content.count(b"\r\n") == (content.count(b"\n") if case.newline == "\r\n" else 0)
     if case.style is PatchStyle.IN_PLACE:
         assert content.endswith(b"\n") is case.final_newline
@@ -427,7 +456,7 @@ def test_line_endings_are_kept(case: Case, tmp_path: Path) -> None:
 def test_a_file_that_changed_since_is_left_alone(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))
     patch = plan_patch(config, wider(config), style=case.style)
-    target = Path(patch.target_path)
+    target = Path(patch.files[0].path)
     target.write_bytes(b"# somebody else's\n" + (target.read_bytes() if target.exists() else b""))
     before = contents(tmp_path)
     with pytest.raises(PatchError, match="since the patch was planned"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.errors import OutputError
-from memplan.textfiles import write_text_atomically
+from memplan.textfiles import write_files_together, write_text_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,3 +46,20 @@ def test_a_write_that_the_system_cuts_short_leaves_the_old_text_and_no_remains(t
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_several_files_are_written_and_removed_together(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").write_text("old")
+    write_files_together({tmp_path / "a": "new", tmp_path / "b": None, tmp_path / "c": "new"})
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"a": "new", "c": "new"}
+
+
+def test_where_one_of_several_files_cannot_be_written_none_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inside").write_text("kept")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_files_together({tmp_path / "a": "new", tmp_path / "b": "new", tmp_path / "folder": "new"})
+    assert (tmp_path / "a").read_text() == "old"
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "folder"}

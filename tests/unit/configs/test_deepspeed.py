@@ -51,7 +51,7 @@ def test_what_is_auto_stays_auto(tmp_path: Path) -> None:
     config = config_of(tmp_path, values)
     assert config.recipe.learning_rate is None
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, accumulation_steps=2)))
-    assert json.loads(patch.patched_text) == {**values, MICRO: 8}
+    assert json.loads(patch.files[0].patched_text) == {**values, MICRO: 8}
     assert config.notes == (f"left to the training arguments: {STEPS}, {TOTAL}, optimizer.params.lr",)
 
 
@@ -63,14 +63,14 @@ def test_a_file_of_auto_sends_the_user_to_the_arguments(tmp_path: Path) -> None:
 def test_all_three_batch_sizes_agree_after_a_change(tmp_path: Path) -> None:
     config = config_of(tmp_path, {TOTAL: 16, MICRO: 4, STEPS: 2})
     recipe = Recipe(micro_batch_size=8, accumulation_steps=3, world_size=2)
-    values = json.loads(plan_patch(config, RecipeChange(recipe=recipe)).patched_text)
+    values = json.loads(plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text)
     assert (values[MICRO], values[STEPS], values[TOTAL]) == (8, 3, 48)
 
 
 def test_a_section_that_is_missing_is_added_and_the_other_switched_off(tmp_path: Path) -> None:
     config = config_of(tmp_path, {MICRO: 4, "fp16": {"enabled": True, "loss_scale": 0}})
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, precision="bf16"))
-    values = json.loads(plan_patch(config, change).patched_text)
+    values = json.loads(plan_patch(config, change).files[0].patched_text)
     assert (values["fp16"], values["bf16"]) == ({"enabled": False, "loss_scale": 0}, {"enabled": True})
 
 
@@ -99,6 +99,6 @@ def test_an_accelerate_file_says_precision_and_accumulation(tmp_path: Path) -> N
     assert config.format_name == "accelerate"
     assert config.recipe == Recipe(micro_batch_size=4, accumulation_steps=2)
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, accumulation_steps=1, precision=Precision.BF16))
-    text = plan_patch(config, change).patched_text
+    text = plan_patch(config, change).files[0].patched_text
     assert "mixed_precision: 'bf16'\n" in text
     assert "gradient_accumulation_steps: 1\n" in text

@@ -27,14 +27,14 @@ def config_of(folder: Path, text: str) -> UserConfig:
 def test_a_tuple_keeps_its_form_where_it_is_written(tmp_path: Path) -> None:
     text = "SOLVER:\n  IMS_PER_BATCH: 4\n  BASE_LR: 0.01\n  STEPS: (300, 400)  # drops\n"
     text += "  MAX_ITER: 500\n  WARMUP_ITERS: 0\n  CHECKPOINT_PERIOD: 100\n"
-    patched = plan_patch(config_of(tmp_path, text), HALVED, style=PatchStyle.IN_PLACE).patched_text
+    patched = plan_patch(config_of(tmp_path, text), HALVED, style=PatchStyle.IN_PLACE).files[0].patched_text
     assert "  STEPS: (150, 200)  # drops\n  MAX_ITER: 250\n  WARMUP_ITERS: 0\n  CHECKPOINT_PERIOD: 50\n" in patched
 
 
 def test_lengths_left_to_the_defaults_are_scaled_from_those(tmp_path: Path) -> None:
     config = config_of(tmp_path, "SOLVER: {IMS_PER_BATCH: 4, BASE_LR: 0.01}\n")
     patch = plan_patch(config, HALVED)
-    assert patch.patched_text.startswith("_BASE_: x.yaml\n# Changes to x.yaml, written by memplan.\nSOLVER:\n")
+    assert patch.files[0].patched_text.startswith("_BASE_: x.yaml\n# Changes to x.yaml, written by memplan.\nSOLVER:\n")
     changed = {each.key: (each.before, each.after) for each in patch.changes}
     assert changed["SOLVER.MAX_ITER"] == ("not set", "20000")
     assert changed["SOLVER.STEPS"] == ("not set", "'(15000,)'")
@@ -50,7 +50,7 @@ def test_the_options_say_the_same_without_a_file(tmp_path: Path) -> None:
     text = "SOLVER: {IMS_PER_BATCH: 4, BASE_LR: 0.01}\n"
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="fp16", learning_rate=0.02))
     options = "SOLVER.IMS_PER_BATCH 8 SOLVER.BASE_LR 0.02 SOLVER.AMP.ENABLED True"
-    assert plan_patch(config_of(tmp_path, text), change).notes[0].endswith(options)
+    assert plan_patch(config_of(tmp_path, text), change).override_line == options
 
 
 def test_the_reference_world_shares_the_batch(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, base: str, part: st
 
 def test_a_floor_that_yaml_reads_as_text_follows_the_rate(tmp_path: Path) -> None:
     config = config_of(tmp_path, "SOLVER: {IMS_PER_BATCH: 4, BASE_LR: 0.01, BASE_LR_END: 1e-6}\n")
-    assert "BASE_LR_END: 2.0e-6" in plan_patch(config, HALVED, style=PatchStyle.IN_PLACE).patched_text
+    assert "BASE_LR_END: 2.0e-6" in plan_patch(config, HALVED, style=PatchStyle.IN_PLACE).files[0].patched_text

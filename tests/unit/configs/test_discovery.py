@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import KnobName, read_config
-from memplan.configs.discovery import diff_root, options_of, search_path_of
+from memplan.configs.discovery import common_root, options_of, search_path_of
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def test_a_config_outside_any_project_has_its_own_folder_and_the_current_one(
 
 def test_a_diff_starts_at_the_checkout(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    assert diff_root(tmp_path / "a" / "x.py") == tmp_path / "a"
+    assert common_root([tmp_path / "a" / "x.py"]) == tmp_path / "a"
     (tmp_path / ".git").mkdir()
-    assert diff_root(tmp_path / "a" / "x.py") == tmp_path
+    assert common_root([tmp_path / "a" / "x.py"]) == tmp_path
 
 
 def test_the_config_wins_over_the_project(tmp_path: Path) -> None:

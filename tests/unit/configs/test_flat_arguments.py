@@ -28,7 +28,7 @@ def config_of(folder: Path, text: str) -> UserConfig:
 
 
 def patched(config: UserConfig, **recipe: Any) -> dict[str, Any]:
-    text = plan_patch(config, RecipeChange(recipe=Recipe(**recipe))).patched_text
+    text = plan_patch(config, RecipeChange(recipe=Recipe(**recipe))).files[0].patched_text
     return dict(yaml.safe_load(text))
 
 

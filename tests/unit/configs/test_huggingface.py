@@ -48,14 +48,14 @@ def test_defaults_stand_where_the_file_is_silent(tmp_path: Path) -> None:
 def test_missing_arguments_are_added_at_the_end(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD)
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16", learning_rate=1e-4)
-    text = plan_patch(config, RecipeChange(recipe=recipe)).patched_text
+    text = plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
     assert text.startswith(HEAD + "gradient_accumulation_steps: 2\nlearning_rate: 0.0001\nbf16: true\n# memplan: ")
 
 
 def test_json_grows_in_its_own_layout(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{\n\t"output_dir": "a",\n\t"per_device_train_batch_size": 4}')
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=1e-4))
-    text = plan_patch(read_config(tmp_path / "x.json"), change).patched_text
+    text = plan_patch(read_config(tmp_path / "x.json"), change).files[0].patched_text
     added = '\t"per_device_train_batch_size": 8,\n\t"learning_rate": 0.0001,\n\t"bf16": true}'
     assert text == '{\n\t"output_dir": "a",\n' + added
     assert json.loads(text)["bf16"] is True
@@ -64,7 +64,7 @@ def test_json_grows_in_its_own_layout(tmp_path: Path) -> None:
 def test_one_switch_goes_on_and_the_other_off(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD + "fp16: True\nbf16: False\ntf32: true\n")
     recipe = Recipe(micro_batch_size=4, precision="bf16", learning_rate=DEFAULT_LEARNING_RATE)
-    values = yaml.safe_load(plan_patch(config, RecipeChange(recipe=recipe)).patched_text)
+    values = yaml.safe_load(plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text)
     assert (values["fp16"], values["bf16"], values["tf32"]) == (False, True, True)
 
 
@@ -75,7 +75,7 @@ def test_steps_follow_the_global_batch_and_ratios_stay(tmp_path: Path) -> None:
         iteration_factor=Fraction(1, 2),
         optimizer_step_factor=Fraction(1, 2),
     )
-    values = yaml.safe_load(plan_patch(config, change).patched_text)
+    values = yaml.safe_load(plan_patch(config, change).files[0].patched_text)
     assert (values["max_steps"], values["save_steps"], values["warmup_steps"], values["eval_steps"]) == (
         500,
         50,
@@ -87,7 +87,7 @@ def test_steps_follow_the_global_batch_and_ratios_stay(tmp_path: Path) -> None:
 def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD + "gradient_checkpointing: false\n")
     recipe = Recipe(micro_batch_size=4, activation_checkpointing=True, learning_rate=DEFAULT_LEARNING_RATE)
-    assert "gradient_checkpointing: true" in plan_patch(config, RecipeChange(recipe=recipe)).patched_text
+    assert "gradient_checkpointing: true" in plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
     assert "no key for activation_checkpointing" in str(expressible(config_of(tmp_path, HEAD), recipe))
 
 

@@ -42,7 +42,7 @@ def test_the_trainer_says_the_precision(tmp_path: Path, word: str, precision: Pr
 def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"{HEAD}  accelerator: gpu  # the last\nseed: 1\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16"))
-    text = plan_patch(config, change).patched_text
+    text = plan_patch(config, change).files[0].patched_text
     added = "  accelerator: gpu  # the last\n  accumulate_grad_batches: 2\n  precision: bf16-mixed\nseed: 1\n"
     assert text.startswith(HEAD + added)
 
@@ -51,14 +51,15 @@ def test_arguments_are_added_before_nested_ones(tmp_path: Path) -> None:
     config = config_of(tmp_path, "data: {batch_size: 4}\ntrainer:\n  max_epochs: 9\n  logger:\n    - csv\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2))
     assert (
-        "trainer:\n  accumulate_grad_batches: 2\n  max_epochs: 9\n  logger:" in plan_patch(config, change).patched_text
+        "trainer:\n  accumulate_grad_batches: 2\n  max_epochs: 9\n  logger:"
+        in plan_patch(config, change).files[0].patched_text
     )
 
 
 def test_an_interpolated_floor_stays_and_a_literal_one_follows(tmp_path: Path) -> None:
     rates = "optimizer: {lr: 0.1}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 1e-6}\n"
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
-    text = plan_patch(config_of(tmp_path, HEAD + rates), change).patched_text
+    text = plan_patch(config_of(tmp_path, HEAD + rates), change).files[0].patched_text
     assert "optimizer: {lr: 0.2}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 2.0e-6}\n" in text
 
 
@@ -96,7 +97,7 @@ def test_the_experiment_is_new_to_a_list_that_has_none(tmp_path: Path) -> None:
     config = config_of(tmp_path, "defaults:\n  - data\ntrainer:\n  devices: 1\n")
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)))
     assert "use it with +experiment=memplan, after any other experiment" in patch.notes
-    assert "the same without a new file: ++data.batch_size=8" in patch.notes
+    assert patch.override_line == "++data.batch_size=8"
     apply_patch(patch)
     again = read_config(tmp_path / "experiment" / "memplan.yaml")
     assert again.recipe.micro_batch_size == 8
@@ -130,20 +131,17 @@ model:
 def test_an_overlay_sets_only_what_changes_and_says_how_to_use_it(tmp_path: Path) -> None:
     config = config_of(tmp_path, CLI)
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2)))
-    assert patch.target_path == str(tmp_path / "x_memplan.yaml")
-    lines = patch.patched_text.splitlines()
+    assert patch.files[0].path == str(tmp_path / "x_memplan.yaml")
+    lines = patch.files[0].patched_text.splitlines()
     assert lines[:4] == [
         "# Changes to x.yaml, written by memplan.",
         "data:",
         "  init_args:",
         "    batch_size: 8  # was 4: uses the device's memory",
     ]
-    assert patch.notes == (
-        "use it as --config x.yaml --config x_memplan.yaml",
-        (
-            "the same without a new file: --data.init_args.batch_size=8 --model.init_args.lr=0.2 "
-            "--trainer.precision=bf16-mixed"
-        ),
+    assert patch.notes == ("use it as --config x.yaml --config x_memplan.yaml",)
+    assert patch.override_line == (
+        "--data.init_args.batch_size=8 --model.init_args.lr=0.2 --trainer.precision=bf16-mixed"
     )
 
 
@@ -191,4 +189,6 @@ def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:
     assert "name that one instead" in config.notes[0]
     with pytest.raises(PatchError, match="cannot inherit"):
         plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
-    assert "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).patched_text
+    assert (
+        "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).files[0].patched_text
+    )

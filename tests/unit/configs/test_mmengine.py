@@ -99,7 +99,7 @@ def test_in_place_follows_the_optimizer_to_its_name(tmp_path: Path) -> None:
     text = LOADER + "optimizer = dict(type='SGD', lr=0.01)\noptim_wrapper = dict(optimizer=optimizer)\n"
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02))
     patch = plan_patch(config_of(tmp_path, text), change, style=PatchStyle.IN_PLACE)
-    assert "optimizer = dict(type='SGD', lr=0.02)\n" in patch.patched_text
+    assert "optimizer = dict(type='SGD', lr=0.02)\n" in patch.files[0].patched_text
 
 
 def test_lengths_in_epochs_stay(tmp_path: Path) -> None:

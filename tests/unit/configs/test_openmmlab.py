@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from memplan.configs import KnobName, PatchStyle, RecipeChange, expressible, plan_patch, read_config
-from memplan.configs.patching import apply_patch
+from memplan.configs.applying import apply_patch
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
@@ -230,4 +230,4 @@ def test_in_place_adds_a_section_that_no_file_sets(tmp_path: Path) -> None:
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, learning_rate=0.01))
     patch = plan_patch(config, change, style=PatchStyle.IN_PLACE)
     added = "optimizer_config = dict(type='GradientCumulativeOptimizerHook', cumulative_iters=2)\n"
-    assert patch.patched_text.startswith(DATA + ITERATIONS + added + "# memplan: ")
+    assert patch.files[0].patched_text.startswith(DATA + ITERATIONS + added + "# memplan: ")

@@ -94,7 +94,7 @@ def test_no_line_but_the_marker_is_wider_than_120_columns(tmp_path: Path) -> Non
         reasons={"micro_batch_size": "a long reason " * 20, "schedule": "counted in iterations " * 9},
         iteration_factor=Fraction(1, 2),
     )
-    *lines, marker = plan_patch(read_config(tmp_path / "x.py"), change).patched_text.splitlines()
+    *lines, marker = plan_patch(read_config(tmp_path / "x.py"), change).files[0].patched_text.splitlines()
     assert marker.startswith("# memplan: ")
     assert max(len(each) for each in lines) <= 120
     assert "    batch_size=8,  # was 4: a long reason a long" in "\n".join(lines)
@@ -110,8 +110,8 @@ def test_a_second_plan_rewrites_the_child_instead_of_nesting(project: Path) -> N
     apply_patch(plan_patch(read_config(project / "leaf.py"), CHANGE))
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4), iteration_factor=Fraction(1, 2))
     patch = plan_patch(read_config(project / "leaf_memplan.py"), change)
-    assert patch.target_path == str(project / "leaf_memplan.py")
-    assert "optimizer_config =" not in patch.patched_text
+    assert patch.files[0].path == str(project / "leaf_memplan.py")
+    assert "optimizer_config =" not in patch.files[0].patched_text
     apply_patch(patch)
     values = read_config(project / "leaf_memplan.py").values
     assert values["runner"]["max_iters"] == 1000
@@ -155,7 +155,7 @@ def test_a_computed_value_gets_a_child_and_no_splice(tmp_path: Path) -> None:
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
     with pytest.raises(PatchError, match=r"x.py:3: data.samples_per_gpu cannot be edited in place: it is computed"):
         plan_patch(config, change, style=PatchStyle.IN_PLACE)
-    assert "samples_per_gpu=8" in plan_patch(config, change).patched_text
+    assert "samples_per_gpu=8" in plan_patch(config, change).files[0].patched_text
 
 
 def test_an_edited_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
@@ -193,4 +193,4 @@ def test_a_damaged_marker_is_named_with_its_line(project: Path) -> None:
 def test_the_same_change_as_command_line_options_is_noted(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("data = dict(samples_per_gpu=4)\n")
     patch = plan_patch(read_config(tmp_path / "x.py"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
-    assert "the same without a new file: --cfg-options data.samples_per_gpu=8" in patch.notes
+    assert patch.override_line == "--cfg-options data.samples_per_gpu=8"

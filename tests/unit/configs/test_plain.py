@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.configs import UserConfig
-    from memplan.results import ConfigPatch
+    from memplan.patches import ConfigPatch
 
 BATCH = {"micro_batch_size": "data.batch_size"}
 AMP = {**BATCH, "precision": "training.use_amp"}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from memplan.errors import StoreError, UsageError
+from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
-from memplan.results import ConfigPatch, ValueChange
 from tests.making import estimate, trial
 
 ROOT = Path(__file__).parents[3]
@@ -23,12 +23,10 @@ ROOT = Path(__file__).parents[3]
 def plan(run_id: str) -> Plan:
     chosen = trial(8, 700, estimated_mib=690)
     patch = ConfigPatch(
-        target_path="/a/b.py",
-        original_sha256=None,
-        patched_text="x = 1\r\n",
+        files=(FilePatch(path="/a/b.py", original_text=None, patched_text="x = 1\r\n"),),
         diff="--- a\n",
         root_path="/a",
-        changes=(ValueChange(key="x", before="0", after="1", reason="because"),),
+        changes=(ValueChange(path="/a/b.py", key="x", before="0", after="1", reason="because"),),
         verified_by="a loader",
     )
     return Plan(

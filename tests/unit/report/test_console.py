@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.report.console import estimate_table, run_view, trial_line
 from memplan.report.facts import report_run, trial_row
 from memplan.report.page import run_to_html
-from memplan.results import ConfigPatch, OutcomeKind, PrecisionVerdict, ValueChange
+from memplan.results import OutcomeKind, PrecisionVerdict
 from memplan.units import MIB
 from tests.making import estimate, trial
 
@@ -25,13 +26,20 @@ SLOW = trial(
 TWICE = trial(12, 710, number=4, purpose="accumulation", accumulation_steps=2, samples_per_s=14.0, estimated_mib=695)
 
 PATCH = ConfigPatch(
-    target_path="/project/config.yaml",
-    original_sha256="0" * 64,
-    patched_text="batch_size: 12\n",
+    files=(FilePatch(path="/project/config.yaml", original_text="batch_size: 4\n", patched_text="batch_size: 12\n"),),
     diff="--- a/config.yaml\n+++ b/config.yaml\n@@ -1 +1 @@\n-batch_size: 4\n+batch_size: 12\n",
     root_path="/project",
-    changes=(ValueChange(key="batch_size", before="4", after="12", reason="peaks at 70% of 1000.0 MiB"),),
+    changes=(
+        ValueChange(
+            path="/project/config.yaml",
+            key="batch_size",
+            before="4",
+            after="12",
+            reason="peaks at 70% of 1000.0 MiB",
+        ),
+    ),
     verified_by="PyYAML",
+    override_line="batch_size=12",
     notes=("a comment states the old value",),
 )
 

@@ -1,0 +1,74 @@
+"""Make a patch's change on disk, or take it back: all of its files or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.configs.documents import digest_of
+from memplan.errors import PatchError
+from memplan.textfiles import write_files_together
+
+if TYPE_CHECKING:
+    from memplan.patches import ConfigPatch, FilePatch
+
+
+def apply_patch(patch: ConfigPatch) -> None:
+    """Write a patch to disk, every file of it or none.
+
+    Raises:
+        PatchError: a file changed since the patch was planned, or holds the patch already.
+        OutputError: a file cannot be written.
+    """
+    found = {each.path: digest_of(Path(each.path)) for each in patch.files}
+    if patch.files and all(found[each.path] == each.patched_sha256 for each in patch.files):
+        raise PatchError("the patch is applied already", where=patch.files[0].path, hint="--undo takes it back")
+    for each in patch.files:
+        require_unchanged(Path(each.path), each.original_sha256)
+    for each in patch.files:
+        Path(each.path).parent.mkdir(parents=True, exist_ok=True)
+    write_files_together({Path(each.path).resolve(): each.patched_text for each in patch.files})
+
+
+def undo_patch(patch: ConfigPatch) -> None:
+    """Put every file back as it was before the patch, byte for byte; files that the patch created are removed.
+
+    Raises:
+        PatchError: the patch is not applied, or a file changed since.
+        OutputError: a file cannot be written.
+    """
+    found = {each.path: digest_of(Path(each.path)) for each in patch.files}
+    if all(found[each.path] == each.original_sha256 for each in patch.files):
+        where = patch.files[0].path if patch.files else None
+        raise PatchError("the patch is not applied", where=where, hint="there is nothing to undo")
+    for each in patch.files:
+        if found[each.path] != each.patched_sha256:
+            raise PatchError(
+                f"the file {_what_happened(each, found[each.path])} since the patch was applied",
+                where=each.path,
+                hint="take the change back by hand, so that nothing of yours is lost",
+            )
+    write_files_together({Path(each.path).resolve(): each.original_text for each in patch.files})
+
+
+def require_unchanged(target: Path, sha256: str | None) -> None:
+    """Make sure that a file is as it was when a patch was planned.
+
+    Args:
+        target: the file.
+        sha256: digest of its bytes then; None where there was no file.
+
+    Raises:
+        PatchError: it is not.
+    """
+    now = digest_of(target)
+    if now == sha256:
+        return
+    what = "was removed" if now is None else "was created" if sha256 is None else "was changed"
+    raise PatchError(f"the file {what} since the patch was planned", where=str(target), hint="plan again")
+
+
+def _what_happened(file: FilePatch, digest: str | None) -> str:
+    if digest is None:
+        return "was removed"
+    return "was put back" if digest == file.original_sha256 else "was changed"
