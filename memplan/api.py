@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import MemplanOptions, UserConfig, read_config
+from memplan.configs import MemplanOptions, UserConfig, apply_patch, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning, estimate_subject
 from memplan.planning.options import read_budget, request_from
@@ -14,10 +14,11 @@ from memplan.planning.request import Subject, subject_of_config, subject_of_work
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe
+from memplan.textfiles import write_text_atomically
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan.plans import Plan
     from memplan.progress import Observer
@@ -97,7 +98,13 @@ def plan(
     precisions: Sequence[str] | None = None,
     global_batch: int | None = None,
     lr_rule: str | None = None,
+    world_size: int | None = None,
+    workload: str | None = None,
+    knobs: Mapping[str, str] | None = None,
+    format_name: str | None = None,
     in_place: bool = False,
+    apply: bool = False,
+    output: str | Path | None = None,
     store: str | Path = ".memplan",
     observer: Observer = ignore,
 ) -> Plan:
@@ -116,17 +123,24 @@ def plan(
         precisions: number formats to compare; None for those of the device that the config can express.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
+        world_size: data-parallel replicas; None for as many as the launcher started, else as the config is written for.
+        workload: ``package.module:function`` of a config that does not name it.
+        knobs: knob name -> dotted key of the config, as ``--map`` takes them.
+        format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
+        apply: apply the patch at once.
+        output: file to write the patch to, as a diff.
         store: folder of the trial journal.
         observer: told what happens.
 
     Raises:
         NothingFitsError: no recipe fits.
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
+        OutputError: the patch cannot be written.
     """
-    subject = _subject_of(config_or_workload, recipe)
+    opened = _opened(config_or_workload, recipe, knobs=knobs, format_name=format_name, workload=workload)
     request = request_from(
-        subject.config.memplan_options if subject.config else MemplanOptions(),
+        opened.memplan_options if isinstance(opened, UserConfig) else MemplanOptions(),
         device=device,
         budget=budget,
         max_util=max_util,
@@ -134,17 +148,43 @@ def plan(
         precision=",".join(precisions) if precisions else None,
         global_batch=global_batch,
         lr_rule=lr_rule,
+        world_size=world_size,
         in_place=in_place,
         store=Path(store),
     )
-    return Planning(subject, request).plan(observer)
+    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer)
+    if made.config_patch is not None and output is not None:
+        write_text_atomically(Path(output), made.config_patch.diff)
+    if made.config_patch is not None and apply:
+        apply_patch(made.config_patch)
+    return made
 
 
-def _subject_of(what: str | Path | UserConfig | Workload, recipe: Recipe | None) -> Subject:
+def _opened(
+    what: str | Path | UserConfig | Workload,
+    recipe: Recipe | None,
+    *,
+    knobs: Mapping[str, str] | None,
+    format_name: str | None,
+    workload: str | None,
+) -> UserConfig | Workload:
+    """Read the config where a path is given; options that belong to the other kind are refused."""
     if isinstance(what, Workload):
         if recipe is None:
             raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
-        return subject_of_workload(what, recipe, tuple(sys.path))
+        if knobs or format_name or workload:
+            raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
+        return what
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    return subject_of_config(what if isinstance(what, UserConfig) else read_config(Path(what)))
+    if isinstance(what, UserConfig):
+        return what
+    return read_config(Path(what), format_name=format_name, knob_keys=knobs, workload_target=workload)
+
+
+def _subject_of(opened: UserConfig | Workload, recipe: Recipe | None, world_size: int | None) -> Subject:
+    if isinstance(opened, UserConfig):
+        return subject_of_config(opened, world_size=world_size)
+    if recipe is None:
+        raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
+    return subject_of_workload(opened, recipe, tuple(sys.path), world_size=world_size)

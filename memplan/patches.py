@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class ValueChange:
         before: literal of the value before, or that it was not set.
         after: literal of the new value.
         reason: why it changes.
+        value: the new value as plain data.
     """
 
     path: str
@@ -23,6 +25,7 @@ class ValueChange:
     before: str
     after: str
     reason: str
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

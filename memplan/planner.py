@@ -237,6 +237,7 @@ class Planning:
             config_patch=patch,
             notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
             request=self.request,
+            config_path=str(self.subject.config.path) if self.subject.config else None,
         )
 
     def _patch(self, recipe: Recipe, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:

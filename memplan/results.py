@@ -16,6 +16,8 @@ from typing import Any
 
 from memplan.recipe import Precision, Recipe
 
+SCHEMA_VERSION = 1  # of every JSON document that leaves memplan
+
 
 class Phase(StrEnum):
     """Part of a training step in which a peak falls."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from memplan.plans import Plan
 from memplan.recipe import Recipe
 from memplan.results import BreakdownBytes, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
 from memplan.units import MIB
@@ -69,3 +73,23 @@ def trial(
         ),
         estimate=None if estimated_mib is None else estimate(estimated_mib, recipe),
     )
+
+
+def plan(current: Recipe, recipe: Recipe, *, peak_mib: int = 700, **fields: Any) -> Plan:
+    """A plan for the CPU in a band of 600 to 800 of 1000 MiB, whose recipe was seen at ``peak_mib``."""
+    chosen = replace(trial(recipe.micro_batch_size, peak_mib), recipe=recipe)
+    values: dict[str, Any] = {
+        "run_id": "run-1",
+        "workload_name": "net",
+        "device_name": "cpu",
+        "device_total_bytes": 1000 * MIB,
+        "min_utilisation": 0.6,
+        "max_utilisation": 0.8,
+        "chosen": chosen,
+        "estimate": None,
+        "trials": (chosen,),
+        "precisions": (),
+        "reasons": (),
+        "config_patch": None,
+    }
+    return Plan(current=current, recipe=recipe, **{**values, **fields})

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 LAYERS = (
     ("units", "errors"),
     ("recipe", "workload", "results", "patches", "progress"),
-    ("children", "textfiles", "cards", "card_catalogue", "devices", "host_memory", "visible_cards"),
+    ("children", "textfiles", "cards", "card_catalogue", "devices", "host_memory", "launchers", "visible_cards"),
     ("configs",),
     ("recommend",),
     ("plans",),

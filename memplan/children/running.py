@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from memplan.children.processes import ForkedProcess, StartedProcess, kill_marked, kill_session
 from memplan.children.protocol import HEADER, MARK, PipeEnds
+from memplan.launchers import without_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +69,7 @@ def run_child(
         on_message: called with each message as it arrives.
         watch: called about twenty times a second with the child's pid and its age in seconds; a text stops the child
             and becomes ``stop_reason``, after the child has been asked to print where it is.
-        environment: variables set on top of this process's own.
+        environment: variables set on top of this process's own, of which rank, world size and the like are left out.
         template: forks the child, where it can, in place of a start from nothing; of the same module.
 
     Raises:
@@ -76,7 +77,7 @@ def run_child(
     """
     started = time.monotonic()
     payload, mark = pickle.dumps(request), secrets.token_hex(8)
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    variables = {**without_place(os.environ), "PYTHONUNBUFFERED": "1", **(environment or {})}
     process, ends = _start(module, variables, mark, template)
     conversation = _Conversation(process, ends, payload, on_message)
     try:

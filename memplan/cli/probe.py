@@ -22,6 +22,7 @@ from memplan.cli.options import (
     Precisions,
     Store,
     WorkloadName,
+    WorldSize,
 )
 from memplan.cli.terminal import console_for, say, say_what_was_written
 
@@ -40,6 +41,7 @@ def probe(
     precision: Precisions = None,
     global_batch: GlobalBatch = None,
     lr_rule: LrRule = None,
+    world_size: WorldSize = None,
     workload: WorkloadName = None,
     knobs: KnobMap = None,
     format_name: Format = None,
@@ -71,12 +73,14 @@ def probe(
         precision=precision,
         global_batch=global_batch,
         lr_rule=lr_rule,
+        world_size=world_size,
         in_place=in_place,
         store=store,
     )
     console = console_for(to_stderr=as_json)
-    planning = Planning(subject_of_config(opened), request)
-    console.print(heading(opened, planning.device, planning.band))
+    subject = subject_of_config(opened, world_size=request.world_size)
+    planning = Planning(subject, request)
+    console.print(heading(opened, subject.current, planning.device, planning.band))
     with LiveView(console) as view:
         plan = planning.plan(view)
     found = report_run(plan.run_id, plan.trials, plan)

@@ -89,4 +89,5 @@ def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> V
         before=write(get(config.values, assignment.key)) if is_set else NOT_SET,
         after=write(assignment.value),
         reason=assignment.reason,
+        value=assignment.value,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from memplan.configs import PatchStyle
 from memplan.errors import UsageError
+from memplan.launchers import launched_world_size
 from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
 from memplan.recommend.scaling import LearningRateRule
@@ -29,10 +31,13 @@ def request_from(
     precision: str | None,
     global_batch: int | None,
     lr_rule: str | None,
+    world_size: int | None,
     in_place: bool,
     store: Path,
 ) -> PlanRequest:
     """Combine the command line with what the config asks for; the command line wins.
+
+    Without a world size it is that of the launcher which started this process, where one did.
 
     Raises:
         UsageError: an option is not understood or out of range.
@@ -49,6 +54,7 @@ def request_from(
         precisions=precisions,
         global_batch_size=global_batch if global_batch is not None else section.global_batch,
         learning_rate_rule=parse_rule(lr_rule or section.lr_rule),
+        world_size=launched_world_size(os.environ) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
     )

@@ -1,18 +1,12 @@
-"""From a recommended recipe to a patch: the learning rate and the schedule that go with it."""
+"""The learning rate and the patch of a plan in the making."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.configs import RecipeChange, plan_patch
-from memplan.recommend.scaling import (
-    LearningRateRule,
-    iteration_factor,
-    optimizer_step_factor,
-    rule_remark,
-    scale_learning_rate,
-)
+from memplan.plans.changes import change_to, original_recipe, patch_of, rule_for, with_scaled_rate
+from memplan.recommend.scaling import rule_remark
 
 if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
@@ -29,25 +23,17 @@ class ScaledRecipe:
     remark: str | None
 
 
-def original_recipe(subject: Subject) -> Recipe:
-    """Return the recipe before memplan first changed it, from which everything is scaled."""
-    config = subject.config
-    return config.original.recipe if config is not None and config.original is not None else subject.current
-
-
 def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name: str) -> ScaledRecipe:
     """Scale the original learning rate with the global batch; where a global batch is held, the rate stays."""
-    original = original_recipe(subject)
+    original = original_recipe(subject.config, subject.current)
     ratio = recipe.global_batch_size / original.global_batch_size
-    rule = LearningRateRule.NONE if request.global_batch_size is not None else request.learning_rate_rule
+    scaled = with_scaled_rate(recipe, original, request)
     if ratio == 1:
-        return ScaledRecipe(recipe=replace(recipe, learning_rate=original.learning_rate), remark=None)
+        return ScaledRecipe(recipe=scaled, remark=None)
     if original.learning_rate is None:
         remark = f"the global batch changes by a factor of {ratio:.3g}, and memplan knows no learning rate to scale"
-        return ScaledRecipe(recipe=replace(recipe, learning_rate=None), remark=remark)
-    rate = scale_learning_rate(original.learning_rate, ratio=ratio, rule=rule)
-    remark = rule_remark(optimizer_name, rule, ratio)
-    return ScaledRecipe(recipe=replace(recipe, learning_rate=rate), remark=remark)
+        return ScaledRecipe(recipe=scaled, remark=remark)
+    return ScaledRecipe(recipe=scaled, remark=rule_remark(optimizer_name, rule_for(request), ratio))
 
 
 def draft(subject: Subject, request: PlanRequest) -> None:
@@ -76,25 +62,5 @@ def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: 
     """
     if subject.config is None or subject.unwritable is not None or recipe == subject.current:
         return None
-    original = original_recipe(subject)
-    change = RecipeChange(
-        recipe=recipe,
-        reasons=_reasons(recipe, original, request, why),
-        iteration_factor=iteration_factor(original, recipe),
-        optimizer_step_factor=optimizer_step_factor(original, recipe),
-        options=request.facts(),
-    )
-    patch = plan_patch(subject.config, change, style=request.patch_style)
-    return patch if patch.changes else None
-
-
-def _reasons(recipe: Recipe, original: Recipe, request: PlanRequest, why: str) -> dict[str, str]:
-    batches = f"global batch {original.global_batch_size} to {recipe.global_batch_size}"
-    held = request.global_batch_size is not None
-    return {
-        "micro_batch_size": why,
-        "accumulation_steps": f"holds the global batch of {recipe.global_batch_size}" if held else why,
-        "precision": why,
-        "learning_rate": f"scaled by the {request.learning_rate_rule} rule, {batches}",
-        "schedule": f"counted in iterations, {batches}",
-    }
+    original = original_recipe(subject.config, subject.current)
+    return patch_of(subject.config, change_to(recipe, original, request, why=why), request)

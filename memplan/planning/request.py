@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,13 +68,25 @@ class Subject:
         return hashlib.sha256(_canonical(facts).encode()).hexdigest()
 
 
-def subject_of_config(config: UserConfig) -> Subject:
-    """Take the workload and the recipe from a config."""
-    return Subject(source=config.workload, current=config.recipe, config=config, label=str(config.path.name))
+def subject_of_config(config: UserConfig, *, world_size: int | None = None) -> Subject:
+    """Take the workload and the recipe from a config.
+
+    Args:
+        config: the config.
+        world_size: data-parallel replicas; None for as many as the config is written for.
+    """
+    current = replace(config.recipe, world_size=world_size or config.recipe.world_size)
+    if config.recipe.world_size == 1:  # the config does not say, so it is for as many as there are
+        config = replace(config, recipe=current)
+    return Subject(source=config.workload, current=current, config=config, label=str(config.path.name))
 
 
-def subject_of_workload(workload: Workload, recipe: Recipe, search_path: tuple[str, ...]) -> Subject:
+def subject_of_workload(
+    workload: Workload, recipe: Recipe, search_path: tuple[str, ...], *, world_size: int | None = None
+) -> Subject:
     """Take a workload made in this process; its callables travel to children with cloudpickle.
+
+    A recipe for one replica is taken to be for ``world_size`` of them, where that is given.
 
     Raises:
         UsageError: a callable cannot be pickled.
@@ -86,6 +98,8 @@ def subject_of_workload(workload: Workload, recipe: Recipe, search_path: tuple[s
             f"the workload cannot be handed to a child process: {type(error).__name__}: {error}",
             hint="its callables must not hold open files, locks or CUDA tensors",
         ) from error
+    if recipe.world_size == 1 and world_size is not None:
+        recipe = replace(recipe, world_size=world_size)
     source = PickledWorkload(payload=payload, fingerprint=hashlib.sha256(payload).hexdigest(), search_path=search_path)
     return Subject(source=source, current=recipe, config=None, label=workload.name or "workload")
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
 
+from memplan.configs.objects import changed_object, config_of_object
+from memplan.configs.reading import read_config
 from memplan.patches import ConfigPatch
+from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
+from memplan.plans.overrides import OverrideStyle, framework_arguments, knob_values, line_of, style_named
 from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
-from memplan.results import Estimate, PrecisionVerdict, Trial, plain
+from memplan.results import SCHEMA_VERSION, Estimate, PrecisionVerdict, Trial, plain
+
+_Mappings = Literal["dict", "transformers", "lightning", "accelerate"]
+_Lines = Literal["flags", "hydra", "cfg-options", "key-value"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,7 @@ class Plan:
         config_patch: change to the user's config; None where there is no file or nothing to change.
         notes: warnings and limits, one sentence each.
         request: what was asked for.
+        config_path: the config it was made from, absolute; None for a workload handed over in Python.
     """
 
     run_id: str
@@ -51,6 +63,7 @@ class Plan:
     config_patch: ConfigPatch | None
     notes: tuple[str, ...] = ()
     request: PlanRequest = field(default_factory=PlanRequest)
+    config_path: str | None = None
 
     @property
     def changes_anything(self) -> bool:
@@ -60,3 +73,94 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""
         return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+    def to_json(self) -> str:
+        """Write the plan as one JSON document with its ``schema_version``."""
+        return json.dumps({"schema_version": SCHEMA_VERSION, **self.to_dict()}, indent=2, allow_nan=False)
+
+    @overload
+    def overrides(self, style: _Mappings = "dict", *, keys: Mapping[str, str] | None = None) -> dict[str, Any]: ...
+
+    @overload
+    def overrides(self, style: _Lines, *, keys: Mapping[str, str] | None = None) -> str: ...
+
+    @overload
+    def overrides(self, style: str, *, keys: Mapping[str, str] | None = None) -> dict[str, Any] | str: ...
+
+    def overrides(self, style: str = "dict", *, keys: Mapping[str, str] | None = None) -> dict[str, Any] | str:
+        """Return what to set, as a mapping or as words for a command.
+
+        A plan for a config gives every value that changes, by its dotted key, schedules included; empty where nothing
+        does. A plan for a workload gives all knobs, by memplan's names or those in ``keys``.
+
+        Args:
+            style: a mapping: ``dict``, or ``transformers``, ``lightning``, ``accelerate`` for arguments of
+                ``TrainingArguments``, ``Trainer``, ``Accelerator``; a line: ``flags``, ``hydra``, ``cfg-options``,
+                ``key-value``.
+            keys: knob name -> the name to give it instead; of effect on plans for workloads only.
+
+        Raises:
+            UsageError: there is no such style, or no such knob.
+        """
+        wanted = style_named(style)
+        arguments = framework_arguments(self.recipe, wanted)
+        if arguments is not None:
+            return arguments
+        values = self._changed_values(keys or {})
+        return values if wanted is OverrideStyle.DICT else line_of(values, wanted)
+
+    def patch(self, path: str | Path, *, keys: Mapping[str, str] | None = None, format_name: str | None = None) -> str:
+        """Write the plan as a unified diff for a config file; nothing on disk changes.
+
+        The config's own learning rate and schedule are scaled from its batch to the plan's.
+
+        Args:
+            path: a config of any kind memplan reads.
+            keys: knob name -> dotted key, as ``--map`` takes them.
+            format_name: ecosystem to read it as; None recognises it by its content.
+
+        Returns:
+            What ``git apply`` takes; empty where the config already says all this.
+
+        Raises:
+            ConfigError: the file cannot be read.
+            PatchError: it cannot express the recipe.
+        """
+        config = read_config(Path(path), format_name=format_name, knob_keys=keys)
+        current = replace(config.recipe, world_size=self.recipe.world_size)
+        original = original_recipe(config, current)
+        recipe = with_scaled_rate(self.recipe, original, self.request)
+        change = change_to(recipe, original, self.request, why=f"planned for {self.device_name}")
+        patch = None if recipe == current else patch_of(config, change, self.request)
+        return "" if patch is None else patch.diff
+
+    def apply(self, config: T, *, keys: Mapping[str, str] | None = None, format_name: str | None = None) -> T:
+        """Set the plan's knobs on a config in memory and return it.
+
+        Its own learning rate and schedule, where it has them, are scaled from its batch to the plan's, so that a second
+        call changes nothing.
+
+        Args:
+            config: a mapping, namespace or dataclass, ``TrainingArguments``, or a config of OmegaConf, mmcv or
+                mmengine; changed in place, or returned as a changed copy where it is a frozen dataclass.
+            keys: knob name -> dotted key; without them the usual names are looked for.
+            format_name: ecosystem to read it as; None recognises it by its content.
+
+        Raises:
+            UsageError: it has no place for a knob that changes; nothing of it has changed then.
+            ConfigError: a key is not in it.
+        """
+        read = config_of_object(config, assumed=self.current, knob_keys=keys, format_name=format_name)
+        original = replace(read.recipe, world_size=self.current.world_size)
+        recipe = with_scaled_rate(self.recipe, original, self.request)
+        if recipe == original:
+            return config
+        changed: T = changed_object(config, change_to(recipe, original, self.request, why="planned"), read)
+        return changed
+
+    def _changed_values(self, keys: Mapping[str, str]) -> dict[str, Any]:
+        if self.config_patch is not None:
+            return {each.key: each.value for each in self.config_patch.changes}
+        if self.config_path is not None and not self.changes_anything:
+            return {}
+        return {keys.get(name, name): value for name, value in knob_values(self.recipe, named=keys).items()}

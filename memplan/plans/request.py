@@ -26,6 +26,7 @@ class PlanRequest:
         precisions: number formats to compare; None for those that the device has and the config can express.
         global_batch_size: samples per optimizer step to hold by accumulation; None leaves it free.
         learning_rate_rule: how the learning rate follows the global batch.
+        world_size: data-parallel replicas; None for as many as the config is written for.
         micro_batch_cap: largest micro-batch that is tried.
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
@@ -41,6 +42,7 @@ class PlanRequest:
     precisions: tuple[Precision, ...] | None = None
     global_batch_size: int | None = None
     learning_rate_rule: LearningRateRule = LearningRateRule.LINEAR
+    world_size: int | None = None
     micro_batch_cap: int = LARGEST_MICRO_BATCH
     patch_style: PatchStyle | None = None
     store: Path = Path(".memplan")
@@ -50,6 +52,8 @@ class PlanRequest:
             raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
+        if self.world_size is not None and self.world_size < 1:
+            raise UsageError(f"world-size {self.world_size} must be at least 1")
 
     def facts(self) -> dict[str, Any]:
         """Return what decides the answer, as JSON-ready data; two requests with equal facts ask the same."""
@@ -61,5 +65,6 @@ class PlanRequest:
             "precisions": None if self.precisions is None else [str(each) for each in self.precisions],
             "global_batch_size": self.global_batch_size,
             "learning_rate_rule": str(self.learning_rate_rule),
+            "world_size": self.world_size,
         }
         return {name: value for name, value in facts.items() if value is not None}

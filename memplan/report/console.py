@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
     from memplan.plans import Plan
+    from memplan.recipe import Recipe
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
     from memplan.results import Estimate
@@ -41,16 +42,16 @@ def _table(title: str, *columns: str, caption: str | None = None) -> Table:
     return table
 
 
-def heading(config: UserConfig, device: DeviceSpec, band: Band) -> Text:
+def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
     """Say what is planned, for which device and into which band, and what the config's reader remarked."""
-    current = config.recipe
     edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
     sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
+    batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
     lines = (
         ("config", f"{config.path.name} ({config.format_name})"),
         ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
-        ("current", f"{recipe_text(current)}{rate}"),
+        ("current", f"{recipe_text(current)}{batch}{rate}"),
     )
     text = Text()
     for name, value in lines:

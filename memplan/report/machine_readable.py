@@ -7,12 +7,10 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from memplan.results import plain
+from memplan.results import SCHEMA_VERSION, plain
 
 if TYPE_CHECKING:
     from memplan.report.facts import Comparison, RunReport
-
-SCHEMA_VERSION = 1
 
 
 def to_json(document: dict[str, Any]) -> str:

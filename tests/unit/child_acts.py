@@ -22,6 +22,10 @@ def echo(argument: Any, reply: Reply) -> None:
         reply(each)
 
 
+def tell_variables(argument: Any, reply: Reply) -> None:
+    reply({name: os.environ.get(name) for name in argument})
+
+
 def measure(argument: Any, reply: Reply) -> None:
     reply(len(argument))
 

@@ -72,6 +72,14 @@ def test_a_request_larger_than_a_pipe_holds_arrives_whole(act) -> None:
     assert act("measure", b"x" * (8 * MIB)).messages == (8 * MIB,)
 
 
+def test_a_child_does_not_take_its_parents_place_among_the_ranks(act, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "x"}
+    for name, value in {**places, "OMP_NUM_THREADS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    (found,) = act("tell_variables", [*places, "OMP_NUM_THREADS"]).messages
+    assert found == {**dict.fromkeys(places), "OMP_NUM_THREADS": "3"}
+
+
 def test_only_the_end_of_a_flood_of_output_is_kept(act) -> None:
     ending = act("flood", 50)
     assert ending.messages == ("done",)

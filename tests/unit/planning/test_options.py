@@ -21,6 +21,7 @@ NOTHING_SAID = {
     "global_batch": None,
     "lr_rule": None,
     "in_place": False,
+    "world_size": None,
     "store": Path(".memplan"),
 }
 
@@ -63,3 +64,11 @@ def test_a_map_that_is_not_knob_equals_key_is_refused(pair: str) -> None:
 def test_a_knob_mapped_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
         parse_knob_keys(["a=x", "a=y"])
+
+
+def test_the_replicas_are_those_the_launcher_starts_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert request_from(MemplanOptions(), **NOTHING_SAID).world_size == 4
+    assert request_from(MemplanOptions(), **{**NOTHING_SAID, "world_size": 2}).world_size == 2
+    monkeypatch.delenv("WORLD_SIZE")
+    assert request_from(MemplanOptions(), **NOTHING_SAID).world_size is None

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.configs import read_config
 from memplan.errors import UsageError
-from memplan.planning.request import Subject
+from memplan.planning.patching import scale
+from memplan.planning.request import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.workload import WorkloadReference
@@ -51,3 +53,28 @@ def test_a_config_with_keys_of_several_types_has_a_digest(tmp_path: Path) -> Non
 def test_a_wish_out_of_range_is_refused(wish: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="must be at least 1"):
         PlanRequest(**wish)
+
+
+def test_a_config_that_does_not_say_for_how_many_replicas_it_is_is_for_those_there_are(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("batch_size: 4\nlr: 0.1\n")
+    keys = {"micro_batch_size": "batch_size", "learning_rate": "lr"}
+    subject = subject_of_config(read_config(tmp_path / "x.yaml", knob_keys=keys, workload_target="a:b"), world_size=8)
+    assert subject.current.global_batch_size == 32
+    scaled = scale(replace(subject.current, micro_batch_size=8), subject, PlanRequest(), "SGD").recipe
+    assert scaled.learning_rate == 0.2  # from 32 to 64 samples
+
+
+def test_a_rate_written_for_other_replicas_is_scaled_to_those_there_are(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,'
+        ' "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}'
+    )
+    subject = subject_of_config(read_config(tmp_path / "x.json", workload_target="a:b"), world_size=4)
+    assert subject.current.global_batch_size == 16
+    assert scale(subject.current, subject, PlanRequest(), "SGD").recipe.learning_rate == 0.05  # written for 32 samples
+    assert "replicas" in str(subject.unwritable)
+
+
+def test_a_number_of_replicas_below_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="world-size 0 must be at least 1"):
+        PlanRequest(world_size=0)

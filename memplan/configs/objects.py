@@ -1,0 +1,205 @@
+"""A config that lies in memory: a mapping, a namespace, a dataclass, or the config object of a framework.
+
+It is read and changed as a file of its ecosystem would be; what no ecosystem recognises is searched for the usual
+names of the knobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.discovery import knob_names
+from memplan.configs.documents import Document, SourceFile
+from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.object_access import plain_values, with_member
+from memplan.configs.plain import Plain
+from memplan.configs.registry import ECOSYSTEMS, ecosystem_named
+from memplan.configs.syntaxes import JSON, PYTHON, YAML
+from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
+from memplan.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from memplan.configs.ecosystem import Ecosystem, KnobKeys
+    from memplan.configs.user_config import RecipeChange
+    from memplan.recipe import Recipe
+
+# The names under which scripts keep the knobs, the most telling first.
+_USUAL_NAMES = {
+    KnobName.MICRO_BATCH_SIZE: (
+        "micro_batch_size",
+        "per_device_train_batch_size",
+        "train_batch_size",
+        "batch_size",
+        "samples_per_gpu",
+        "bs",
+    ),
+    KnobName.ACCUMULATION_STEPS: (
+        "accumulation_steps",
+        "gradient_accumulation_steps",
+        "accumulate_grad_batches",
+        "grad_accum_steps",
+        "accum_steps",
+        "accum_iter",
+    ),
+    KnobName.PRECISION: ("precision", "mixed_precision", "use_amp", "amp"),
+    KnobName.AMP_DTYPE: ("amp_dtype",),
+    KnobName.LEARNING_RATE: ("learning_rate", "lr", "base_lr"),
+    KnobName.ACTIVATION_CHECKPOINTING: (
+        "activation_checkpointing",
+        "gradient_checkpointing",
+        "grad_checkpointing",
+        "use_checkpoint",
+    ),
+}
+_RECIPE_KNOBS = (
+    KnobName.MICRO_BATCH_SIZE,
+    KnobName.ACCUMULATION_STEPS,
+    KnobName.PRECISION,
+    KnobName.LEARNING_RATE,
+    KnobName.ACTIVATION_CHECKPOINTING,
+)
+
+
+def config_of_object(
+    config: object, *, assumed: Recipe, knob_keys: Mapping[str, str] | None = None, format_name: str | None = None
+) -> UserConfig:
+    """Read the knobs of a config object as those of a file.
+
+    Args:
+        config: the object; nothing of it changes.
+        assumed: the recipe that holds for every knob the object does not have.
+        knob_keys: knob name -> dotted key, on top of what is recognised.
+        format_name: ecosystem to read it as; None recognises it by its content.
+
+    Raises:
+        ConfigError: a key is not in the object, or a value is out of range.
+        UsageError: no micro-batch size is found in it, or several.
+    """
+    where = type(config).__name__
+    document = _document(where, plain_values(config))
+    declared = knob_names(knob_keys or {}, where="keys")
+    for key in (each for found in declared.values() for each in found):
+        _require(document, key, where)
+    ecosystem, document = _recognised(document, format_name)
+    own = (
+        _usual_keys(document.values, declared, where) if isinstance(ecosystem, Plain) else ecosystem.own_keys(document)
+    )
+    named = {**own, **declared}
+    keys = {name: tuple(followed(document.values, key) for key in found) for name, found in named.items()}
+    return UserConfig(
+        document=document,
+        format_name=ecosystem.name,
+        recipe=_completed(ecosystem, document, keys, assumed),
+        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        workload_target=None,
+        search_path=(),
+        original=None,
+        memplan_options=MemplanOptions(),
+    )
+
+
+def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
+    """Set the values of a change on a config object and return it; a frozen dataclass is returned as a changed copy.
+
+    Raises:
+        UsageError: the object has no place for a knob that changes; nothing of it has changed then.
+    """
+    ecosystem = ecosystem_named(read.format_name)
+    reason = _missing(read, change.recipe) if isinstance(ecosystem, Plain) else ecosystem.obstacle(read, change.recipe)
+    if reason is not None:
+        raise UsageError(reason, where=type(config).__name__)
+    for each in ecosystem.assignments(read, change):
+        config = with_member(config, each.key, each.value)
+    return config
+
+
+def _missing(read: UserConfig, recipe: Recipe) -> str | None:
+    for name in _RECIPE_KNOBS:
+        before, after = getattr(read.recipe, name), getattr(recipe, name)
+        if before != after and after is not None and read.knob(name) is None:
+            return f'it has no {name}, so {before} cannot become {after}; name its place with keys={{"{name}": "..."}}'
+    return ecosystem_named(read.format_name).obstacle(read, replace(recipe, world_size=read.recipe.world_size))
+
+
+def _document(where: str, values: object) -> Document:
+    if not isinstance(values, dict):
+        raise UsageError(f"a {where} holds no knobs", hint="give a mapping, a namespace or a dataclass")
+    source = SourceFile(path=Path(f"<{where}>"), text="", sha256="")
+    return Document(source=source, syntax=PYTHON, values=values)
+
+
+def _recognised(document: Document, format_name: str | None) -> tuple[Ecosystem, Document]:
+    """Return the ecosystem and the object as a document of its language; plain Python where none recognises it."""
+    candidates = [ecosystem_named(format_name)] if format_name else [e for e in ECOSYSTEMS if not isinstance(e, Plain)]
+    for ecosystem in candidates:
+        for syntax in (PYTHON, YAML, JSON):
+            spoken = replace(document, syntax=syntax)
+            if format_name is not None or ecosystem.recognises(spoken):
+                return ecosystem, spoken
+    return Plain(PYTHON), document
+
+
+def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed: Recipe) -> Recipe:
+    """Read the recipe; what the object does not say is as assumed."""
+    try:
+        found = ecosystem.recipe(document, keys)
+    except UsageError as error:
+        raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
+    if not isinstance(ecosystem, Plain):
+        return replace(found, world_size=assumed.world_size) if found.world_size == 1 else found
+    absent = [name for name in _RECIPE_KNOBS if not keys.get(name)]
+    return replace(found, world_size=assumed.world_size, **{str(name): getattr(assumed, name) for name in absent})
+
+
+def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> KnobKeys:
+    found = {
+        name: _usual_key(values, name, usual, where) for name, usual in _USUAL_NAMES.items() if name not in declared
+    }
+    if not found.get(KnobName.MICRO_BATCH_SIZE, True):
+        usual = ", ".join(_USUAL_NAMES[KnobName.MICRO_BATCH_SIZE])
+        raise UsageError(
+            f"no micro-batch size was found in it; looked for {usual}",
+            where=where,
+            hint='name its place with keys={"micro_batch_size": "..."}',
+        )
+    return found
+
+
+def _usual_key(values: Mapping[str, Any], name: KnobName, usual: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Return the place of a knob: at the top by its first usual name, else the only one below."""
+    for leaf in usual:
+        if leaf in values and not isinstance(values[leaf], Mapping):
+            return (leaf,)
+    for leaf in usual:
+        places = list(_places(values, leaf))
+        if len(places) > 1:
+            choices = ", ".join(places)
+            raise UsageError(
+                f"{name} may be any of {choices}", where=where, hint=f'say which with keys={{"{name}": "{places[0]}"}}'
+            )
+        if places:
+            return (places[0],)
+    return ()
+
+
+def _places(values: Mapping[str, Any], leaf: str, prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _places(value, leaf, f"{prefix}{key}.")
+        elif key == leaf:
+            yield f"{prefix}{key}"
+
+
+def _require(document: Document, key: str, where: str) -> None:
+    if not contains(document.values, key):
+        near = near_matches(document.values, key)
+        raise ConfigError(
+            f"there is no key {key!r}", where=where, hint=f"did you mean {' or '.join(near)}?" if near else None
+        )
+
+
+def _knob(document: Document, name: KnobName, key: str) -> Knob:
+    return Knob(name=name, key=key, value=lookup(document.values, key), file=None, line=None, obstacle=None)

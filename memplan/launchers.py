@@ -1,0 +1,94 @@
+"""What a launcher of several processes (torchrun, srun) says in the environment of each of them.
+
+Sources: "torchrun (Elastic Launch)", section "Environment Variables", in PyTorch's documentation; "OUTPUT ENVIRONMENT
+VARIABLES" of Slurm's ``srun`` and ``sbatch``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What names one process's place among the others; a trial is a run of its own and must not take part.
+_PLACES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+)
+_PLACE_PREFIXES = ("ROLE_", "TORCHELASTIC_", "SLURM_STEP", "SLURM_TASKS_PER", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+_RUN_NAMES = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """This process's place among those that were started together.
+
+    Args:
+        rank: from 0.
+        world_size: how many there are, at least 2.
+        local_world_size: how many of them are on this machine; None where the launcher does not tell.
+        run_name: names the run, the same in all its processes and another one after a restart.
+    """
+
+    rank: int
+    world_size: int
+    local_world_size: int | None
+    run_name: str
+
+
+def read_launch(environment: Mapping[str, str]) -> Launch | None:
+    """Return this process's place; None where it was started alone."""
+    for rank_name, size_name, local_name in (
+        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
+    ):
+        rank, size = _count(environment.get(rank_name)), _count(environment.get(size_name))
+        if rank is not None and size is not None and size > 1:
+            return Launch(
+                rank=rank,
+                world_size=size,
+                local_world_size=_count(environment.get(local_name)),
+                run_name=" ".join(f"{name}={environment[name]}" for name in _RUN_NAMES if name in environment),
+            )
+    return None
+
+
+def launched_world_size(environment: Mapping[str, str]) -> int | None:
+    """Return how many processes a launcher starts or a job asks for; None where neither says."""
+    found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+    return next((size for size in found if size), None)
+
+
+def without_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that give a process its place among others."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _PLACES and not name.startswith(_PLACE_PREFIXES)
+    }
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

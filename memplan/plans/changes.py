@@ -1,0 +1,85 @@
+"""From a recommended recipe to a change of a config: the learning rate and the schedule that go with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.configs import RecipeChange, plan_patch
+from memplan.recommend.scaling import (
+    LearningRateRule,
+    iteration_factor,
+    optimizer_step_factor,
+    scale_learning_rate,
+)
+
+if TYPE_CHECKING:
+    from memplan.configs import UserConfig
+    from memplan.patches import ConfigPatch
+    from memplan.plans.request import PlanRequest
+    from memplan.recipe import Recipe
+
+
+def original_recipe(config: UserConfig | None, current: Recipe) -> Recipe:
+    """Return the recipe before memplan first changed a config, from which everything is scaled.
+
+    Where a config does not say for how many replicas it is written, it is taken to be for those that there are.
+    """
+    if config is None:
+        return current
+    found = config.recipe if config.original is None else config.original.recipe
+    return replace(found, world_size=current.world_size) if found.world_size == 1 else found
+
+
+def rule_for(request: PlanRequest) -> LearningRateRule:
+    """Return how the rate follows the global batch; where a global batch is held, it stays."""
+    return LearningRateRule.NONE if request.global_batch_size is not None else request.learning_rate_rule
+
+
+def with_scaled_rate(recipe: Recipe, original: Recipe, request: PlanRequest) -> Recipe:
+    """Give a recipe the original learning rate, scaled with the global batch; None where the original's is unknown."""
+    rate = original.learning_rate
+    ratio = recipe.global_batch_size / original.global_batch_size
+    if rate is not None and ratio != 1:
+        rate = scale_learning_rate(rate, ratio=ratio, rule=rule_for(request))
+    return replace(recipe, learning_rate=rate)
+
+
+def change_to(recipe: Recipe, original: Recipe, request: PlanRequest, *, why: str) -> RecipeChange:
+    """Describe the change from the original recipe to another one, schedules included.
+
+    Args:
+        recipe: what shall be set, learning rate included.
+        original: the recipe before memplan first changed the config.
+        request: what was asked for.
+        why: what was seen of this recipe, e.g. ``peaks at 72% of 1.50 GiB``.
+    """
+    return RecipeChange(
+        recipe=recipe,
+        reasons=_reasons(recipe, original, request, why),
+        iteration_factor=iteration_factor(original, recipe),
+        optimizer_step_factor=optimizer_step_factor(original, recipe),
+        options=request.facts(),
+    )
+
+
+def patch_of(config: UserConfig, change: RecipeChange, request: PlanRequest) -> ConfigPatch | None:
+    """Write a change into a patch for a config; None where nothing differs.
+
+    Raises:
+        PatchError: the change cannot be written.
+    """
+    patch = plan_patch(config, change, style=request.patch_style)
+    return patch if patch.changes else None
+
+
+def _reasons(recipe: Recipe, original: Recipe, request: PlanRequest, why: str) -> dict[str, str]:
+    batches = f"global batch {original.global_batch_size} to {recipe.global_batch_size}"
+    held = request.global_batch_size is not None
+    return {
+        "micro_batch_size": why,
+        "accumulation_steps": f"holds the global batch of {recipe.global_batch_size}" if held else why,
+        "precision": why,
+        "learning_rate": f"scaled by the {request.learning_rate_rule} rule, {batches}",
+        "schedule": f"counted in iterations, {batches}",
+    }

@@ -1,0 +1,160 @@
+"""Setting a plan's knobs on the config objects that scripts have at hand."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from memplan.errors import ConfigError, UsageError
+from memplan.plans import PlanRequest
+from memplan.recipe import Recipe
+from memplan.recommend.scaling import LearningRateRule
+from tests.making import plan
+
+NOW = Recipe(micro_batch_size=4, learning_rate=0.1)
+LARGER = Recipe(micro_batch_size=16, learning_rate=0.4)
+HALF = Recipe(micro_batch_size=16, accumulation_steps=2, precision="bf16", learning_rate=0.8)
+
+
+@dataclass
+class Optimization:
+    lr: float = 0.1
+
+
+@dataclass
+class Settings:
+    batch_size: int = 4
+    optimization: Optimization = field(default_factory=Optimization)
+
+
+@dataclass(frozen=True)
+class FrozenSettings:
+    batch_size: int = 4
+    lr: float = 0.1
+
+
+class WrappingConfig:
+    """Wraps its values as the Config of mmcv and mmengine does, with access by key and by attribute."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._cfg_dict = values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._cfg_dict[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._cfg_dict[key] = value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._cfg_dict
+
+
+def test_arguments_take_the_batch_and_their_own_rate_scaled() -> None:
+    arguments = argparse.Namespace(batch_size=8, lr=0.01, epochs=3)
+    found = plan(NOW, LARGER).apply(arguments)
+    assert found is arguments
+    assert vars(found) == {"batch_size": 16, "lr": 0.02, "epochs": 3}
+
+
+def test_a_second_time_changes_nothing() -> None:
+    arguments = argparse.Namespace(batch_size=4, lr=0.1)
+    made = plan(NOW, LARGER)
+    assert vars(made.apply(made.apply(arguments))) == {"batch_size": 16, "lr": 0.4}
+
+
+def test_the_rule_that_was_asked_for_scales_the_rate() -> None:
+    made = plan(NOW, LARGER, request=PlanRequest(learning_rate_rule=LearningRateRule.SQRT))
+    assert made.apply({"batch_size": 4, "lr": 0.1}) == {"batch_size": 16, "lr": 0.2}
+
+
+def test_a_nested_dataclass_is_changed_where_the_knobs_are() -> None:
+    assert plan(NOW, LARGER).apply(Settings()) == Settings(batch_size=16, optimization=Optimization(lr=0.4))
+
+
+def test_a_frozen_dataclass_is_returned_as_a_changed_copy() -> None:
+    settings = FrozenSettings()
+    assert plan(NOW, LARGER).apply(settings) == FrozenSettings(batch_size=16, lr=0.4)
+    assert settings == FrozenSettings()
+
+
+def test_given_keys_reach_into_anything_nested() -> None:
+    config = {"loaders": [{"bs": 4}, {"bs": 1}], "optimizer": SimpleNamespace(rate=0.1)}
+    keys = {"micro_batch_size": "loaders.0.bs", "learning_rate": "optimizer.rate"}
+    plan(NOW, LARGER).apply(config, keys=keys)
+    assert config["loaders"] == [{"bs": 16}, {"bs": 1}]
+    assert config["optimizer"].rate == 0.4
+
+
+def test_a_key_that_is_not_there_is_named_with_what_it_may_have_meant() -> None:
+    with pytest.raises(ConfigError, match=r"there is no key 'data.bs'; did you mean train.bs\?"):
+        plan(NOW, LARGER).apply({"train": {"bs": 4}}, keys={"micro_batch_size": "data.bs"})
+
+
+def test_two_places_for_the_batch_are_not_guessed_between() -> None:
+    config = {"train": {"batch_size": 4}, "val": {"batch_size": 1}}
+    with pytest.raises(UsageError, match=r"micro_batch_size may be any of train\.batch_size, val\.batch_size"):
+        plan(NOW, LARGER).apply(config)
+    assert config == {"train": {"batch_size": 4}, "val": {"batch_size": 1}}
+
+
+def test_a_knob_without_a_place_is_an_error_and_nothing_changes() -> None:
+    arguments = argparse.Namespace(batch_size=4, lr=0.1)
+    with pytest.raises(UsageError, match="it has no accumulation_steps, so 1 cannot become 2"):
+        plan(NOW, HALF).apply(arguments)
+    assert vars(arguments) == {"batch_size": 4, "lr": 0.1}
+
+
+def test_a_knob_without_a_place_does_not_matter_where_it_stays() -> None:
+    current = Recipe(micro_batch_size=4, precision="bf16", learning_rate=None)
+    made = plan(current, Recipe(micro_batch_size=16, precision="bf16"))
+    assert made.apply({"batch_size": 4}) == {"batch_size": 16}
+
+
+def test_an_object_without_a_batch_size_is_refused() -> None:
+    with pytest.raises(UsageError, match="no micro-batch size was found"):
+        plan(NOW, LARGER).apply({"lr": 0.1})
+
+
+def test_training_arguments_are_set_with_their_steps_and_switches() -> None:
+    arguments = SimpleNamespace(
+        per_device_train_batch_size=4, gradient_accumulation_steps=1, learning_rate=0.1, bf16=False, fp16=True,
+        tf32=None, max_steps=800, warmup_steps=0, num_train_epochs=3.0, output_dir="out",
+    )  # fmt: skip
+    found = vars(plan(NOW, HALF).apply(arguments))
+    assert (found["per_device_train_batch_size"], found["gradient_accumulation_steps"]) == (16, 2)
+    assert (found["bf16"], found["fp16"], found["tf32"]) == (True, False, None)
+    assert (found["learning_rate"], found["max_steps"]) == (0.8, 100)  # 8 times the samples a step
+
+
+def test_a_config_of_mmengine_changes_as_its_file_would() -> None:
+    config = WrappingConfig({
+        "train_dataloader": {"batch_size": 4},
+        "optim_wrapper": {"type": "OptimWrapper", "optimizer": {"type": "SGD", "lr": 0.1}},
+        "train_cfg": {"type": "IterBasedTrainLoop", "max_iters": 800},
+    })  # fmt: skip
+    plan(NOW, HALF).apply(config)
+    assert config["train_dataloader"] == {"batch_size": 16}
+    assert config["optim_wrapper"] == {
+        "type": "AmpOptimWrapper",
+        "dtype": "bfloat16",
+        "accumulative_counts": 2,
+        "optimizer": {"type": "SGD", "lr": 0.8},
+    }
+    assert config["train_cfg"]["max_iters"] == 200  # a quarter as many passes
+
+
+def test_a_config_of_omegaconf_keeps_its_interpolations_and_is_opened_for_new_keys() -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.create(
+        {"batch": 4, "data": {"batch_size": "${batch}"}, "trainer": {"max_epochs": 3}, "optimizer": {"lr": 0.1}}
+    )
+    omegaconf.OmegaConf.set_struct(config, True)
+    found = plan(NOW, HALF).apply(config)
+    assert found is config
+    assert (config.batch, config.data.batch_size) == (16, 16)
+    assert omegaconf.OmegaConf.to_container(config, resolve=False)["data"] == {"batch_size": "${batch}"}
+    assert dict(config.trainer) == {"max_epochs": 3, "accumulate_grad_batches": 2, "precision": "bf16-mixed"}

@@ -1,0 +1,72 @@
+"""What a launcher's environment says."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.launchers import launched_world_size, read_launch, without_place
+
+TORCHRUN = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "job-7",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+SLURM = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "8",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_PROCID": "3",
+}
+
+
+def test_a_process_of_torchrun_knows_its_place() -> None:
+    launch = read_launch({**TORCHRUN, "HOME": "/root"})
+    assert launch is not None
+    assert (launch.rank, launch.world_size, launch.local_world_size) == (1, 4, 2)
+
+
+def test_all_ranks_have_one_run_name_and_a_restart_has_another() -> None:
+    first, second = read_launch(TORCHRUN), read_launch({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0"})
+    restarted = read_launch({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"})
+    assert first is not None
+    assert second is not None
+    assert restarted is not None
+    assert first.run_name == second.run_name != restarted.run_name
+
+
+def test_a_task_of_srun_knows_its_place() -> None:
+    launch = read_launch(SLURM)
+    assert launch is not None
+    assert (launch.rank, launch.world_size) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"},
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # the batch script itself, of which there is one
+        {"RANK": "high", "WORLD_SIZE": "4"},
+    ],
+    ids=["plain", "one process", "batch script", "other words"],
+)
+def test_a_process_that_was_started_alone_has_no_place(environment: dict[str, str]) -> None:
+    assert read_launch(environment) is None
+
+
+def test_the_world_size_is_the_launchers_or_the_jobs() -> None:
+    assert launched_world_size(TORCHRUN) == 4
+    assert launched_world_size({"SLURM_NTASKS": "8"}) == 8
+    assert launched_world_size({"HOME": "/root"}) is None
+
+
+def test_variables_of_the_place_are_told_from_others() -> None:
+    others = {"HOME": "/root", "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "4"}
+    assert without_place({**TORCHRUN, **others}) == others
+    assert without_place(SLURM) == {"SLURM_JOB_ID": "77"}
