@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.child_file import child_text
-from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.documents import read_source
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import differences, get, with_value
@@ -15,7 +13,6 @@ from memplan.configs.marker import base_named_in, find_original, has_marker, mar
 from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
-from memplan.configs.syntaxes import PYTHON
 from memplan.configs.user_config import PatchStyle
 from memplan.errors import PatchError
 
@@ -102,11 +99,10 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     if form is None:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     marker = marker_line(config, change, changed, parent=parent, over=form.over)
-    write = child_text if parent.document.syntax is PYTHON else yaml_child_text
     return Draft(
         path=form.path,
         before=_own_text(form.path, parent),
-        text=write(parent, assignments, head=form.head, marker=marker),
+        text=form.write(parent, assignments, head=form.head, marker=marker),
         assignments=tuple(changed),
         expected=_with(parent.values, assignments),
         notes=form.notes,

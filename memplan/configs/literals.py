@@ -19,6 +19,12 @@ _CASES = (str.title, str.upper, str.lower)
 _YAML_PAIRS = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 
+class PythonName(str):
+    """Text that is a name in a Python config, and stands there without quotes."""
+
+    __slots__ = ()
+
+
 def without_noise(value: float) -> float:
     """Return the number rounded to twelve significant digits, so that 2e-4 * 3 is written as 0.0006."""
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
@@ -50,6 +56,8 @@ def write_python(value: Any, *, like: str | None = None) -> str:
 
 
 def _python_text(value: str, quote: str) -> str:
+    if isinstance(value, PythonName):
+        return str(value)
     plain = value.isprintable() and not set(value) & {"'", '"', "\\"}
     return f"{quote}{value}{quote}" if plain else repr(value)
 

@@ -52,6 +52,38 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=16000, val_interval=1600)
 default_hooks = dict(checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=1600))
 """
 MMENGINE_LEAF = "_base_ = './base.py'\ntrain_dataloader = dict(batch_size=4)\n"
+PURE_BASE = """\
+from mmengine.optim import OptimWrapper
+from torch.optim import AdamW
+
+model = dict(type='EncoderDecoder', backbone=dict(type='MiT', with_cp=False))
+train_dataloader = dict(batch_size=2, num_workers=4)
+optim_wrapper = dict(type=OptimWrapper, optimizer=dict(type=AdamW, lr=6e-5))
+param_scheduler = [dict(type='PolyLR', eta_min=1e-6, begin=1500, end=16000, by_epoch=False)]
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=16000, val_interval=1600)
+"""
+PURE_LEAF = """\
+from mmengine.config import read_base
+
+with read_base():
+    from .base import *
+
+train_dataloader.update(batch_size=4)
+"""
+LAZY_BASE = """\
+import torch
+from detectron2.config import LazyCall as L
+
+SGD = L(torch.optim.SGD)(lr=6e-5)
+train = dict(max_iter=16000, amp=dict(enabled=False), checkpointer=dict(period=5000), eval_period=0)
+dataloader = dict(train=L(torch.utils.data.DataLoader)(total_batch_size=16, num_workers=4))
+"""
+LAZY_LEAF = """\
+from .base import SGD as optimizer
+from .base import dataloader, train
+
+dataloader.train.total_batch_size = 4  # all cards
+"""
 HF_YAML = """\
 ### train
 per_device_train_batch_size: 4
@@ -240,6 +272,7 @@ class Case:
         }
         own |= {"llama-factory": "max_steps", "axolotl": "max_steps", "timm": None, "ultralytics": None}
         own["detectron2"] = "SOLVER.MAX_ITER"
+        own["detectron2-lazy"] = "train.max_iter"
         own["deepspeed"] = "scheduler.params.total_num_steps"
         own["lightning-hydra"] = own["lightning-cli"] = "trainer.max_steps"
         return own.get(self.format_name, "training.max_iters")
@@ -253,12 +286,17 @@ class Case:
 
 
 MMSEG = {"base.py": MMSEG_BASE, "leaf.py": MMSEG_LEAF}
+LAZY = {"base.py": LAZY_BASE, "leaf.py": LAZY_LEAF}
 MMSEG_FLAT = {"leaf.py": MMSEG_BASE}
 CASES = (
     Case("mmseg child", "openmmlab-0.x", MMSEG, PatchStyle.CHILD),
     Case("mmseg child crlf", "openmmlab-0.x", MMSEG, PatchStyle.CHILD, newline="\r\n", final_newline=False),
     Case("mmseg in place crlf", "openmmlab-0.x", MMSEG_FLAT, PatchStyle.IN_PLACE, newline="\r\n", final_newline=False),
     Case("mmengine child", "mmengine", {"base.py": MMENGINE_BASE, "leaf.py": MMENGINE_LEAF}, PatchStyle.CHILD),
+    Case("pure python child", "mmengine", {"base.py": PURE_BASE, "leaf.py": PURE_LEAF}, PatchStyle.CHILD),
+    Case("pure python", "mmengine", {"base.py": PURE_BASE, "a-leaf.py": PURE_LEAF}, PatchStyle.IN_PLACE, {}, "\r\n"),
+    Case("lazy child", "detectron2-lazy", LAZY, PatchStyle.CHILD),
+    Case("lazy in place crlf", "detectron2-lazy", LAZY, PatchStyle.IN_PLACE, newline="\r\n", final_newline=False),
     Case("hf yaml", "huggingface", {"x.yaml": HF_YAML}, PatchStyle.IN_PLACE),
     Case("hf json", "huggingface", {"x.json": HF_JSON}, PatchStyle.IN_PLACE, final_newline=False, has_comments=False),
     Case("lightning yaml", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE),
@@ -289,7 +327,7 @@ def read(case: Case, path: Path) -> UserConfig:
 
 def wider(config: UserConfig) -> RecipeChange:
     """Three times the batch in fp16, each optimizer step over two passes where the ecosystem can accumulate."""
-    steps = 1 if config.format_name == "detectron2" else 2
+    steps = 1 if config.format_name.startswith("detectron2") else 2
     start = config.original.recipe if config.original else config.recipe
     recipe = replace(
         start,
