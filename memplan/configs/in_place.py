@@ -104,8 +104,6 @@ def _addition(document: Document, assignments: list[Assignment]) -> Edit:
 
 
 def _literal(document: Document, assignment: Assignment, *, like: str | None = None) -> str:
-    if document.syntax.write is None:
-        raise _refusal(document, assignment, f"memplan does not write {document.syntax.name} files")
     return document.syntax.write(assignment.value, like=like)
 
 

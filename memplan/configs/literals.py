@@ -124,6 +124,22 @@ def write_json(value: Any, *, like: str | None = None) -> str:
     return json.dumps(value)
 
 
+def write_toml(value: Any, *, like: str | None = None) -> str:
+    """Write a scalar or a list as TOML.
+
+    Raises:
+        PatchError: TOML has no such value.
+    """
+    is_literal = like is not None and like.startswith("'")
+    if is_literal and isinstance(value, str) and value.isprintable() and "'" not in value:
+        return f"'{value}'"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(write_toml(each) for each in value)}]"
+    if value is None or isinstance(value, Mapping):
+        raise PatchError(f"{value!r} cannot be spliced into a TOML config", hint="make this change by hand")
+    return write_json(value, like=like)
+
+
 def _float(value: float, *, exponent: bool, dotted: bool) -> str:
     value = without_noise(value)
     text = repr(value)

@@ -20,7 +20,7 @@ _ELLIPSIS = "…"
 
 def remark_on(document: Document, assignment: Assignment) -> str:
     """Return what a value was, and why it changes."""
-    write = document.syntax.write or write_python
+    write = document.syntax.write
     is_set = contains(document.values, assignment.key)
     value = get(document.values, assignment.key)
     before = (write_python(value) if isinstance(value, dict) else write(value)) if is_set else NOT_SET
