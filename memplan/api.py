@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import MemplanOptions, UserConfig, apply_patch, read_config
 from memplan.errors import UsageError
-from memplan.planner import Planning, estimate_subject
+from memplan.estimators import TRACE_LIMIT_S
+from memplan.planner import Planning
+from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, request_from
 from memplan.planning.request import Subject, subject_of_config, subject_of_workload
 from memplan.plans import PlanRequest
@@ -26,7 +28,12 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    workload: Workload, recipe: Recipe | None = None, device: str = "auto", *, budget: str | int | None = None
+    workload: Workload,
+    recipe: Recipe | None = None,
+    device: str = "auto",
+    *,
+    budget: str | int | None = None,
+    trace_limit_s: float = TRACE_LIMIT_S,
 ) -> Estimate:
     """Predict what one training step of a workload needs on a device, without one.
 
@@ -35,6 +42,7 @@ def estimate(
         recipe: the setting to predict; micro-batch 1 in fp32 where it is None.
         device: card name, size such as ``24GiB``, live device such as ``cuda:0``, ``cpu`` or ``auto``.
         budget: what the step may use, in bytes or as text; None for the whole device.
+        trace_limit_s: how long the trace may take, imports included.
 
     Returns:
         Allocated, reserved and process peaks in bytes, and the components of the process peak.
@@ -46,7 +54,7 @@ def estimate(
         TraceError: the model cannot be traced.
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
-    return estimate_subject(subject, device, read_budget(budget))
+    return estimate_subject(subject, device, read_budget(budget), trace_limit_s=trace_limit_s)
 
 
 def probe(

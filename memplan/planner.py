@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
@@ -13,7 +12,7 @@ from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.patching import draft, scale, write_patch
-from memplan.planning.request import Subject, subject_of_config
+from memplan.planning.request import Subject, device_for
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
 from memplan.plans import Plan, PlanRequest
@@ -22,48 +21,21 @@ from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
 from memplan.report.facts import report_run
-from memplan.units import format_bytes, parse_bytes
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from memplan.cards import DeviceSpec
-    from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
     from memplan.probe import JournalRun, StoredRun
     from memplan.progress import Observer
-    from memplan.recipe import Precision, Recipe
+    from memplan.recipe import Recipe
     from memplan.report.facts import RunReport
     from memplan.results import Estimate, PrecisionVerdict, ProbeResult, Trial
 
 SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
-
-
-def estimate_subject(subject: Subject, device: str, budget_bytes: int | None) -> Estimate:
-    """Predict the step of a subject's current recipe on a device."""
-    return Traces(subject.source, _device(device, budget_bytes), ignore).estimate(subject.current)
-
-
-def estimate_config(
-    config: UserConfig,
-    *,
-    device: str | None = None,
-    budget_bytes: int | None = None,
-    micro_batch_sizes: Sequence[int] | None = None,
-    precisions: Sequence[Precision] | None = None,
-    observer: Observer = ignore,
-) -> tuple[Estimate, ...]:
-    """Predict a config's step at several micro-batch sizes and precisions; the config's own where none are given."""
-    subject = subject_of_config(config)
-    section = config.memplan_options
-    budget_bytes = budget_bytes or (parse_bytes(section.budget) if section.budget else None)
-    traces = Traces(subject.source, _device(device or section.device or "auto", budget_bytes), observer)
-    return tuple(
-        traces.estimate(replace(subject.current, micro_batch_size=size, precision=precision))
-        for precision in precisions or (subject.current.precision,)
-        for size in micro_batch_sizes or (subject.current.micro_batch_size,)
-    )
 
 
 class Planning:
@@ -81,7 +53,7 @@ class Planning:
     def __init__(self, subject: Subject, request: PlanRequest) -> None:
         self.subject = subject
         self.request = request
-        self.device = _device(request.device, request.budget_bytes)
+        self.device = device_for(request.device, request.budget_bytes)
         self.band = Band(
             total_bytes=self.device.total_bytes,
             min_utilisation=request.min_utilisation,
@@ -298,13 +270,6 @@ def stored_patch(store: Path, run_id: str | None) -> ConfigPatch:
     if stored.plan is None or stored.plan.config_patch is None:
         raise PatchError(f"run {stored.run_id} has no patch to apply")
     return stored.plan.config_patch
-
-
-def _device(text: str, budget_bytes: int | None) -> DeviceSpec:
-    """Resolve a device and let a budget below its size take the size's place."""
-    spec = resolve_device(text, budget_bytes=budget_bytes)
-    total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
-    return replace(spec, total_bytes=total_bytes)
 
 
 def _sentence(remark: str | None) -> tuple[str, ...]:

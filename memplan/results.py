@@ -79,10 +79,34 @@ COMPONENTS: tuple[str, ...] = tuple(each.name for each in fields(BreakdownBytes)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakShare:
-    """Bytes that one module or operator holds at the instant of the peak."""
+    """Bytes that modules or operators of one name hold at the instant of the allocated peak.
+
+    Args:
+        name: operator, or path of a module; ``*`` stands for the number of one that repeats, as in ``layers.*.mlp``.
+        held_bytes: what all of that name hold together.
+        holder_count: how many there are of that name.
+    """
 
     name: str
     held_bytes: int
+    holder_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What one change to a recipe would take off the predicted process peak, by a trace of the changed step.
+
+    Args:
+        change: what would be changed, e.g. ``activation checkpointing``.
+        peak_process_bytes: predicted process peak of the changed step; None where it cannot be had.
+        saved_bytes: by how much that is less; negative where it is more, None where it cannot be had.
+        obstacle: why it cannot be had; None where it can.
+    """
+
+    change: str
+    peak_process_bytes: int | None = None
+    saved_bytes: int | None = None
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,39 +10,48 @@ from typing import TYPE_CHECKING
 from memplan.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write text as UTF-8, line endings as they are, to a neighbour of the file and then put it in the file's place.
-
-    An existing file keeps its permissions. What stands at ``path`` is either the old or the new text, never a part.
+    """Write text as UTF-8, line endings as they are, as :func:`write_bytes_atomically` writes bytes.
 
     Raises:
         OutputError: the folder is missing, not writable or full; nothing has changed then.
     """
-    write_files_together({path: text})
+    write_bytes_atomically(path, text.encode())
 
 
-def write_files_together(texts: Mapping[Path, str | None]) -> None:
-    """Write several files as :func:`write_text_atomically` does, all of them or none.
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Write bytes to a neighbour of the file and then put it in the file's place.
 
-    All texts are on the disk before the first file is replaced; where a replacement fails, the earlier ones are taken
+    An existing file keeps its permissions. What stands at ``path`` is either the old or the new content, never a part.
+
+    Raises:
+        OutputError: the folder is missing, not writable or full; nothing has changed then.
+    """
+    write_files_together({path: content})
+
+
+def write_files_together(contents: Mapping[Path, str | bytes | None]) -> None:
+    """Write several files as :func:`write_bytes_atomically` does, all of them or none.
+
+    All content is on the disk before the first file is replaced; where a replacement fails, the earlier ones are taken
     back. Only a machine that stops between two replacements can leave some files old and some new, each of them whole.
 
     Args:
-        texts: file -> its new text; None removes it.
+        contents: file -> its new text or bytes; None removes it.
 
     Raises:
         OutputError: a file cannot be written or removed; nothing has changed then.
     """
     staged: dict[Path, str] = {}
     try:
-        for path, text in texts.items():
-            if text is not None:
-                staged[path] = _staged(path, text.encode())
-        _put_in_place(texts, staged)
+        for path, content in contents.items():
+            if content is not None:
+                staged[path] = _staged(path, content.encode() if isinstance(content, str) else content)
+        _put_in_place(contents, staged)
     finally:
         for temporary in staged.values():
             with contextlib.suppress(OSError):
@@ -67,11 +76,11 @@ def _staged(path: Path, content: bytes) -> str:
     return temporary
 
 
-def _put_in_place(texts: Mapping[Path, str | None], staged: Mapping[Path, str]) -> None:
+def _put_in_place(paths: Collection[Path], staged: Mapping[Path, str]) -> None:
     done: dict[Path, bytes | None] = {}
-    for path in texts:
+    for path in paths:
         try:
-            before = path.read_bytes() if len(texts) > 1 and path.exists() else None
+            before = path.read_bytes() if len(paths) > 1 and path.exists() else None
             if path in staged:
                 os.replace(staged[path], path)  # noqa: PTH105 - the pair of mkstemp
             else:

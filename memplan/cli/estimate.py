@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +15,15 @@ from memplan.cli.options import (
     Format,
     KnobMap,
     Precisions,
+    TraceLimit,
     WorkloadName,
 )
-from memplan.cli.terminal import console_for, show
+from memplan.cli.terminal import console_for, say, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from memplan.planning.estimating import Predictions
 
 
 def estimate(
@@ -25,6 +32,13 @@ def estimate(
     batch_size: Annotated[str | None, typer.Option("--batch-size", help="Micro-batches, e.g. 8,16,32.")] = None,
     precision: Precisions = None,
     budget: Budget = None,
+    snapshot: Annotated[
+        Path | None, typer.Option("--snapshot", help="Write the predicted timeline for PyTorch's memory visualiser.")
+    ] = None,
+    savings: Annotated[
+        bool, typer.Option("--savings/--no-savings", help="Ask what would save memory: a trace for each change.")
+    ] = True,
+    trace_limit: TraceLimit = None,
     workload: WorkloadName = None,
     knobs: KnobMap = None,
     format_name: Format = None,
@@ -32,25 +46,48 @@ def estimate(
 ) -> None:
     """Predict what one training step needs on a device, without one."""
     from memplan.configs import read_config
-    from memplan.planner import estimate_config
+    from memplan.planning.estimating import EstimateRequest, estimate_config
     from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes
-    from memplan.report import console as views
     from memplan.report.live import LiveView
-    from memplan.report.machine_readable import to_json
     from memplan.units import parse_bytes
 
+    opened = read_config(
+        config, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
+    )
+    request = EstimateRequest(
+        device=device,
+        budget_bytes=parse_bytes(budget) if budget else None,
+        micro_batch_sizes=parse_sizes(batch_size),
+        precisions=parse_precisions(precision),
+        with_savings=savings,
+        with_snapshot=snapshot is not None,
+        **({} if trace_limit is None else {"trace_limit_s": trace_limit}),
+    )
     with LiveView(console_for(to_stderr=True)) as view:
-        estimates = estimate_config(
-            read_config(
-                config, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
-            ),
-            device=device,
-            budget_bytes=parse_bytes(budget) if budget else None,
-            micro_batch_sizes=parse_sizes(batch_size),
-            precisions=parse_precisions(precision),
-            observer=view,
-        )
+        found = estimate_config(opened, request, view)
+    _show(found, as_json=as_json)
+    if snapshot is not None and found.snapshot is not None:
+        _write_snapshot(snapshot, found.snapshot, console_for(to_stderr=as_json))
+
+
+def _show(found: Predictions, *, as_json: bool) -> None:
+    from memplan.report.estimates import breakdown_view, estimate_table, savings_view
+    from memplan.report.machine_readable import to_json
+    from memplan.results import plain
+
     if as_json:
-        typer.echo(to_json({"estimates": [each.to_dict() for each in estimates]}))
-    else:
-        show(views.estimate_table(estimates), *([views.breakdown_view(estimates[0])] if len(estimates) == 1 else []))
+        estimates = [each.to_dict() for each in found.estimates]
+        typer.echo(to_json({"estimates": estimates, "savings": plain(found.savings)}))
+        return
+    show(estimate_table(found.estimates))
+    if found.savings:
+        show(savings_view(found.savings))
+    if len(found.estimates) == 1:
+        show(breakdown_view(found.estimates[0]))
+
+
+def _write_snapshot(path: Path, content: bytes, console: Console) -> None:
+    from memplan.textfiles import write_bytes_atomically
+
+    write_bytes_atomically(path, content)
+    say(console, f"wrote {path}; open it at https://pytorch.org/memory_viz")

@@ -23,4 +23,7 @@ Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, 
 WorldSize = Annotated[int | None, typer.Option("--world-size", help="Replicas; default: the launcher's or config's.")]
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
+TraceLimit = Annotated[
+    float | None, typer.Option("--trace-limit", help="Seconds one trace may take, imports included; by default 600.")
+]
 DEFAULT_STORE = Path(".memplan")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +12,14 @@ from memplan.estimators.step_trace import Category
 from memplan.results import PeakShare
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from memplan.estimators.step_trace import Timeline
 
 SHARES_SHOWN = 10
+_NUMBER_WITHIN = re.compile(r"(?<![^.])\d+(?=\.)")
 
 
 def live_blocks_at(timeline: Timeline, event: int) -> npt.NDArray[np.int32]:
@@ -33,9 +38,24 @@ def category_bytes(
 
 
 def largest_shares(
-    names: tuple[str, ...], labels: npt.NDArray[np.int32], live: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]
+    names: Sequence[str], labels: npt.NDArray[np.int32], live: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]
 ) -> tuple[PeakShare, ...]:
-    """Return the largest holders among the live blocks by label, largest first."""
+    """Return the largest holders among the live blocks, largest first; holders of one name are added up."""
     sums = np.bincount(labels[live], weights=sizes[live], minlength=len(names))
-    order = np.argsort(-sums, kind="stable")[:SHARES_SHOWN]
-    return tuple(PeakShare(name=names[each], held_bytes=int(sums[each])) for each in order if sums[each] > 0)
+    held: dict[str, int] = {}
+    holders: Counter[str] = Counter()
+    for each in np.flatnonzero(sums).tolist():
+        held[names[each]] = held.get(names[each], 0) + int(sums[each])
+        holders[names[each]] += 1
+    largest = sorted(held, key=lambda name: -held[name])[:SHARES_SHOWN]
+    return tuple(PeakShare(name=name, held_bytes=held[name], holder_count=holders[name]) for name in largest)
+
+
+def repeated_paths(paths: Sequence[str]) -> list[str]:
+    """Write the paths of modules that repeat each other alike: ``layers.3.mlp`` becomes ``layers.*.mlp``.
+
+    A number at the end stays, because it tells the members of a sequence apart; so does a path that is alone.
+    """
+    alike = ["*".join(_NUMBER_WITHIN.split(path)) for path in paths]
+    counts = Counter(alike)
+    return [pattern if counts[pattern] > 1 else path for path, pattern in zip(paths, alike, strict=True)]

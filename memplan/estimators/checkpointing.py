@@ -24,6 +24,6 @@ def switch_checkpointing_on(model: nn.Module) -> None:
             switch()
             return
     raise WorkloadError(
-        f"activation_checkpointing=True, but {type(model).__name__} offers no way to switch it on",
-        hint=f"give the model a method {SWITCHES[0]}(), or leave activation checkpointing off",
+        f"{type(model).__name__} offers no way to switch activation checkpointing on",
+        hint=f"give the model a method {SWITCHES[0]}(), or leave activation_checkpointing off",
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from memplan.cards import DeviceKind
 from memplan.estimators.allocator import DEFAULT_CONFIG, replay
-from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at
+from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, PeakShare, Phase
@@ -113,7 +113,7 @@ def figures_at(
         peaks=peaks,
         breakdown=BreakdownBytes(**held, allocator_slack=peaks.process_bytes - sum(held.values())),
         phase=PHASES[timeline.event_phases[peaks.event]],
-        top_modules=largest_shares(timeline.module_names, timeline.modules, live, sizes),
+        top_modules=largest_shares(repeated_paths(timeline.module_names), timeline.modules, live, sizes),
         top_operators=largest_shares(timeline.operator_names, timeline.operators, live, sizes),
     )
 

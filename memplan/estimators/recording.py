@@ -52,6 +52,11 @@ class Recording:
         """Record that a block is given back."""
         self._event(block, allocates=False)
 
+    def attribute(self, block: int, category: Category, *, module: str) -> None:
+        """Say what a block turned out to hold, and for which module."""
+        self.categories[block] = category
+        self.modules[block] = self.module_names.setdefault(module, len(self.module_names))
+
     def replace_block(self, block: int, donor: int) -> None:
         """Forget the newest block and the free of ``donor`` after it: the donor lives on in its place."""
         for event in range(len(self.event_blocks) - 1, -1, -1):

@@ -48,6 +48,7 @@ class StepRecorder:
         device: what the step is lowered to.
         model: the real model; every run takes a copy.
         on_fakes: whether the copy and its batches are fake tensors; else everything is computed.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
     """
 
     workload: Workload
@@ -55,6 +56,7 @@ class StepRecorder:
     device: DeviceSpec
     model: nn.Module
     on_fakes: bool
+    fused_optimizer: bool = False
 
     def record(self, micro_batch_size: int, batch: Any) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -106,6 +108,7 @@ class StepRecorder:
             recording=recording,
             ledger=ledger,
             on_cuda=on_cuda,
+            fused_optimizer=self.fused_optimizer,
         )
         for _ in range(STEPS):
             step.run()

@@ -5,17 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import psutil
+
 from memplan.children import run_child
 from memplan.errors import MemplanError, TraceError, UsageError
 from memplan.estimators.step_trace import StepTrace
+from memplan.estimators.user_places import place_in_dump
+from memplan.host_memory import host_memory
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
+    from memplan.children import ChildEnding
     from memplan.recipe import Recipe
     from memplan.workload import WorkloadSource
 
 # Small, and above 1: a batch of one sample takes other paths (strides of size-1 dimensions, batch statistics).
 BATCH_SIZES = (2, 3, 5)
+TRACE_LIMIT_S = 600.0
+_FREE_MEMORY_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,39 +35,94 @@ class TraceRequest:
         recipe: the setting of the step.
         device: what the step is lowered to.
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
     """
 
     source: WorkloadSource
     recipe: Recipe
     device: DeviceSpec
     batch_sizes: tuple[int, ...]
+    fused_optimizer: bool = False
 
 
 def trace_step(
-    source: WorkloadSource, recipe: Recipe, device: DeviceSpec, *, batch_sizes: tuple[int, ...] = BATCH_SIZES
+    source: WorkloadSource,
+    recipe: Recipe,
+    device: DeviceSpec,
+    *,
+    batch_sizes: tuple[int, ...] = BATCH_SIZES,
+    fused_optimizer: bool = False,
+    limit_s: float = TRACE_LIMIT_S,
 ) -> StepTrace:
     """Trace a workload's training step on fake tensors in a child process that sees no GPU.
+
+    The child is held to most of the memory that is free, because a step that cannot run on fake tensors is computed.
 
     Args:
         source: where the workload comes from.
         recipe: the setting of the step; its micro-batch size only shows in the estimate's notes.
         device: what the step is lowered to; nothing runs on it.
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+        limit_s: how long the child may take, imports included.
 
     Raises:
-        UsageError: fewer than two different sizes are given.
+        UsageError: fewer than two different sizes are given, or no time.
         WorkloadError: the workload cannot be loaded, raises or breaks its contract; ``detail`` holds the traceback.
-        TraceError: the model cannot be traced.
+        TraceError: the model cannot be traced, or not within the limits; ``detail`` says where the child was.
     """
     if len(set(batch_sizes)) < 2 or min(batch_sizes) < 1:
         raise UsageError(f"batch_sizes={batch_sizes!r} must be at least two different whole numbers above 0")
-    request = TraceRequest(source=source, recipe=recipe, device=device, batch_sizes=batch_sizes)
-    ending = run_child("memplan.estimators.worker", request, environment={"CUDA_VISIBLE_DEVICES": ""})
+    if not limit_s > 0:
+        raise UsageError(f"trace-limit {limit_s:g} must be more than 0 seconds")
+    request = TraceRequest(
+        source=source, recipe=recipe, device=device, batch_sizes=batch_sizes, fused_optimizer=fused_optimizer
+    )
+    watch = _Watch(limit_s=limit_s, limit_bytes=int(_FREE_MEMORY_SHARE * host_memory().free_bytes))
+    ending = run_child(
+        "memplan.estimators.worker", request, watch=watch.find_reason_to_stop, environment={"CUDA_VISIBLE_DEVICES": ""}
+    )
+    return _answer_of(ending, watch)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """Stops a child that takes too long or too much memory, and knows what the user can do then."""
+
+    limit_s: float
+    limit_bytes: int
+    hint: str | None = None
+
+    def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
+        if age_s > self.limit_s:
+            self.hint = f"see --debug for where it was; --trace-limit {4 * self.limit_s:g} gives it more time"
+            return f"tracing was stopped after {self.limit_s:g} s"
+        resident_bytes = _resident_bytes(pid)
+        if resident_bytes > self.limit_bytes:
+            self.hint = "keep values of tensors out of Python's control flow, so that the step need not be computed"
+            return f"tracing was stopped at {format_bytes(resident_bytes)} of resident memory"
+        return None
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        resident: int = psutil.Process(pid).memory_info().rss
+    except psutil.Error:  # it has just ended
+        return 0
+    return resident
+
+
+def _answer_of(ending: ChildEnding, watch: _Watch) -> StepTrace:
     for message in ending.messages:
         if isinstance(message, StepTrace):
             return message
         if isinstance(message, MemplanError):
             raise message
+    log = ending.log_tail or None
+    if ending.stop_reason is not None:
+        raise TraceError(ending.stop_reason, where=place_in_dump(ending.log_tail), hint=watch.hint, detail=log)
     raise TraceError(
-        f"the tracing process ended with status {ending.return_code} and no answer", detail=ending.log_tail or None
+        f"the tracing process ended with status {ending.return_code} and no answer",
+        where=place_in_dump(ending.log_tail),
+        detail=log,
     )

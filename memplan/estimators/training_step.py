@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.errors import WorkloadError
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.step_trace import Category
 from memplan.estimators.user_calls import call_user, checked_loss
@@ -40,6 +41,7 @@ class TracedStep:
         recording: where events go.
         ledger: knows the storages.
         on_cuda: whether optimizers and clipping take the multi-tensor path, as they do for CUDA parameters.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class TracedStep:
         recording: Recording,
         ledger: StorageLedger,
         on_cuda: bool,
+        fused_optimizer: bool = False,
     ) -> None:
         self._workload = workload
         self._recipe = recipe
@@ -62,8 +65,11 @@ class TracedStep:
         self._on_cuda = on_cuda
         self._scale: torch.Tensor | None = None
         self._average: dict[str, torch.Tensor] = {}
+        self._owners: dict[int, str] = {}  # module of each parameter, by identity
         self._place_model()
         self.optimizer: Optimizer = call_user("optimizer", workload.optimizer, model.parameters())
+        if fused_optimizer:
+            _choose_fused(self.optimizer)
         self._prepare_optimizer()
 
     def run(self) -> None:
@@ -87,6 +93,7 @@ class TracedStep:
                 (module.named_buffers(recurse=False), Category.BUFFERS),
             ):
                 for name, tensor in tensors:
+                    self._owners.setdefault(id(tensor), module_name)
                     self._ledger.see(tensor, category, module=module_name, operator=name)
 
     def _prepare_optimizer(self) -> None:
@@ -109,7 +116,9 @@ class TracedStep:
             self._recording.categories[block] = Category.ACTIVATIONS
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
-        self._mark([each.grad for each in self._model.parameters() if each.grad is not None], Category.GRADIENTS)
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                self._mark([parameter.grad], Category.GRADIENTS, owner=parameter)
         return loss.detach()
 
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,18 +141,16 @@ class TracedStep:
                 kept.copy_(value)
 
     def _mark_state(self) -> None:
-        self._mark(_state_tensors(self.optimizer), Category.OPTIMIZER_STATE)
+        for parameter, state in self.optimizer.state.items():
+            self._mark(tensors_in(dict(state)), Category.OPTIMIZER_STATE, owner=parameter)
         if self._on_cuda:
             for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
                 self._recording.block_bytes[block] = 0
 
-    def _mark(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
+    def _mark(self, tensors: Iterable[torch.Tensor], category: Category, *, owner: torch.Tensor | None = None) -> None:
+        module = self._owners.get(id(owner), "")
         for block in self._ledger.blocks_of(tensors):
-            self._recording.categories[block] = category
-
-
-def _state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [value for state in optimizer.state.values() for value in tensors_in(dict(state))]
+            self._recording.attribute(block, category, module=module)
 
 
 def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -158,3 +165,17 @@ def _choose_foreach(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True
+
+
+def _choose_fused(optimizer: Optimizer) -> None:
+    """Switch every group to the fused implementation.
+
+    Raises:
+        WorkloadError: the optimizer has none, or runs it already.
+    """
+    if any("fused" not in group for group in optimizer.param_groups):
+        raise WorkloadError(f"{type(optimizer).__name__} has no fused implementation")
+    if all(group["fused"] for group in optimizer.param_groups):
+        raise WorkloadError(f"{type(optimizer).__name__} is fused already")
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memplan.errors import MemplanError, WorkloadError
+from memplan.estimators.user_places import place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
+# What kernels and Python bindings say where they are handed tensors without values.
+_FAKE_WORDS = re.compile(r"fake|meta\b|data pointer|tensor subclass|data.dependent|symbolic|storage", re.IGNORECASE)
+_NEVER_OF_SIZES = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 
 
 def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call one of the workload's functions.
 
     Raises:
-        WorkloadError: it raised; the message names its role and itself, ``detail`` holds the traceback.
+        WorkloadError: it raised; the message names its role, itself and the line, ``detail`` holds the traceback.
     """
     try:
         return function(*arguments)
@@ -26,7 +33,9 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:
         told = "".join(traceback.format_exception(error))
         raise WorkloadError(
-            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {error}", detail=told
+            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {error}",
+            where=place_of_error(error),
+            detail=told,
         ) from error
 
 
@@ -53,3 +62,17 @@ def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
     raise WorkloadError(
         f"the workload's loss {name_of(function)} {found}", hint="return one number that depends on the parameters"
     )
+
+
+def is_of_fakes(error: WorkloadError) -> bool:
+    """Whether a failure comes of tensors that hold no values, so that computing the step may go well."""
+    cause = error.__cause__
+    if cause is None:
+        return False
+    is_fakes_own = type(cause).__module__.startswith(_FAKE_MODULES) or isinstance(cause, NotImplementedError)
+    return is_fakes_own or bool(_FAKE_WORDS.search(str(cause)))
+
+
+def may_be_of_sizes(error: WorkloadError) -> bool:
+    """Whether a failure may come of the number of samples; a broken contract or a wrong name never does."""
+    return error.__cause__ is not None and not isinstance(error.__cause__, _NEVER_OF_SIZES)

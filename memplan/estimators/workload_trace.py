@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -22,7 +21,9 @@ from memplan.estimators.lowering import cuda_words_understood, lower_to, lowerin
 from memplan.estimators.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.untouched_build import untouched_fills
-from memplan.estimators.user_calls import call_user, name_of
+from memplan.estimators.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of
+from memplan.host_memory import host_memory
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,21 +52,35 @@ def trace_workload(request: TraceRequest) -> StepTrace:
         with untouched_fills():
             model = _built(workload, request)
         recorder = StepRecorder(
-            workload=workload, recipe=request.recipe, device=request.device, model=model, on_fakes=True
+            workload=workload,
+            recipe=request.recipe,
+            device=request.device,
+            model=model,
+            on_fakes=True,
+            fused_optimizer=request.fused_optimizer,
         )
         return replace(_traced_somehow(recorder, request, batches), host_context_bytes=host_context_bytes)
 
 
 def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
-    """Trace on fake tensors; where that fails, at multiples of the recipe's own micro-batch; else compute the step."""
+    """Trace at small sizes; where a size may be what fails, at multiples of the recipe's own micro-batch."""
+    try:
+        return _traced_or_computed(recorder, request, batches)
+    except WorkloadError as error:
+        own = request.recipe.micro_batch_size
+        if own in batches or not may_be_of_sizes(error):
+            raise
+    other = replace(request, batch_sizes=(own, 2 * own))  # some models take only sizes that divide by something
+    return _traced_or_computed(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
+
+
+def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace on fake tensors; where these are what fails, compute the step."""
     try:
         return _traced(recorder, request, batches)
     except WorkloadError as error:
-        own = request.recipe.micro_batch_size
-        if own not in batches:  # some models take only sizes that divide by something
-            with suppress(WorkloadError):
-                other = replace(request, batch_sizes=(own, 2 * own))
-                return _traced(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
+        if not is_of_fakes(error):
+            raise
         return _traced_for_real(recorder, request, batches, error)
 
 
@@ -82,19 +97,22 @@ def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, An
 def _traced_for_real(
     recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any], error: WorkloadError
 ) -> StepTrace:
-    """Run the step on real tensors, where it failed on fake ones; an error of the user's own comes again here."""
-    needed = _REAL_RUN_COPIES * sum(each.numel() * each.element_size() for each in recorder.model.parameters())
-    if needed > psutil.virtual_memory().available:
+    """Run the step on real tensors, where it failed on fake ones."""
+    needed_bytes = _REAL_RUN_COPIES * sum(each.numel() * each.element_size() for each in recorder.model.parameters())
+    if needed_bytes > host_memory().free_bytes:
         raise TraceError(
-            f"the model cannot be traced without computing it, and is too large for that: {error.problem}",
-            hint="keep values of tensors out of Python's control flow, or try a smaller model of the same kind",
+            f"the model cannot be traced without computing it, which takes about {format_bytes(needed_bytes)} "
+            f"of memory here: {error.problem}",
+            where=error.where,
+            hint="keep values of tensors out of Python's control flow there, or try a smaller model of the same kind",
             detail=error.detail,
         ) from error
     real = replace(recorder, model=_built(recorder.workload, request), on_fakes=False)
     trace = _traced(real, request, batches)
+    place = f"{error.where}: " if error.where else ""
     why = (
-        f"The step cannot run on fake tensors ({error.problem}); it was computed on the CPU at small micro-batches, "
-        "with attention that keeps its probabilities."
+        f"The step cannot run on fake tensors ({place}{error.problem}); it was computed on the CPU at small "
+        "micro-batches, with attention that keeps its probabilities."
     )
     return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
 

@@ -12,6 +12,7 @@ import cloudpickle
 
 from memplan.cards import DeviceKind
 from memplan.configs import expressible
+from memplan.devices import resolve_device
 from memplan.errors import UsageError
 from memplan.results import plain
 from memplan.workload import PickledWorkload, WorkloadReference
@@ -137,3 +138,10 @@ def _canonical(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(_canonical(each) for each in value) + "]"
     return repr(value)
+
+
+def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
+    """Resolve a device and let a budget below its size take the size's place."""
+    spec = resolve_device(text, budget_bytes=budget_bytes)
+    total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
+    return replace(spec, total_bytes=total_bytes)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators import estimate, largest_micro_batch, trace_step
+from memplan.estimators import TRACE_LIMIT_S, estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
@@ -20,49 +20,74 @@ if TYPE_CHECKING:
     from memplan.workload import WorkloadSource
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepKind:
+    """What one trace holds for: a recipe without its sizes, and the implementation of the optimizer."""
+
+    recipe: Recipe
+    fused_optimizer: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, *, fused_optimizer: bool) -> _StepKind:
+        steps = min(recipe.accumulation_steps, 2)  # any number above 1 keeps the gradients
+        sizeless = replace(recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
+        return cls(recipe=sizeless, fused_optimizer=fused_optimizer)
+
+
 class Traces:
     """The traces of one workload on one device, made when they are first asked for."""
 
-    def __init__(self, source: WorkloadSource, device: DeviceSpec, observer: Observer) -> None:
+    def __init__(
+        self, source: WorkloadSource, device: DeviceSpec, observer: Observer, *, trace_limit_s: float = TRACE_LIMIT_S
+    ) -> None:
         self._source = source
         self._device = device
         self._observer = observer
-        self._traces: dict[Recipe, StepTrace] = {}
-        self._failures: dict[Recipe, TraceError | WorkloadError] = {}
+        self._trace_limit_s = trace_limit_s
+        self._traces: dict[_StepKind, StepTrace] = {}
+        self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
         is_live = device.live_index is not None
         self._allocator = AllocatorConfig.from_environment(os.environ if is_live else {})
         self._correction = 1.0
 
-    def of(self, recipe: Recipe) -> StepTrace:
+    def of(self, recipe: Recipe, *, fused_optimizer: bool = False) -> StepTrace:
         """Trace a recipe's step; recipes that differ only in sizes share one trace.
 
         Raises:
             WorkloadError: the workload cannot be loaded, raises or breaks its contract.
             TraceError: the model cannot be traced.
         """
-        kind = replace(
-            recipe, micro_batch_size=1, accumulation_steps=min(recipe.accumulation_steps, 2), learning_rate=None
-        )
+        kind = _StepKind.of(recipe, fused_optimizer=fused_optimizer)
         if kind in self._failures:
             raise self._failures[kind]
         if kind not in self._traces:
-            self._observer(Stage(text=f"estimating {recipe_text(recipe)}"))
+            fused = ", fused optimizer" if fused_optimizer else ""
+            self._observer(Stage(text=f"estimating {recipe_text(recipe)}{fused}"))
             try:
-                traced = replace(recipe, accumulation_steps=kind.accumulation_steps)
-                self._traces[kind] = trace_step(self._source, traced, self._device)
+                self._traces[kind] = trace_step(
+                    self._source,
+                    replace(recipe, accumulation_steps=kind.recipe.accumulation_steps),
+                    self._device,
+                    fused_optimizer=fused_optimizer,
+                    limit_s=self._trace_limit_s,
+                )
             except (TraceError, WorkloadError) as error:
                 self._failures[kind] = error
                 raise
         return self._traces[kind]
 
-    def estimate(self, recipe: Recipe) -> Estimate:
-        """Predict the peaks of a recipe."""
-        trace = self.of(recipe)
+    def estimate(self, recipe: Recipe, *, fused_optimizer: bool = False) -> Estimate:
+        """Predict the peaks of a recipe, with the optimizer's own implementation or the fused one."""
+        trace = self.of(recipe, fused_optimizer=fused_optimizer)
         found = estimate(
             trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocator=self._allocator
         )
         return replace(found, recipe=recipe)
+
+    def snapshot(self, recipe: Recipe) -> bytes:
+        """Return the predicted timeline of a recipe as the content of a PyTorch memory snapshot."""
+        return step_snapshot(self.of(recipe), micro_batch_size=recipe.micro_batch_size, allocator=self._allocator)
 
     def of_if_traceable(self, recipe: Recipe) -> StepTrace | None:
         """Trace a recipe's step; None, said once, where it cannot be traced, which a live trial may still run."""

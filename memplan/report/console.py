@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.padding import Padding
 from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
+from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import bytes_text, error_text, outcome_text, rate_text, recipe_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
@@ -25,21 +26,8 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
-    from memplan.results import Estimate
 
 _COMMAND_COLUMNS = 76
-_GOOD, _BAD, _QUIET = "green", "red", "dim"
-
-
-def _table(title: str, *columns: str, caption: str | None = None) -> Table:
-    """Make a table whose first column is text and whose others are figures."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", caption=caption, caption_justify="left", box=None,
-        pad_edge=False, header_style=_QUIET,
-    )  # fmt: skip
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
 
 
 def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
@@ -84,14 +72,14 @@ def plan_view(report: RunReport) -> RenderableType:
 
 def trial_table(report: RunReport) -> Table:
     """Show every live run with its process peak, estimated and measured."""
-    table = _table(
+    table = plain_table(
         "Live trials, process peaks", "purpose", "recipe", "outcome", "estimated", "measured", "util", "per s"
     )
     for trial in report.trials:
         table.add_row(
             f"{trial.number} {trial.purpose}",
             recipe_text(trial.recipe),
-            Text(outcome_text(trial.outcome), style=_GOOD if trial.fits else _BAD),
+            Text(outcome_text(trial.outcome), style=GOOD if trial.fits else BAD),
             bytes_text(trial.process.estimated_bytes),
             bytes_text(trial.process.measured_bytes),
             share_text(trial.utilisation),
@@ -105,21 +93,21 @@ def trial_line(trial: TrialRow, *, was_resumed: bool) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<13} ")
     if trial.fits:
-        line.append("✓ ", style=_GOOD)
+        line.append("✓ ", style=GOOD)
         line.append(f"{bytes_text(trial.peak_device_bytes):>10} {share_text(trial.utilisation):>4} ")
         line.append(f"{rate_text(trial.samples_per_s):>5}/s ")
     else:
-        line.append("✗ ", style=_BAD)
-        line.append(f"{trial.outcome} ", style=_BAD)
-    line.append("(journal)" if was_resumed else f"{trial.duration_s:>3.0f} s", style=_QUIET)
+        line.append("✗ ", style=BAD)
+        line.append(f"{trial.outcome} ", style=BAD)
+    line.append("(journal)" if was_resumed else f"{trial.duration_s:>3.0f} s", style=QUIET)
     if not trial.fits:
-        line.append(f"\n      {trial.evidence}", style=_QUIET)
+        line.append(f"\n      {trial.evidence}", style=QUIET)
     return line
 
 
 def precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
-    table = _table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
+    table = plain_table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for row in report.precisions:
         table.add_row(
@@ -135,7 +123,7 @@ def precision_table(report: RunReport) -> Table:
 
 def accumulation_table(report: RunReport) -> Table:
     """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
-    table = _table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
+    table = plain_table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
     settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if _accumulates(t)}
     shown: set[str] = set()
     for trial in report.trials:
@@ -160,7 +148,7 @@ def _accumulates(trial: TrialRow) -> bool:
 def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Table:
     """Set estimated and measured components side by side for one trial."""
     title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {subject.device_name}"
-    table = _table(title, "component", "estimated", "measured", "error")
+    table = plain_table(title, "component", "estimated", "measured", "error")
     for index, row in enumerate(components):
         if row.name.startswith("peak") and not components[index - 1].name.startswith("peak"):
             table.add_section()
@@ -177,13 +165,13 @@ def recommendation(plan: Plan) -> RenderableType:
     lines = Text()
     if plan.changes_anything:
         lines.append("Recommended: ", style="bold")
-        lines.append(recipe_text(plan.recipe), style=f"bold {_GOOD}")
+        lines.append(recipe_text(plan.recipe), style=f"bold {GOOD}")
         if plan.recipe.learning_rate is not None:
-            lines.append(f", learning rate {plan.recipe.learning_rate:g}", style=f"bold {_GOOD}")
-        lines.append(f"  (now {recipe_text(plan.current)})", style=_QUIET)
+            lines.append(f", learning rate {plan.recipe.learning_rate:g}", style=f"bold {GOOD}")
+        lines.append(f"  (now {recipe_text(plan.current)})", style=QUIET)
     else:
         lines.append("Nothing to change: ", style="bold")
-        lines.append(recipe_text(plan.current), style=f"bold {_GOOD}")
+        lines.append(recipe_text(plan.current), style=f"bold {GOOD}")
     for reason in plan.reasons:
         lines.append(f"\n  {reason}")
     for note in plan.notes:
@@ -193,7 +181,7 @@ def recommendation(plan: Plan) -> RenderableType:
 
 def patch_view(patch: ConfigPatch) -> RenderableType:
     """Show the patch as a coloured diff with the loader that verified it, and what says the same without it."""
-    checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=_QUIET)
+    checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=QUIET)
     notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
     diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True)
     return Group(Text("Patch", style="bold"), diff, checked, *notes, *_override_lines(patch))
@@ -204,44 +192,4 @@ def _override_lines(patch: ConfigPatch) -> list[RenderableType]:
     if patch.override_line is None:
         return []
     words = textwrap.wrap(patch.override_line, _COMMAND_COLUMNS, break_long_words=False, break_on_hyphens=False)
-    return [Text("or, without changing a file, add to the training command:", style=_QUIET), Text(" \\\n".join(words))]
-
-
-def estimate_table(estimates: Sequence[Estimate]) -> Table:
-    """Compare estimates of several recipes on one device."""
-    first = estimates[0]
-    table = _table(
-        f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in",
-    )  # fmt: skip
-    for each in estimates:
-        table.add_row(
-            recipe_text(each.recipe),
-            bytes_text(each.peak_allocated_bytes),
-            bytes_text(each.peak_reserved_bytes),
-            bytes_text(each.peak_process_bytes),
-            Text(share_text(each.utilisation), style=_GOOD if each.utilisation <= 1 else _BAD),
-            str(each.peak_phase),
-        )
-    return table
-
-
-def breakdown_view(estimate: Estimate) -> RenderableType:
-    """Show where the process peak of one estimate goes, and what is not counted."""
-    table = _table(f"At the peak of {recipe_text(estimate.recipe)}", "component", "bytes", "share")
-    for name, held_bytes in estimate.breakdown.items():
-        if held_bytes:
-            share = held_bytes / estimate.peak_process_bytes
-            table.add_row(name.replace("_", " "), bytes_text(held_bytes), share_text(share))
-    table.add_section()
-    table.add_row("peak process", bytes_text(estimate.peak_process_bytes), "100%")
-    parts: list[RenderableType] = [table]
-    for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
-        if shares:
-            top = _table(f"Largest at the peak by {title}", title, "bytes")
-            for share_of_peak in shares:
-                top.add_row(Text(share_of_peak.name or "(outside any module)"), bytes_text(share_of_peak.held_bytes))
-            parts.append(Padding(top, (1, 0, 0, 0)))
-    remarks = [f"method: {estimate.method}", *(f"note: {note}" for note in estimate.notes)]
-    remarks += [f"not counted: {what}" for what in estimate.uncounted]
-    return Group(*parts, Padding(Text("\n".join(remarks), style=_QUIET), (1, 0, 0, 0)))
+    return [Text("or, without changing a file, add to the training command:", style=QUIET), Text(" \\\n".join(words))]

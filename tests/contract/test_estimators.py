@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import cloudpickle
 import pytest
@@ -12,12 +14,17 @@ import torch
 from torch import nn
 
 from memplan.cards import DeviceKind, DeviceSpec
-from memplan.errors import UsageError, WorkloadError
+from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import StepTrace, estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.recipe import Precision, Recipe
+from memplan.results import Phase
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -248,3 +255,68 @@ def test_a_broken_contract_names_the_function_that_breaks_it(part: str, function
     with pytest.raises(WorkloadError, match=complaint) as caught:
         trace_step(source_of(linear_workload(**{part: function})), Recipe(micro_batch_size=4), CPU)
     assert "<lambda>" in str(caught.value)
+
+
+def counted(log: Path, error: Exception) -> Callable[..., None]:
+    def fails_and_counts(*_: object) -> None:
+        with log.open("a") as file:
+            file.write("called\n")
+        raise error
+
+    return fails_and_counts
+
+
+@pytest.mark.parametrize(
+    ("error", "own_size", "calls"),
+    [(KeyError("labels"), 4, 1), (ValueError("not a multiple of 4"), 4, 2), (ValueError("never"), 2, 1)],
+    ids=["of a name", "perhaps of the size", "at the recipe's own size"],
+)
+def test_an_error_of_the_users_own_is_met_once_and_once_more_only_at_another_size(
+    tmp_path: Path, error: Exception, own_size: int, calls: int
+) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(WorkloadError) as caught:
+        trace_step(source_of(linear_workload(loss=counted(log, error))), Recipe(micro_batch_size=own_size), CPU)
+    assert len(log.read_text().splitlines()) == calls
+    assert caught.value.where is not None
+    assert caught.value.where.startswith("tests/contract/test_estimators.py:")
+
+
+def loss_without_end(*_: object) -> None:
+    while True:
+        time.sleep(0.01)
+
+
+def test_a_trace_without_end_is_stopped_and_says_how_to_give_it_more_time() -> None:
+    workload = linear_workload(loss=loss_without_end)
+    with pytest.raises(TraceError, match=r"stopped after 8 s; .*--trace-limit 32 gives it more time") as caught:
+        trace_step(source_of(workload), Recipe(micro_batch_size=2), CPU, limit_s=8)
+    assert "most recent call first" in caught.value.detail
+
+
+def test_no_time_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="trace-limit 0 must be more than 0 seconds"):
+        trace_step(source_of(linear_workload()), Recipe(micro_batch_size=2), CPU, limit_s=0)
+
+
+def test_a_fused_optimizer_spares_the_copies_of_a_multi_tensor_step() -> None:
+    recipe = Recipe(micro_batch_size=4)
+    fused = trace_step(source_of(linear_workload()), recipe, CARD, fused_optimizer=True)
+    plain, spared = (estimate(each, micro_batch_size=1, device=CARD) for each in (linear_trace(CARD), fused))
+    assert (plain.peak_phase, spared.peak_phase) == (Phase.OPTIMIZER_STEP, Phase.BACKWARD)
+    assert plain.peak_allocated_bytes > spared.peak_allocated_bytes
+    assert spared.breakdown.optimizer_state == 2 * MIB + 4  # the step counter is on the card then
+
+
+def test_an_optimizer_without_a_fused_step_says_so() -> None:
+    workload = linear_workload(optimizer=torch.optim.RMSprop)
+    with pytest.raises(WorkloadError, match="RMSprop has no fused implementation"):
+        trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD, fused_optimizer=True)
+
+
+def test_gradients_and_optimizer_state_are_held_by_the_module_of_their_parameter() -> None:
+    workload = linear_workload(model=lambda: nn.Sequential(nn.Linear(512, 512, bias=False)))
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD)
+    shares = estimate(trace, micro_batch_size=1, device=CARD).top_modules
+    held = {each.name: each.held_bytes for each in shares}
+    assert held["0"] >= 4 * MIB

@@ -235,7 +235,7 @@ def test_checkpointing_is_switched_on_by_the_models_own_method() -> None:
         ({"model": lambda: "a net"}, {}, "model returned a str"),
         ({"optimizer": lambda parameters: None}, {}, "optimizer returned a NoneType"),
         ({"batch": lambda size: torch.ones(4, 4)}, {}, r"batch\(8\) and batch\(1\) have the same shapes"),
-        ({}, {"activation_checkpointing": True}, "Linear offers no way to switch it on"),
+        ({}, {"activation_checkpointing": True}, "Linear offers no way to switch activation checkpointing on"),
     ],
 )
 def test_callables_that_break_their_contract_are_told(

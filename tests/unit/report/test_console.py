@@ -10,7 +10,8 @@ from rich.console import Console
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
-from memplan.report.console import estimate_table, run_view, trial_line
+from memplan.report.console import run_view, trial_line
+from memplan.report.estimates import estimate_table
 from memplan.report.facts import report_run, trial_row
 from memplan.report.page import run_to_html
 from memplan.results import OutcomeKind, PrecisionVerdict

@@ -1,0 +1,63 @@
+"""Where in the user's code something happened: the innermost frame that is not PyTorch's, memplan's or Python's own."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MEMPLAN = Path(__file__).parents[1]
+_DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
+_DUMP_STARTS = "(most recent call first):"
+
+
+def place_of_error(error: BaseException) -> str | None:
+    """Return ``file:line`` of the user's frame an error passed last; None where it passed none."""
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    return _innermost(reversed(frames))
+
+
+def place_in_dump(text: str) -> str | None:
+    """Return ``file:line`` of the user's innermost frame in the last stack dump of a text; None where there is none."""
+    dump = text.rpartition(_DUMP_STARTS)[2]
+    return _innermost((name, int(line)) for name, line in _DUMPED_FRAME.findall(dump))
+
+
+def _innermost(frames: Iterable[tuple[str, int]]) -> str | None:
+    """Take the first frame of the user's own files; without one, the first of an installed package."""
+    foreign = None
+    for name, line in frames:
+        path = Path(name)
+        if not path.is_absolute() or any(path.is_relative_to(folder) for folder in _machinery()):
+            continue
+        if "site-packages" not in path.parts and "dist-packages" not in path.parts:
+            return _written(path, line)
+        foreign = foreign or _written(path, line)
+    return foreign
+
+
+def _written(path: Path, line: int) -> str:
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line}"
+
+
+@functools.cache
+def _machinery() -> tuple[Path, ...]:
+    torch = importlib.util.find_spec("torch")
+    folders = () if torch is None else tuple(torch.submodule_search_locations or ())
+    own = (_MEMPLAN, *map(Path, folders))
+    return (*own, *_standard_library())
+
+
+def _standard_library() -> tuple[Path, ...]:
+    """Folders of Python's own modules; installed packages lie inside one of them and are not meant."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    inside = [each for each in folder.iterdir() if each.name not in ("site-packages", "dist-packages")]
+    return tuple(inside)

@@ -1,0 +1,108 @@
+"""What `memplan estimate` and `memplan.estimate` ask: the peaks of one subject's step, for one or several recipes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.errors import UsageError
+from memplan.estimators import TRACE_LIMIT_S
+from memplan.planning.request import device_for, subject_of_config
+from memplan.planning.savings import possible_savings
+from memplan.planning.traces import Traces
+from memplan.progress import ignore
+from memplan.units import parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.cards import DeviceSpec
+    from memplan.configs import UserConfig
+    from memplan.planning.request import Subject
+    from memplan.progress import Observer
+    from memplan.recipe import Precision
+    from memplan.results import Estimate, Saving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest:
+    """What is to be predicted of a config's step.
+
+    Args:
+        device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; None for the config's own wish, or else ``auto``.
+        budget_bytes: what the step may use; None for the config's own wish, or else all the device offers.
+        micro_batch_sizes: sizes to predict; None for the config's own.
+        precisions: precisions to predict; None for the config's own.
+        with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.
+        with_snapshot: whether to write the timeline in PyTorch's snapshot format; for one recipe on a card only.
+        trace_limit_s: how long one trace may take.
+    """
+
+    device: str | None = None
+    budget_bytes: int | None = None
+    micro_batch_sizes: Sequence[int] | None = None
+    precisions: Sequence[Precision] | None = None
+    with_savings: bool = True
+    with_snapshot: bool = False
+    trace_limit_s: float = TRACE_LIMIT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """What was predicted.
+
+    Args:
+        estimates: one for each precision and micro-batch size, in the order asked for.
+        savings: what changes to the one recipe would save; empty where several were asked for.
+        snapshot: content of a file that PyTorch's memory visualiser opens; None where none was asked for.
+    """
+
+    estimates: tuple[Estimate, ...]
+    savings: tuple[Saving, ...] = ()
+    snapshot: bytes | None = None
+
+
+def estimate_subject(
+    subject: Subject, device: str, budget_bytes: int | None, *, trace_limit_s: float = TRACE_LIMIT_S
+) -> Estimate:
+    """Predict the step of a subject's current recipe on a device."""
+    traces = Traces(subject.source, device_for(device, budget_bytes), ignore, trace_limit_s=trace_limit_s)
+    return traces.estimate(subject.current)
+
+
+def estimate_config(config: UserConfig, request: EstimateRequest, observer: Observer = ignore) -> Predictions:
+    """Predict a config's step at several micro-batch sizes and precisions.
+
+    Raises:
+        UsageError: a snapshot of several recipes, or of a step on the CPU, is asked for.
+    """
+    subject = subject_of_config(config)
+    recipes = [
+        replace(subject.current, micro_batch_size=size, precision=precision)
+        for precision in request.precisions or (subject.current.precision,)
+        for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
+    ]
+    section = config.memplan_options
+    budget_bytes = request.budget_bytes or (parse_bytes(section.budget) if section.budget else None)
+    device = device_for(request.device or section.device or "auto", budget_bytes)
+    if request.with_snapshot:
+        _check_snapshot(len(recipes), device)
+    traces = Traces(subject.source, device, observer, trace_limit_s=request.trace_limit_s)
+    estimates = tuple(traces.estimate(recipe) for recipe in recipes)
+    is_single = len(recipes) == 1
+    return Predictions(
+        estimates=estimates,
+        snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
+        savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
+    )
+
+
+def _check_snapshot(recipe_count: int, device: DeviceSpec) -> None:
+    if recipe_count > 1:
+        raise UsageError(
+            f"a snapshot shows one recipe, and {recipe_count} are asked for",
+            hint="name one --batch-size and one --precision",
+        )
+    if device.kind is not DeviceKind.CUDA:
+        raise UsageError("a memory snapshot shows the CUDA allocator", hint="choose a card with --device")

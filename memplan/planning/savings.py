@@ -1,0 +1,56 @@
+"""What one change to a recipe would save: each change is traced and replayed, none is guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.errors import MemplanError
+from memplan.planning.live import lacking
+from memplan.recipe import Precision
+from memplan.results import Saving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from memplan.cards import DeviceSpec
+    from memplan.planning.traces import Traces
+    from memplan.recipe import Recipe
+    from memplan.results import Estimate
+
+
+def possible_savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> tuple[Saving, ...]:
+    """Say what checkpointing, bf16 and a fused optimizer would each take off an estimate's process peak."""
+    return tuple(_savings(estimate, device, traces))
+
+
+def _savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> Iterator[Saving]:
+    recipe = estimate.recipe
+    if not recipe.activation_checkpointing:
+        changed = replace(recipe, activation_checkpointing=True)
+        yield _saving("activation checkpointing", estimate, lambda: traces.estimate(changed))
+    if recipe.precision in (Precision.FP32, Precision.TF32):
+        yield _bf16_saving(recipe, estimate, device, traces)
+    if device.kind is DeviceKind.CUDA:
+        yield _saving("fused optimizer", estimate, lambda: traces.estimate(recipe, fused_optimizer=True))
+
+
+def _bf16_saving(recipe: Recipe, estimate: Estimate, device: DeviceSpec, traces: Traces) -> Saving:
+    obstacle = lacking(Precision.BF16, device)
+    if obstacle is not None:
+        return Saving(change="bf16 autocast", obstacle=obstacle)
+    changed = replace(recipe, precision=Precision.BF16)
+    return _saving("bf16 autocast", estimate, lambda: traces.estimate(changed))
+
+
+def _saving(change: str, estimate: Estimate, estimated: Callable[[], Estimate]) -> Saving:
+    try:
+        peak_process_bytes = estimated().peak_process_bytes
+    except MemplanError as error:
+        return Saving(change=change, obstacle=error.problem)
+    return Saving(
+        change=change,
+        peak_process_bytes=peak_process_bytes,
+        saved_bytes=estimate.peak_process_bytes - peak_process_bytes,
+    )

@@ -1,0 +1,83 @@
+"""Estimates for the terminal: several recipes in one table, one recipe by what it holds and what would save."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from memplan.report.tables import BAD, GOOD, QUIET, plain_table
+from memplan.report.wording import bytes_text, recipe_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from memplan.results import Estimate, PeakShare, Saving
+
+_SHARES_SHOWN = 8
+
+
+def estimate_table(estimates: Sequence[Estimate]) -> Table:
+    """Compare estimates of several recipes on one device."""
+    first = estimates[0]
+    table = plain_table(
+        f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
+        "recipe", "allocated", "reserved", "process", "of device", "peak in",
+    )  # fmt: skip
+    for each in estimates:
+        table.add_row(
+            recipe_text(each.recipe),
+            bytes_text(each.peak_allocated_bytes),
+            bytes_text(each.peak_reserved_bytes),
+            bytes_text(each.peak_process_bytes),
+            Text(share_text(each.utilisation), style=GOOD if each.utilisation <= 1 else BAD),
+            str(each.peak_phase),
+        )
+    return table
+
+
+def savings_view(savings: Sequence[Saving]) -> RenderableType:
+    """Show what each change would take off the process peak, or why that cannot be said."""
+    table = plain_table("What one change would save", "change", "peak process", "saves")
+    obstacles = []
+    for each in savings:
+        if each.saved_bytes is None:
+            obstacles.append(f"{each.change}: {each.obstacle}")
+        else:
+            table.add_row(each.change, bytes_text(each.peak_process_bytes), bytes_text(each.saved_bytes))
+    remarks = [Text("\n".join(obstacles), style=QUIET)] if obstacles else []
+    return Padding(Group(*([table] if table.row_count else []), *remarks), (1, 0, 0, 0))
+
+
+def breakdown_view(estimate: Estimate) -> RenderableType:
+    """Show where the process peak of one estimate goes, who holds most of it, and what is not counted."""
+    table = plain_table(f"At the peak of {recipe_text(estimate.recipe)}", "component", "bytes", "share")
+    for name, held_bytes in estimate.breakdown.items():
+        if held_bytes:
+            share = held_bytes / estimate.peak_process_bytes
+            table.add_row(name.replace("_", " "), bytes_text(held_bytes), share_text(share))
+    table.add_section()
+    table.add_row("peak process", bytes_text(estimate.peak_process_bytes), "100%")
+    parts: list[RenderableType] = [table]
+    for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
+        if shares:
+            parts.append(_shares_table(title, shares, estimate.peak_allocated_bytes))
+    remarks = [f"method: {estimate.method}", *(f"note: {note}" for note in estimate.notes)]
+    remarks += [f"not counted: {what}" for what in estimate.uncounted]
+    parts.append(Text("\n".join(remarks), style=QUIET))
+    return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
+
+
+def _shares_table(title: str, shares: Sequence[PeakShare], allocated_bytes: int) -> Table:
+    """Show the largest holders with their share of the allocated peak; modules that repeat are one row."""
+    table = plain_table(f"Who holds the allocated peak, by {title}", title, "bytes", "share")
+    for each in shares[:_SHARES_SHOWN]:
+        times = f" ({each.holder_count} of them)" if each.holder_count > 1 else ""
+        name = Text(each.name or "(outside any module)").append(times, style=QUIET)
+        table.add_row(name, bytes_text(each.held_bytes), share_text(each.held_bytes / allocated_bytes))
+    return table

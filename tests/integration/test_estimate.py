@@ -1,0 +1,65 @@
+"""`memplan estimate` as a user runs it: tables, what would save memory, and the snapshot for PyTorch's visualiser."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from torch.cuda import _memory_viz
+
+from memplan.units import MIB
+from tests.integration.conftest import MAPS, memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORKLOAD = ("--workload", "net:make_workload", *MAPS)
+
+
+def test_one_recipe_with_its_savings_and_its_timeline(project: Path) -> None:
+    ended = memplan(
+        "estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", "--batch-size", "16", "--snapshot", "out.pickle",
+        "--json", cwd=project,
+    )  # fmt: skip
+    assert ended.status == 0, ended.err
+    (estimate,) = ended.document["estimates"]
+    savings = {each["change"]: each for each in ended.document["savings"]}
+    assert savings["bf16 autocast"]["saved_bytes"] >= 2 * MIB  # the batch is kept twice, what follows it in half
+    assert "offers no way" in savings["activation checkpointing"]["obstacle"]
+    assert savings["fused optimizer"]["peak_process_bytes"] <= estimate["peak_process_bytes"]
+
+    snapshot = pickle.loads((project / "out.pickle").read_bytes())
+    held_bytes = sum(segment["total_size"] for segment in snapshot["segments"])
+    assert held_bytes == estimate["peak_reserved_bytes"]
+    assert "cudaMalloc" in _memory_viz.trace(snapshot)
+    shown = {frame["name"] for entry in snapshot["device_traces"][0] for frame in entry["frames"]}
+    assert {"aten.relu", "activations", "3"} <= shown  # operator, category, module
+    for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<html" in plot(snapshot) or "<script" in plot(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--device", "rtx-3090", "--batch-size", "8,16"), "a snapshot shows one recipe, and 2 are asked for"),
+        (("--device", "cpu"), "a memory snapshot shows the CUDA allocator; choose a card with --device"),
+    ],
+    ids=["several recipes", "on the CPU"],
+)
+def test_a_snapshot_that_cannot_be_is_refused_before_anything_is_traced(
+    project: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    ended = memplan("estimate", "config.yaml", *WORKLOAD, *arguments, "--snapshot", "out.pickle", cwd=project)
+    assert (ended.status, ended.out) == (2, "")
+    assert complaint in ended.err
+    assert not (project / "out.pickle").exists()
+
+
+def test_a_broken_model_is_told_with_the_users_own_line(project: Path) -> None:
+    network = project / "net.py"
+    network.write_text(network.read_text().replace("nn.Linear(256, 8))", "nn.Linear(100, 8))"))
+    ended = memplan("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", cwd=project)
+    line = network.read_text().splitlines().index("        return model(images).square().mean()") + 1
+    assert ended.status == 2
+    assert f"net.py:{line}: the workload's loss" in ended.err
