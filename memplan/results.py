@@ -167,6 +167,7 @@ class OutcomeKind(StrEnum):
     KERNEL_FAILURE = "kernel failure"
     USER_ERROR = "user error"
     NON_FINITE_LOSS = "non-finite loss"
+    NEVER_STEPPED = "never stepped"
     TIMEOUT = "timeout"
     CRASH = "crash"
 

@@ -74,4 +74,21 @@ class PickledWorkload:
     search_path: tuple[str, ...]
 
 
-WorkloadSource = WorkloadReference | PickledWorkload
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCommand:
+    """The user's own training script, started by a command line and left as it is.
+
+    Args:
+        template: shell command line with placeholders such as ``{micro_batch_size}``.
+        steps: optimizer steps after which a trial ends, at least 3.
+        config_path: what ``{config}`` stands for, as the user wrote it; None where there is no config.
+        working_folder: where the command is started, absolute.
+    """
+
+    template: str
+    steps: int
+    config_path: str | None
+    working_folder: str
+
+
+WorkloadSource = WorkloadReference | PickledWorkload | TrainingCommand

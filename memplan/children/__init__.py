@@ -10,6 +10,7 @@ Linux only. Messages are pickled values of memplan's own plain types.
 
 from memplan.children.running import LOG_TAIL_BYTES, ChildEnding, run_child
 from memplan.children.serving import serve
+from memplan.children.shell import become_shell_command
 from memplan.children.template import Template
 
-__all__ = ["LOG_TAIL_BYTES", "ChildEnding", "Template", "run_child", "serve"]
+__all__ = ["LOG_TAIL_BYTES", "ChildEnding", "Template", "become_shell_command", "run_child", "serve"]

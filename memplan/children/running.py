@@ -187,14 +187,15 @@ class _Conversation:
     def _talk(self, duration_s: float) -> None:
         """Serve the pipes for that long, or until the child hangs up, however much there is to read."""
         deadline = time.monotonic() + duration_s
-        while not self._reply_ended() and (remaining_s := deadline - time.monotonic()) > 0:
+        while not self._has_hung_up() and (remaining_s := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(remaining_s):
                 key.data()
-        if self._reply_ended():
+        if self._has_hung_up():
             time.sleep(_AFTER_HANG_UP_S)
 
-    def _reply_ended(self) -> bool:
-        return self._reply not in self._selector.get_map()
+    def _has_hung_up(self) -> bool:
+        listened = self._selector.get_map()
+        return self._reply not in listened and self._output not in listened
 
     def _read_what_is_left(self) -> None:
         """Read until there is nothing more; not for long, because escaped processes may go on printing."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _LOOK_FOR_DESCENDANTS_EVERY_S = 0.5
 
@@ -21,15 +25,36 @@ class ProcessTree:
 
     def resident_bytes(self, pid: int) -> int:
         """Resident set of the process plus what its descendants do not share with others; 0 once it has ended."""
+        whole_bytes, unshared_bytes = self.resident_parts(pid, {pid})
+        return whole_bytes + unshared_bytes
+
+    def resident_parts(self, pid: int, whole: Collection[int]) -> tuple[int, int]:
+        """Resident sets of the processes named, and what the others below ``pid`` hold without sharing it.
+
+        Args:
+            pid: the process at the root.
+            whole: process ids, the root or descendants of it.
+        """
         try:
-            process = psutil.Process(pid)
-            own_bytes: int = process.memory_info().rss
+            root = psutil.Process(pid)
             if time.monotonic() - self._looked_at >= _LOOK_FOR_DESCENDANTS_EVERY_S:
-                self._descendants = process.children(recursive=True)
+                self._descendants = root.children(recursive=True)
                 self._looked_at = time.monotonic()
         except psutil.Error:
-            return 0
-        return own_bytes + sum(_unshared_bytes(child) for child in self._descendants)
+            return 0, 0
+        processes = [root, *self._descendants]
+        return (
+            sum(_resident_bytes(each) for each in processes if each.pid in whole),
+            sum(_unshared_bytes(each) for each in processes if each.pid not in whole),
+        )
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    try:
+        resident: int = process.memory_info().rss
+    except psutil.Error:
+        return 0
+    return resident
 
 
 def _unshared_bytes(process: psutil.Process) -> int:

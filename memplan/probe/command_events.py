@@ -1,0 +1,177 @@
+"""What the hook inside a training command has told so far, as values. Pure but for reading the events' file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.probe.records import from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStarted:
+    """A Python process of the command started with the hook in place."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizersImported:
+    """A process imported torch's optimizers."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerBuilt:
+    """A process made its first optimizer: what it held then, and how much of that were the optimizer's parameters."""
+
+    pid: int
+    resident_bytes: int
+    parameters_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFigures:
+    """What CUDA said of the card in use after a step; peaks since the process started."""
+
+    index: int
+    allocated_peak_bytes: int
+    reserved_peak_bytes: int
+    reserved_bytes: int
+    used_bytes: int
+    alloc_retries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded:
+    """One optimizer step.
+
+    Args:
+        pid: of the process that stepped.
+        step: its number, from 1.
+        duration_s: since the end of the step before, loading of data included; None for the first.
+        passes: backward passes since then.
+        skipped: steps since then that the gradient scaler left out.
+        optimizers: how many optimizers have stepped so far.
+        resident_peak_bytes: largest resident set of the process so far.
+        resident_file_bytes: resident pages of files, such as libraries, which processes share.
+        card: what CUDA said; None where the process does not use it.
+    """
+
+    pid: int
+    step: int
+    duration_s: float | None
+    passes: int
+    skipped: int
+    optimizers: int
+    resident_peak_bytes: int
+    resident_file_bytes: int
+    card: CardFigures | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped:
+    """A gradient scaler left a step out; ``count`` in a row so far."""
+
+    pid: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesHeld:
+    """What the optimizers' parameters, gradients and state take; ``optimizers`` are their class names."""
+
+    pid: int
+    optimizers: tuple[str, ...]
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedError:
+    """One exception: the names of its types, its own first, and its text."""
+
+    types: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRaised:
+    """A process did not catch an exception: that one, then those it was raised from; ``place`` is the user's line."""
+
+    pid: int
+    chain: tuple[RaisedError, ...]
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFailed:
+    """The hook itself failed; the script did not notice."""
+
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsFinished:
+    """A process took all its steps and leaves; ``is_finite`` is about its parameters."""
+
+    pid: int
+    is_finite: bool
+    loss_scale: float | None
+
+
+Event = (
+    ProcessStarted
+    | OptimizersImported
+    | OptimizerBuilt
+    | StepEnded
+    | StepSkipped
+    | BytesHeld
+    | ErrorRaised
+    | HookFailed
+    | StepsFinished
+)
+_KINDS: dict[str, type[Event]] = {
+    "started": ProcessStarted,
+    "imported": OptimizersImported,
+    "built": OptimizerBuilt,
+    "step": StepEnded,
+    "skipped": StepSkipped,
+    "held": BytesHeld,
+    "raised": ErrorRaised,
+    "failed": HookFailed,
+    "finished": StepsFinished,
+}
+
+
+class EventFile:
+    """Reads what was added to the events' file since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+
+    def read_new(self) -> list[Event]:
+        """Return the events whose lines are complete and have not been returned before."""
+        with self._path.open("rb") as file:
+            file.seek(self._place)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._place += len(whole) + len(newline)
+        return [parse_event(line) for line in whole.decode(errors="replace").splitlines()]
+
+
+def parse_event(line: str) -> Event:
+    """Read one line of the hook's.
+
+    Raises:
+        StoreError: it is none.
+    """
+    kind = _KINDS[json.loads(line)["event"]]
+    return from_json(kind, line)

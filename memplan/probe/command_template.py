@@ -1,0 +1,179 @@
+"""A training command as the user writes it, with placeholders for what a trial sets. Pure: text in, text out.
+
+``{micro_batch_size}`` must be there; ``{config}``, ``{steps}``, ``{precision}``, ``{accumulation_steps}`` and
+``{learning_rate}`` may be. A script with its own words for precisions gets them as
+``{precision:fp32=32-true,bf16=bf16-mixed}``, or as whole options: ``{precision:fp32=,bf16=--bf16}``. ``{{`` and ``}}``
+are braces of the command's own, and shell variables such as ``${HOME}`` are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from memplan.errors import UsageError
+from memplan.recipe import Precision, parse_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.recipe import Recipe
+    from memplan.workload import TrainingCommand
+
+_PIECE = re.compile(r"\{\{|\}\}|\$\{[^}]*\}|\{(?P<name>[A-Za-z_]\w*)(?::(?P<words>[^{}]*))?\}")
+_WHERE = "--command"
+T = TypeVar("T")
+
+
+class PlaceholderName(StrEnum):
+    """What a command can be told."""
+
+    MICRO_BATCH_SIZE = "micro_batch_size"
+    CONFIG = "config"
+    STEPS = "steps"
+    PRECISION = "precision"
+    ACCUMULATION_STEPS = "accumulation_steps"
+    LEARNING_RATE = "learning_rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placeholder:
+    """One placeholder of a command.
+
+    Args:
+        name: what it stands for.
+        words: for a precision, the command's own word for each that it knows; None where memplan's names do.
+    """
+
+    name: PlaceholderName
+    words: Mapping[Precision, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTemplate:
+    """A command taken apart: text that stays, and placeholders, in order."""
+
+    pieces: tuple[str | Placeholder, ...]
+
+    def names(self, name: PlaceholderName) -> bool:
+        """Whether the command has a placeholder of that name."""
+        return any(isinstance(piece, Placeholder) and piece.name is name for piece in self.pieces)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...] | None:
+        """The precisions that the command has words for; None where it takes memplan's names, or none at all."""
+        spelled = [piece.words for piece in self.pieces if isinstance(piece, Placeholder) and piece.words is not None]
+        return tuple(spelled[0]) if spelled else None
+
+
+def parse_template(text: str) -> CommandTemplate:
+    """Take a command apart.
+
+    Raises:
+        UsageError: a placeholder is not known or not understood, or there is none for the micro-batch.
+    """
+    pieces: list[str | Placeholder] = []
+    end = 0
+    for match in _PIECE.finditer(text):
+        pieces += [text[end : match.start()], _piece(match)]
+        end = match.end()
+    template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
+    if not template.names(PlaceholderName.MICRO_BATCH_SIZE):
+        raise UsageError(
+            "the command has no {micro_batch_size}",
+            where=_WHERE,
+            hint="write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}",
+        )
+    return template
+
+
+def _piece(match: re.Match[str]) -> str | Placeholder:
+    if match["name"] is None:
+        return {"{{": "{", "}}": "}"}.get(match[0], match[0])
+    try:
+        name = PlaceholderName(match["name"])
+    except ValueError:
+        raise UsageError(
+            f"placeholder {match[0]} is not known",
+            where=_WHERE,
+            hint=f"known are {', '.join(f'{{{each}}}' for each in PlaceholderName)}; write {{{{ }}}} for braces",
+        ) from None
+    if match["words"] is None:
+        return Placeholder(name=name)
+    if name is not PlaceholderName.PRECISION:
+        raise UsageError(f"placeholder {match[0]} takes no words", where=_WHERE, hint=f"write {{{name}}}")
+    return Placeholder(name=name, words=_words(match["words"]))
+
+
+def _words(text: str) -> dict[Precision, str]:
+    words: dict[Precision, str] = {}
+    for entry in text.split(","):
+        precision, equals, word = entry.partition("=")
+        if not equals:
+            raise UsageError(
+                f"{{precision:{text}}} is not understood", where=_WHERE, hint="write {precision:fp32=WORD,bf16=WORD}"
+            )
+        words[parse_precision(precision)] = word
+    return words
+
+
+def fill_template(template: CommandTemplate, recipe: Recipe, *, config_path: str | None, steps: int | None) -> str:
+    """Write the command line for one recipe.
+
+    Args:
+        template: the command.
+        recipe: what to set.
+        config_path: what ``{config}`` stands for.
+        steps: what ``{steps}`` stands for; None leaves the placeholder, for the user's own length.
+
+    Raises:
+        UsageError: the command asks for something that is not known, or has no word for the recipe's precision.
+    """
+    return "".join(
+        piece if isinstance(piece, str) else _value(piece, recipe, config_path, steps) for piece in template.pieces
+    )
+
+
+def fill_command(command: TrainingCommand, recipe: Recipe) -> str:
+    """Write the command line of one trial.
+
+    Raises:
+        UsageError: as for :func:`fill_template`.
+    """
+    template = parse_template(command.template)
+    return fill_template(template, recipe, config_path=command.config_path, steps=command.steps)
+
+
+def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, steps: int | None) -> str:
+    match placeholder.name:
+        case PlaceholderName.MICRO_BATCH_SIZE:
+            return str(recipe.micro_batch_size)
+        case PlaceholderName.ACCUMULATION_STEPS:
+            return str(recipe.accumulation_steps)
+        case PlaceholderName.STEPS:
+            return "{steps}" if steps is None else str(steps)
+        case PlaceholderName.CONFIG:
+            return shlex.quote(_known(config_path, "{config}", "name the config before --command"))
+        case PlaceholderName.LEARNING_RATE:
+            hint = "name a config that sets it, or write the rate into the command"
+            return repr(_known(recipe.learning_rate, "{learning_rate}", hint))
+        case PlaceholderName.PRECISION:
+            return _precision_word(placeholder, recipe.precision)
+
+
+def _precision_word(placeholder: Placeholder, precision: Precision) -> str:
+    if placeholder.words is None:
+        return str(precision)
+    if precision not in placeholder.words:
+        known = ", ".join(placeholder.words)
+        raise UsageError(f"the command has no word for {precision}", where=_WHERE, hint=f"it has them for {known}")
+    return placeholder.words[precision]
+
+
+def _known(value: T | None, name: str, hint: str) -> T:
+    if value is None:
+        raise UsageError(f"the command has {name}, and memplan does not know it", where=_WHERE, hint=hint)
+    return value
