@@ -10,6 +10,7 @@ from memplan.cards import DeviceKind
 from memplan.devices import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
+from memplan.planning.commands import command_notes, command_to_run
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.request import Subject, device_for
@@ -63,6 +64,8 @@ class Planning:
 
     def plan(self, observer: Observer = ignore) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored."""
+        if self.subject.is_command and self._is_absent:
+            raise UsageError(f"device {self.device.name!r} is not present", hint="a training command is only run live")
         traces = self._proven_traces(observer)
         draft(self.subject, self.request)
         with self._open_run() as run, self._template, _ended_by_errors(run):
@@ -99,7 +102,7 @@ class Planning:
     def _proven_traces(self, observer: Observer) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
         traces = Traces(self.subject.source, self.device, observer)
-        if self.device.live_index is not None:
+        if self.device.live_index is not None or not traces.can_trace:
             traces.of_if_traceable(self.subject.current)  # the card may run what cannot be traced
         else:
             traces.of(self.subject.current)
@@ -143,21 +146,22 @@ class Planning:
         found = search.compare()
         optimizer_name = traces.optimizer_name(found.choice.trial.recipe)
         chosen = search.confirm(
-            found.choice.trial.recipe, lambda recipe: scale(recipe, self.subject, self.request, optimizer_name).recipe
+            found.choice.trial.recipe,
+            lambda recipe: self.subject.as_tried(scale(recipe, self.subject, self.request, optimizer_name).recipe),
         )
-        remark = scale(chosen.recipe, self.subject, self.request, optimizer_name).remark
+        scaled = scale(chosen.recipe, self.subject, self.request, optimizer_name)
         return self._plan(
             run,
-            recipe=chosen.recipe,
+            recipe=scaled.recipe,
             estimate=chosen.estimate,
             chosen=chosen,
             trials=search.trials,
             verdicts=found.verdicts,
             reasons=(
                 *explain(chosen, search.trials, self.band, current=self.subject.current),
-                *_sentence(remark),
+                *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
             ),
-            notes=_accumulation_notes(chosen.recipe, traces),
+            notes=(*command_notes(self.subject), *_accumulation_notes(chosen.recipe, traces)),
         )
 
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
@@ -210,6 +214,7 @@ class Planning:
             notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
             request=self.request,
             config_path=str(self.subject.config.path) if self.subject.config else None,
+            command=command_to_run(self.subject, recipe),
         )
 
     def _patch(self, recipe: Recipe, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:

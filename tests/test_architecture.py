@@ -103,6 +103,8 @@ PURE_MODULES = (
     "memplan.estimators.allocator",
     "memplan.probe",
     "memplan.probe.search",
+    "memplan.probe.command_trial",
+    "memplan.probe.command_hook",
     "memplan.recommend",
     "memplan.report",
 )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 Config = Annotated[Path, typer.Argument(help="Your training config.", show_default=False)]
+ConfigIfAny = Annotated[Path | None, typer.Argument(help="Your training config.", show_default=False)]
 Device = Annotated[
     str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu, or auto (the default).")
 ]

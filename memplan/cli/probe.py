@@ -11,7 +11,7 @@ from memplan.cli.options import (
     DEFAULT_STORE,
     AsJson,
     Budget,
-    Config,
+    ConfigIfAny,
     Device,
     Format,
     GlobalBatch,
@@ -27,13 +27,30 @@ from memplan.cli.options import (
 from memplan.cli.terminal import console_for, say, say_what_was_written
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
+    from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
+    from memplan.planning.commands import CommandWish
+    from memplan.plans import Plan, PlanRequest
 
 
 def probe(
-    config: Config,
+    config: ConfigIfAny = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--command", help='Your own training command, e.g. "python train.py {config} --bs {micro_batch_size}".'
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="With --command: optimizer steps of a trial, 10 by default.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="With --command: micro-batch of the first trial.")
+    ] = None,
     device: Device = None,
     max_util: MaxUtil = None,
     min_util: MinUtil = None,
@@ -52,20 +69,12 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Find the recipe that uses the device well, by an estimate and live trials, and write a patch for the config."""
-    from memplan.configs import read_config
-    from memplan.planner import Planning
     from memplan.planning.options import parse_knob_keys, request_from
-    from memplan.planning.request import subject_of_config
-    from memplan.report.console import heading, plan_view
-    from memplan.report.facts import report_run
-    from memplan.report.live import LiveView
-    from memplan.report.machine_readable import run_to_json
 
-    opened = read_config(
-        config, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
-    )
+    wish = _command_wish(command, config, steps=steps, batch_size=batch_size, workload=workload)
+    opened, notes = _open_config(config, wish, format_name, parse_knob_keys(knobs or []), workload)
     request = request_from(
-        opened.memplan_options,
+        opened.memplan_options if opened else None,
         device=device,
         budget=budget,
         max_util=max_util,
@@ -78,18 +87,97 @@ def probe(
         store=store,
     )
     console = console_for(to_stderr=as_json)
-    subject = subject_of_config(opened, world_size=request.world_size)
-    planning = Planning(subject, request)
-    console.print(heading(opened, subject.current, planning.device, planning.band))
+    plan = _plan(opened, wish, request, notes, console)
+    _show_plan(plan, console, as_json=as_json)
+    if plan.config_patch is not None:
+        _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
+
+
+def _command_wish(
+    command: str | None, config: Path | None, *, steps: int | None, batch_size: int | None, workload: str | None
+) -> CommandWish | None:
+    """Put together what was said of a training command; None where there is none."""
+    from memplan.errors import UsageError
+    from memplan.planning.commands import DEFAULT_STEPS, CommandWish
+
+    if command is None:
+        if config is None:
+            raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
+        if steps is not None or batch_size is not None:
+            option = "--steps" if steps is not None else "--batch-size"
+            raise UsageError(f"{option} goes with --command", hint="without one, the config's workload is run")
+        return None
+    if workload is not None:
+        raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
+    return CommandWish(
+        template=command,
+        steps=DEFAULT_STEPS if steps is None else steps,
+        config_path=config,
+        micro_batch_size=batch_size,
+    )
+
+
+def _open_config(
+    config: Path | None,
+    wish: CommandWish | None,
+    format_name: str | None,
+    knob_keys: Mapping[str, str],
+    workload: str | None,
+) -> tuple[UserConfig | None, tuple[str, ...]]:
+    """Read the config; one that only a command understands is left to it, with a note."""
+    from memplan.configs import read_config
+    from memplan.errors import ConfigError
+
+    if config is None:
+        return None, ()
+    try:
+        return read_config(config, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
+    except ConfigError as error:
+        if wish is None or format_name is not None or knob_keys or not config.is_file():
+            raise
+        return None, (f"no patch: {error}",)
+
+
+def _plan(
+    opened: UserConfig | None,
+    wish: CommandWish | None,
+    request: PlanRequest,
+    notes: tuple[str, ...],
+    console: Console,
+) -> Plan:
+    """Say what is about to be run, run it and follow it on the console."""
+    from memplan.planner import Planning
+    from memplan.planning.commands import subject_of_command
+    from memplan.planning.request import subject_of_config
+    from memplan.report.console import command_heading, heading
+    from memplan.report.live import LiveView
+
+    if wish is not None:
+        subject, request = subject_of_command(wish, opened, request)
+        planning = Planning(subject, request)
+        console.print(command_heading(wish.template, subject.current, planning.device, planning.band, notes))
+    elif opened is not None:
+        subject = subject_of_config(opened, world_size=request.world_size)
+        planning = Planning(subject, request)
+        console.print(heading(opened, subject.current, planning.device, planning.band))
+    else:
+        raise AssertionError("neither a command nor a config")
     with LiveView(console) as view:
-        plan = planning.plan(view)
+        return planning.plan(view)
+
+
+def _show_plan(plan: Plan, console: Console, *, as_json: bool) -> None:
+    from memplan.report.console import plan_view
+    from memplan.report.facts import report_run
+    from memplan.report.machine_readable import run_to_json
+
     found = report_run(plan.run_id, plan.trials, plan)
     if as_json:
         typer.echo(run_to_json(found))
-    else:
-        console.print(plan_view(found))
-    if plan.config_patch is not None:
-        _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
+        return
+    console.print(plan_view(found))
+    if plan.command is not None:
+        say(console, f"\nrun it with:  {plan.command}")
 
 
 def _deliver(

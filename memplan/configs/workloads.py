@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import WorkloadError
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
     from memplan.workload import WorkloadReference, WorkloadSource
@@ -57,6 +57,8 @@ def load_workload(source: WorkloadSource) -> Workload:
     Raises:
         WorkloadError: it cannot be found, raises, or is not a :class:`Workload`; ``detail`` holds the user's traceback.
     """
+    if isinstance(source, TrainingCommand):
+        raise WorkloadError("a training command has no workload to load", hint="it is started as it is")
     for folder in reversed(source.search_path):
         if folder not in sys.path:
             sys.path.insert(0, folder)

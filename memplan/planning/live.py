@@ -124,7 +124,7 @@ class LiveSearch:
             WorkloadError: the user's code raised; ``detail`` holds its traceback.
         """
         trial = self._session.try_recipe(self._subject.current, "current recipe")
-        if trial.outcome.kind is OutcomeKind.USER_ERROR:
+        if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED):
             raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)
@@ -282,7 +282,9 @@ class LiveSearch:
         """Show what accumulation does to the recommended recipe, where nothing that was tried shows it."""
         if any(trial.recipe.accumulation_steps > 1 for trial in self._session.trials):
             return
-        self._session.try_recipe(replace(recipe, accumulation_steps=2), "accumulation")
+        accumulated = replace(recipe, accumulation_steps=2)
+        if not self._subject.is_command or self._subject.obstacle(accumulated) is None:
+            self._session.try_recipe(accumulated, "accumulation")
 
     def _failure(self) -> NothingFitsError | WorkloadError:
         trials = self._session.trials

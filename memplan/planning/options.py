@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from memplan.configs import PatchStyle
+from memplan.configs import MemplanOptions, PatchStyle
 from memplan.errors import UsageError
 from memplan.launchers import launched_world_size
 from memplan.plans import PlanRequest
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from memplan.configs import MemplanOptions
     from memplan.recipe import Precision
 
 
 def request_from(
-    section: MemplanOptions,
+    section: MemplanOptions | None,
     *,
     device: str | None,
     budget: str | int | None,
@@ -42,6 +41,7 @@ def request_from(
     Raises:
         UsageError: an option is not understood or out of range.
     """
+    section = section or MemplanOptions()
     precisions = parse_precisions(precision) or (
         tuple(parse_precision(each) for each in section.precision) if section.precision else None
     )

@@ -14,8 +14,9 @@ from memplan.cards import DeviceKind
 from memplan.configs import expressible
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
+from memplan.probe.command_template import PlaceholderName, parse_template, unheard_by
 from memplan.results import plain
-from memplan.workload import PickledWorkload, WorkloadReference
+from memplan.workload import PickledWorkload, TrainingCommand, WorkloadReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ class Subject:
     Args:
         source: how child processes get hold of the workload.
         current: the recipe it has now.
-        config: the user's config; None for a workload handed over in Python.
+        config: the user's config; None for a workload handed over in Python, and for a command without one.
         label: what to call it before it has been built.
     """
 
@@ -44,15 +45,31 @@ class Subject:
     label: str
 
     @property
+    def is_command(self) -> bool:
+        """Whether a training command is run as it is, rather than a workload."""
+        return isinstance(self.source, TrainingCommand)
+
+    @property
     def unwritable(self) -> str | None:
         """Why no change at all can be written into the config; None where one can, or where there is no config."""
         return None if self.config is None else expressible(self.config, self.current)
 
     def obstacle(self, recipe: Recipe) -> str | None:
-        """Say why the config cannot express a recipe; None where it can, or where there is nothing to write."""
+        """Say why command or config cannot express a recipe; None where they can, or have nothing to write."""
+        if isinstance(self.source, TrainingCommand):
+            unheard = unheard_by(parse_template(self.source.template), self.current, recipe)
+            if unheard is not None:
+                return unheard
         if self.config is None or self.unwritable is not None:
             return None
         return expressible(self.config, recipe)
+
+    def as_tried(self, recipe: Recipe) -> Recipe:
+        """Return the recipe as a trial can run it: a command that takes no learning rate keeps its own."""
+        if not isinstance(self.source, TrainingCommand):
+            return recipe
+        takes_rate = parse_template(self.source.template).names(PlaceholderName.LEARNING_RATE)
+        return recipe if takes_rate else replace(recipe, learning_rate=self.current.learning_rate)
 
     def fingerprint(self, request: PlanRequest, device: DeviceSpec, versions: Mapping[str, str]) -> str:
         """Digest of what decides the outcome of a trial, so that an interrupted run can be resumed.
@@ -108,7 +125,16 @@ def subject_of_workload(
 def _source_facts(source: WorkloadSource) -> tuple[object, ...]:
     if isinstance(source, PickledWorkload):
         return (source.fingerprint,)
+    if isinstance(source, TrainingCommand):
+        return (source, _digest_of(_files_named_in(source)))
     return (source.target, source.config, _code_digest(source))
+
+
+def _files_named_in(command: TrainingCommand) -> list[Path]:
+    """The config, and whatever else in the command is a file below the folder that it starts in."""
+    words = [*command.template.split(), *([command.config_path] if command.config_path else [])]
+    paths = [Path(command.working_folder) / word.strip("\"'") for word in words]
+    return [path for path in paths if path.is_file()]
 
 
 def _code_digest(source: WorkloadReference) -> str | None:

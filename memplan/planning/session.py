@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from memplan.workload import WorkloadSource
 
 # Endings that would come again; a crash or a bug may have been mended since the run was interrupted.
-_WORTH_KEEPING = frozenset(OutcomeKind) - {OutcomeKind.USER_ERROR, OutcomeKind.CRASH, OutcomeKind.KERNEL_FAILURE}
+_WORTH_KEEPING = frozenset(OutcomeKind) - {
+    OutcomeKind.USER_ERROR,
+    OutcomeKind.NEVER_STEPPED,
+    OutcomeKind.CRASH,
+    OutcomeKind.KERNEL_FAILURE,
+}
 
 
 class TrialSession:

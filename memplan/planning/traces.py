@@ -11,6 +11,7 @@ from memplan.estimators import TRACE_LIMIT_S, estimate, largest_micro_batch, ste
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
+from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
@@ -51,6 +52,11 @@ class Traces:
         self._allocator = AllocatorConfig.from_environment(os.environ if is_live else {})
         self._correction = 1.0
 
+    @property
+    def can_trace(self) -> bool:
+        """Whether there is a workload to trace; a training command is only run."""
+        return not isinstance(self._source, TrainingCommand)
+
     def of(self, recipe: Recipe, *, fused_optimizer: bool = False) -> StepTrace:
         """Trace a recipe's step; recipes that differ only in sizes share one trace.
 
@@ -58,6 +64,8 @@ class Traces:
             WorkloadError: the workload cannot be loaded, raises or breaks its contract.
             TraceError: the model cannot be traced.
         """
+        if not self.can_trace:
+            raise TraceError("a training command is run, not traced")
         kind = _StepKind.of(recipe, fused_optimizer=fused_optimizer)
         if kind in self._failures:
             raise self._failures[kind]
@@ -94,7 +102,7 @@ class Traces:
         try:
             return self.of(recipe)
         except (TraceError, WorkloadError) as error:
-            if str(error) not in self._said:
+            if str(error) not in self._said and self.can_trace:
                 self._said.add(str(error))
                 self._observer(Notice(text=f"no estimate for {recipe.precision}: {error}"))
             return None

@@ -45,6 +45,8 @@ class Plan:
         notes: warnings and limits, one sentence each.
         request: what was asked for.
         config_path: the config it was made from, absolute; None for a workload handed over in Python.
+        command: the line that trains the recommended recipe, where a training command was planned for; ``{steps}`` in
+            it is left to the user.
     """
 
     run_id: str
@@ -64,6 +66,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     request: PlanRequest = field(default_factory=PlanRequest)
     config_path: str | None = None
+    command: str | None = None
 
     @property
     def changes_anything(self) -> bool:

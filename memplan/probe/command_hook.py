@@ -125,7 +125,8 @@ class Observer:
         if self._resident_limit_bytes is not None:
             _limit_data(self._resident_limit_bytes, torch.get_num_threads())
         if self._card_fraction is not None:
-            torch.cuda._lazy_call(lambda: _cap_cards(self._card_fraction or 1.0))  # noqa: SLF001 - runs now, or once CUDA is up
+            cuda: Any = torch.cuda
+            cuda._lazy_call(lambda: _cap_cards(self._card_fraction or 1.0))  # noqa: SLF001 - runs now, or once CUDA is up
 
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
@@ -225,17 +226,18 @@ class OptimizerFinder:
         """Return the module's own spec, its loader followed by the observer; None for any other module."""
         if name != _OPTIMIZERS:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]  # a finder by its method alone
+        sys.meta_path.remove(self)
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
-            loading = spec.loader.exec_module
+            loader: Any = spec.loader
+            loading = loader.exec_module
 
             def load_then_watch(module: Any) -> None:
                 loading(module)
                 self._observer._guarded(self._observer.watch_optimizers)(module)  # noqa: SLF001 - two halves of one thing
 
-            spec.loader.exec_module = load_then_watch  # type: ignore[method-assign]  # of this one loader
+            loader.exec_module = load_then_watch
         return spec
 
 
@@ -243,17 +245,18 @@ def _cards() -> dict[str, int] | None:
     """Wait for the card and read its allocator; None where the process does not use CUDA."""
     import torch  # noqa: PLC0415 - loaded by the script itself by now
 
-    if not torch.cuda.is_initialized():
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized():
         return None
-    torch.cuda.synchronize()
-    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    cuda.synchronize()
+    free_bytes, total_bytes = cuda.mem_get_info()
     return {
-        "index": torch.cuda.current_device(),
-        "allocated_peak_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
-        "reserved_bytes": torch.cuda.memory_reserved(),
+        "index": cuda.current_device(),
+        "allocated_peak_bytes": cuda.max_memory_allocated(),
+        "reserved_peak_bytes": cuda.max_memory_reserved(),
+        "reserved_bytes": cuda.memory_reserved(),
         "used_bytes": total_bytes - free_bytes,
-        "alloc_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0)),
+        "alloc_retries": int(cuda.memory_stats().get("num_alloc_retries", 0)),
     }
 
 
@@ -339,7 +342,7 @@ def observe_this_process(settings: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     os.register_at_fork(after_in_child=observer.start_anew)
     observer.watch_uncaught()
-    sys.meta_path.insert(0, OptimizerFinder(observer))  # type: ignore[arg-type]  # a finder by its method alone
+    sys.meta_path.insert(0, OptimizerFinder(observer))
 
 
 def run_the_next_sitecustomize() -> None:

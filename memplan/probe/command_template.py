@@ -120,6 +120,20 @@ def _words(text: str) -> dict[Precision, str]:
     return words
 
 
+def unheard_by(template: CommandTemplate, current: Recipe, recipe: Recipe) -> str | None:
+    """Say why a command cannot be told to go over from one recipe to another; None where it can."""
+    changes = {
+        PlaceholderName.PRECISION: recipe.precision is not current.precision,
+        PlaceholderName.ACCUMULATION_STEPS: recipe.accumulation_steps != current.accumulation_steps,
+    }
+    for name, is_changed in changes.items():
+        if is_changed and not template.names(name):
+            return f"the command has no {{{name}}}"
+    if template.precisions is not None and recipe.precision not in template.precisions:
+        return f"the command has no word for {recipe.precision}"
+    return None
+
+
 def fill_template(template: CommandTemplate, recipe: Recipe, *, config_path: str | None, steps: int | None) -> str:
     """Write the command line for one recipe.
 

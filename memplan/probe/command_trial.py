@@ -66,8 +66,13 @@ def run_command_trial(
         watch.hear()
     kills_after = count_oom_kills()
     was_killed = None not in (kills_before, kills_after) and kills_before != kills_after
-    measurement = watch.measure()
-    verdict = watch.verdict or _verdict(request, watch, ending, measurement, was_killed=was_killed)
+    verdict = watch.verdict or _failure(request, watch, ending, was_killed=was_killed)
+    measurement = None if verdict else watch.measure()
+    if measurement is not None:
+        verdict = judge_steps(measurement, watch.events, request)
+        verdict = replace(verdict, evidence=verdict.evidence + watch.remark())
+    elif verdict is None:
+        verdict = TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(watch.events))
     return Outcome(
         kind=verdict.kind,
         evidence=verdict.evidence,
@@ -97,8 +102,18 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
         "PYTHONPATH": os.pathsep.join(paths),
         command_hook.SETTINGS_VARIABLE: json.dumps(settings),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
-        **({"CUDA_VISIBLE_DEVICES": ""} if is_cpu else {}),
+        **_visible_cards(request),
     }
+
+
+def _visible_cards(request: TrialRequest) -> dict[str, str]:
+    """Hide all cards from a trial on the CPU, and show a card that was chosen alone; the first leaves things as are."""
+    if request.device.kind is DeviceKind.CPU:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    index, setting = request.device.live_index, os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not index:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": setting.split(",")[index] if setting else str(index)}
 
 
 def _card_fraction(request: TrialRequest, others_bytes: int) -> float:
@@ -253,29 +268,19 @@ class _Watch:
         (self._folder / "leave" / str(pid)).touch()
 
 
-def _verdict(
-    request: TrialRequest,
-    watch: _Watch,
-    ending: ChildEnding,
-    measurement: Measurement | None,
-    *,
-    was_killed: bool,
-) -> TrialVerdict:
-    failure = None
-    if ending.stop_reason is None:
-        failure = judge_ending(
-            CommandEnding(
-                events=watch.events,
-                return_code=ending.return_code,
-                log_tail=ending.log_tail,
-                is_memory_full=watch.largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes,
-                was_killed_by_kernel=was_killed,
-            )
+def _failure(request: TrialRequest, watch: _Watch, ending: ChildEnding, *, was_killed: bool) -> TrialVerdict | None:
+    """Say why a command that ended by itself failed; None where its readings are to judge it."""
+    if ending.stop_reason is not None:
+        return None
+    return judge_ending(
+        CommandEnding(
+            events=watch.events,
+            return_code=ending.return_code,
+            log_tail=ending.log_tail,
+            is_memory_full=watch.largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes,
+            was_killed_by_kernel=was_killed,
         )
-    if failure is not None or measurement is None:
-        return failure or TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(watch.events))
-    verdict = judge_steps(measurement, watch.events, request)
-    return replace(verdict, evidence=verdict.evidence + watch.remark())
+    )
 
 
 def judge_steps(measurement: Measurement, events: list[Event], request: TrialRequest) -> TrialVerdict:

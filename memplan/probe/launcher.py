@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.children import ChildEnding, Template, run_child
+from memplan.probe.command_trial import run_command_trial
 from memplan.probe.oom_evidence import count_oom_kills
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
@@ -24,6 +25,7 @@ from memplan.probe.trials import (
 )
 from memplan.results import Measurement, Outcome, OutcomeKind
 from memplan.units import format_bytes
+from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +64,8 @@ def run_trial(
     Raises:
         ChildError: the child process could not be started.
     """
+    if isinstance(request.source, TrainingCommand):
+        return run_command_trial(request, request.source, on_progress=on_progress)
     attempt = _attempt(request, on_progress, template)
     if template is not None and attempt.failed_for_the_template:
         if not attempt.ending.lost_its_template:

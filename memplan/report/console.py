@@ -41,10 +41,26 @@ def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band)
         ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
         ("current", f"{recipe_text(current)}{batch}{rate}"),
     )
+    return _named_lines(lines, config.notes)
+
+
+def command_heading(command: str, first: Recipe, device: DeviceSpec, band: Band, notes: Sequence[str]) -> Text:
+    """Say which command is run first, on which device and into which band."""
+    edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
+    sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
+    lines = (
+        ("command", command),
+        ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
+        ("first", recipe_text(first)),
+    )
+    return _named_lines(lines, notes)
+
+
+def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text:
     text = Text()
     for name, value in lines:
         text.append(f"{name:<9}", style="bold").append(f"{value}\n")
-    for note in config.notes:
+    for note in notes:
         text.append(f"note     {note}\n", style="yellow")
     return text
 
@@ -168,7 +184,8 @@ def recommendation(plan: Plan) -> RenderableType:
         lines.append(recipe_text(plan.recipe), style=f"bold {GOOD}")
         if plan.recipe.learning_rate is not None:
             lines.append(f", learning rate {plan.recipe.learning_rate:g}", style=f"bold {GOOD}")
-        lines.append(f"  (now {recipe_text(plan.current)})", style=QUIET)
+        before = "now" if plan.command is None else "started from"
+        lines.append(f"  ({before} {recipe_text(plan.current)})", style=QUIET)
     else:
         lines.append("Nothing to change: ", style="bold")
         lines.append(recipe_text(plan.current), style=f"bold {GOOD}")

@@ -1,0 +1,139 @@
+"""Plan for the user's own training command: what it can be told, and what it starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.errors import UsageError
+from memplan.planning.request import Subject
+from memplan.probe.command_template import PlaceholderName, fill_command, fill_template, parse_template
+from memplan.recipe import Recipe
+from memplan.workload import TrainingCommand
+
+if TYPE_CHECKING:
+    from memplan.configs import UserConfig
+    from memplan.plans import PlanRequest
+    from memplan.probe.command_template import CommandTemplate
+    from memplan.recipe import Precision
+
+FEWEST_STEPS = 3  # two until memory has settled, and one to time
+DEFAULT_STEPS = 10
+_FIRST_MICRO_BATCH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandWish:
+    """A training command as the user gives it.
+
+    Args:
+        template: the command line with its placeholders.
+        steps: optimizer steps of one trial.
+        config_path: what ``{config}`` stands for; None where there is none.
+        micro_batch_size: what the first trial runs with; None takes the config's, or a small one.
+    """
+
+    template: str
+    steps: int = DEFAULT_STEPS
+    config_path: Path | None = None
+    micro_batch_size: int | None = None
+
+
+def subject_of_command(
+    wish: CommandWish, config: UserConfig | None, request: PlanRequest
+) -> tuple[Subject, PlanRequest]:
+    """Take a command as what is trained, and fit the request to what it can be told.
+
+    Args:
+        wish: the command.
+        config: the config that it names, where memplan can read it.
+        request: what is wanted of the device.
+
+    Raises:
+        UsageError: a placeholder is not known or has no value, or the request needs one that is not there.
+    """
+    if wish.steps < FEWEST_STEPS:
+        raise UsageError(f"steps {wish.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
+    template = parse_template(wish.template)
+    current = _first_recipe(wish, template, config, request)
+    command = TrainingCommand(
+        template=wish.template,
+        steps=wish.steps,
+        config_path=None if wish.config_path is None else str(wish.config_path),
+        working_folder=str(Path.cwd()),
+    )
+    fill_command(command, current)  # whatever it lacks shows before anything runs
+    if request.global_batch_size is not None and not template.names(PlaceholderName.ACCUMULATION_STEPS):
+        raise UsageError(
+            f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",
+            where="--command",
+            hint="write {accumulation_steps} into it",
+        )
+    label = config.path.name if config is not None else _script_name(wish.template)
+    subject = Subject(source=command, current=current, config=config, label=label)
+    return subject, replace(request, precisions=_precisions(template, current, request))
+
+
+def command_to_run(subject: Subject, recipe: Recipe) -> str | None:
+    """The command line that trains a recipe, ``{steps}`` left to the user; None where the subject is no command."""
+    if not isinstance(subject.source, TrainingCommand):
+        return None
+    template = parse_template(subject.source.template)
+    return fill_template(template, recipe, config_path=subject.source.config_path, steps=None)
+
+
+def command_notes(subject: Subject) -> tuple[str, ...]:
+    """What a reader of a command's plan should know, one sentence each."""
+    if not isinstance(subject.source, TrainingCommand):
+        return ()
+    template, notes = parse_template(subject.source.template), []
+    if subject.config is None:
+        notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
+    if not template.names(PlaceholderName.PRECISION) and subject.config is None:
+        notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
+    notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
+    return tuple(notes)
+
+
+def _first_recipe(
+    wish: CommandWish, template: CommandTemplate, config: UserConfig | None, request: PlanRequest
+) -> Recipe:
+    known = config.recipe if config is not None else Recipe(micro_batch_size=_FIRST_MICRO_BATCH)
+    size = wish.micro_batch_size or known.micro_batch_size
+    world_size = request.world_size or known.world_size
+    precision = _first_precision(template, known, request)
+    recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)
+    if request.global_batch_size is None:
+        return recipe
+    per_replica = max(request.global_batch_size // world_size, 1)
+    size = max(each for each in range(1, size + 1) if per_replica % each == 0)
+    return replace(recipe, micro_batch_size=size, accumulation_steps=per_replica // size)
+
+
+def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest) -> Precision:
+    if not template.names(PlaceholderName.PRECISION):
+        if request.precisions is None:
+            return known.precision
+        if len(request.precisions) > 1:
+            names = ",".join(request.precisions)
+            raise UsageError(
+                f"precision {names} cannot be compared: the command does not take one",
+                where="--command",
+                hint="write {precision}, or {precision:fp32=WORD,bf16=WORD} in the words of your script",
+            )
+        return request.precisions[0]
+    words = request.precisions or template.precisions or (known.precision,)
+    return known.precision if known.precision in words else words[0]
+
+
+def _precisions(template: CommandTemplate, current: Recipe, request: PlanRequest) -> tuple[Precision, ...] | None:
+    if not template.names(PlaceholderName.PRECISION):
+        return (current.precision,)
+    return request.precisions or template.precisions
+
+
+def _script_name(template: str) -> str:
+    """The first word that names a Python file, without its folder; else the first word."""
+    words = template.split()
+    return Path(next((word for word in words if word.endswith(".py")), words[0])).name

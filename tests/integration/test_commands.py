@@ -1,0 +1,132 @@
+"""Training commands probed from the command line: the user's own script, unchanged, on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.integration.conftest import memplan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# One sample is 1024 x 256 fp32 numbers: 1 MiB. It is kept three times for the backward pass.
+SCRIPT = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bs", type=int)
+parser.add_argument("--steps", type=int, default=1000)
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("--workers", type=int, default=0)
+arguments = parser.parse_args()
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+loader = torch.utils.data.DataLoader(
+    torch.ones(1024, 1, 256).expand(-1, 1024, -1), batch_size=arguments.bs, num_workers=arguments.workers
+)
+for number, images in enumerate(loader):
+    if number == arguments.steps:
+        break
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=arguments.amp):
+        loss = net(images).float().square().mean()
+    loss.backward()
+    optimizer.step()
+print("trained")
+"""
+TRAIN = f"{sys.executable} train.py --bs {{micro_batch_size}} --steps {{steps}}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def probe(folder: Path, template: str, *options: str):
+    return memplan(
+        "probe", "--device", "cpu", "--budget", "1GiB", "--steps", "4", "--command", template, *options, cwd=folder
+    )
+
+
+@pytest.mark.slow
+def test_a_plain_loop_is_brought_into_the_band_and_its_line_is_given(folder: Path) -> None:
+    ended = probe(folder, f"{TRAIN} --workers 1 {{precision:fp32=,bf16=--amp}}", "--json")
+    assert ended.status == 0, ended.err
+    plan = ended.document["plan"]
+    assert 0.6 <= plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
+    assert plan["command"].startswith(f"{sys.executable} train.py --bs {plan['recipe']['micro_batch_size']} ")
+    assert {trial["recipe"]["precision"] for trial in ended.document["trials"]} == {"fp32", "bf16"}
+    assert len(ended.document["trials"]) <= 8
+    assert processes_in(folder) == []
+
+
+@pytest.mark.slow
+def test_a_budget_that_nothing_fits_is_said_so(folder: Path) -> None:
+    ended = memplan("probe", "--device", "cpu", "--budget", "300MiB", "--command", TRAIN, cwd=folder)
+    assert ended.status == 3
+    assert "nothing fits 300.0 MiB" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("python train.py --bs {batch}", "placeholder {batch} is not known"),
+        ("python train.py", "has no {micro_batch_size}"),
+    ],
+)
+def test_a_command_that_is_not_understood_changes_nothing_on_disk(folder: Path, template: str, said: str) -> None:
+    ended = probe(folder, template)
+    assert ended.status == 2
+    assert said in ended.err
+    assert not (folder / ".memplan").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("print('nothing to train', end='')", "none of its Python processes imported torch.optim"),
+        ("raise KeyError('backbone')", "KeyError: 'backbone'"),
+        ("import sys; sys.exit('no such dataset')", "no such dataset"),
+    ],
+)
+def test_a_script_that_does_not_train_ends_with_its_own_reason(folder: Path, script: str, said: str) -> None:
+    (folder / "train.py").write_text(script)
+    ended = probe(folder, TRAIN)
+    assert ended.status == 2
+    assert said in ended.err
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_process_and_resumes_with_its_finished_trials(folder: Path) -> None:
+    options = ("--device", "cpu", "--budget", "1GiB", "--steps", "4", "--command", f"{TRAIN} --workers 1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memplan", "probe", *options], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    next(line for line in process.stdout if line.startswith(" 1 "))
+    process.kill()
+    process.communicate()
+    _gone, alive = psutil.wait_procs(processes_in(folder), timeout=10)
+    assert not alive, "a process of the command outlived memplan"
+    resumed = memplan("probe", *options, cwd=folder)
+    assert resumed.status == 0, resumed.err
+    assert resumed.out.count("(journal)") == 1

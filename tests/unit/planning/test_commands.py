@@ -1,0 +1,110 @@
+"""What a training command starts from, and what it can be asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.configs import read_config
+from memplan.errors import UsageError
+from memplan.planning.commands import CommandWish, command_notes, command_to_run, subject_of_command
+from memplan.plans import PlanRequest
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1 << 30)
+PLAIN = "python train.py --bs {micro_batch_size}"
+
+
+def subject_of(template: str, request: PlanRequest | None = None, **wishes):
+    return subject_of_command(CommandWish(template=template, **wishes), None, request or PlanRequest())
+
+
+def test_without_a_config_the_first_trial_is_small() -> None:
+    subject, _ = subject_of(PLAIN)
+    assert subject.current == Recipe(micro_batch_size=4)
+    assert subject.label == "train.py"
+
+
+def test_the_first_micro_batch_is_the_users_where_given() -> None:
+    assert subject_of(PLAIN, micro_batch_size=32)[0].current.micro_batch_size == 32
+
+
+def test_a_config_gives_the_first_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "args.json"
+    path.write_text('{"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "learning_rate": 0.001}')
+    config = read_config(path)
+    wish = CommandWish(template="t {config} {micro_batch_size} {learning_rate}", config_path=path)
+    subject, _ = subject_of_command(wish, config, PlanRequest())
+    assert subject.current == Recipe(micro_batch_size=6, accumulation_steps=2, learning_rate=0.001)
+    assert command_to_run(subject, subject.current) == f"t {path} 6 0.001"
+
+
+def test_precisions_are_compared_only_where_the_command_takes_one() -> None:
+    assert subject_of(PLAIN)[1].precisions == (Precision.FP32,)
+    assert subject_of(f"{PLAIN} {{precision}}")[1].precisions is None
+    worded = f"{PLAIN} {{precision:bf16=a,fp16=b}}"
+    subject, request = subject_of(worded)
+    assert subject.current.precision is Precision.BF16
+    assert request.precisions == (Precision.BF16, Precision.FP16)
+
+
+def test_a_single_precision_says_what_a_command_trains_in() -> None:
+    subject, request = subject_of(PLAIN, PlanRequest(precisions=(Precision.BF16,)))
+    assert subject.current.precision is Precision.BF16
+    assert request.precisions == (Precision.BF16,)
+
+
+@pytest.mark.parametrize(
+    ("template", "request_", "wishes", "said"),
+    [
+        (PLAIN, PlanRequest(precisions=(Precision.FP32, Precision.BF16)), {}, "cannot be compared"),
+        (PLAIN, PlanRequest(global_batch_size=8), {}, "accumulation_steps"),
+        (PLAIN, PlanRequest(), {"steps": 2}, "at least 3"),
+        (f"{PLAIN} {{learning_rate}}", PlanRequest(), {}, "learning_rate"),
+        (f"{PLAIN} {{config}}", PlanRequest(), {}, "config"),
+    ],
+)
+def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template, request_, wishes, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        subject_of(template, request_, **wishes)
+
+
+def test_a_global_batch_is_held_from_the_first_trial_on() -> None:
+    subject, _ = subject_of(f"{PLAIN} {{accumulation_steps}}", PlanRequest(global_batch_size=18))
+    assert subject.current == Recipe(micro_batch_size=3, accumulation_steps=6)
+
+
+def test_accumulation_and_precision_are_obstacles_where_the_command_does_not_take_them() -> None:
+    subject, _ = subject_of(PLAIN)
+    assert subject.obstacle(Recipe(micro_batch_size=9)) is None
+    assert (
+        subject.obstacle(Recipe(micro_batch_size=4, accumulation_steps=2)) == "the command has no {accumulation_steps}"
+    )
+
+
+def test_a_command_that_takes_no_learning_rate_is_not_run_again_for_another_one() -> None:
+    other = Recipe(micro_batch_size=8, learning_rate=0.1)
+    assert subject_of(PLAIN)[0].as_tried(other) == Recipe(micro_batch_size=8)
+
+
+def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
+    subject, _ = subject_of(f"{PLAIN} --steps {{steps}}", steps=30)
+    assert command_to_run(subject, Recipe(micro_batch_size=9)) == "python train.py --bs 9 --steps {steps}"
+    assert any("after 30 optimizer steps" in note for note in command_notes(subject))
+
+
+def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("a = 1\n")
+    request = PlanRequest()
+    before, again = (subject_of(PLAIN)[0].fingerprint(request, CPU, {}) for _ in range(2))
+    script.write_text("a = 2\n")
+    after = subject_of(PLAIN)[0].fingerprint(request, CPU, {})
+    assert before == again
+    assert before != after
