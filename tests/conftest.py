@@ -34,7 +34,7 @@ def golden(request: pytest.FixtureRequest):
         path = Path(__file__).parent / "golden" / name
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8")
+            path.write_bytes(text.encode())
+        assert text == path.read_bytes().decode()
 
     return compare

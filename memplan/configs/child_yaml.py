@@ -40,7 +40,7 @@ def _lines(tree: dict[str, Any], parent: UserConfig, *, depth: int) -> Iterator[
     for name, branch in tree.items():
         head = f"{_INDENT * depth}{name}:"
         if isinstance(branch, Assignment):
-            yield with_remark(f"{head} {write_yaml(branch.value)}", remark_on(parent, branch))
+            yield with_remark(f"{head} {write_yaml(branch.value)}", remark_on(parent.document, branch))
         else:
             yield head
             yield from _lines(branch, parent, depth=depth + 1)

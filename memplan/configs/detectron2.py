@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.child_file import child_path_of
+from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.command_lines import python_word
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import contains, get
@@ -65,6 +66,7 @@ class Detectron2:
             path=child_path_of(document.path),
             head=(f"_BASE_: {document.path.name}",),
             over=None,
+            write=yaml_child_text,
             notes=(),
         )
 

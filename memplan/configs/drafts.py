@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.child_file import child_text
-from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.documents import read_source
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import differences, get, with_value
 from memplan.configs.loading import load_document
-from memplan.configs.marker import base_named_in, find_original, has_marker, marker_edit, marker_line
+from memplan.configs.marker import base_named_in, find_original, has_marker, marker_edit, marker_line, sidecar_patch
 from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
-from memplan.configs.syntaxes import PYTHON
 from memplan.configs.user_config import PatchStyle
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.patches import FilePatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +37,7 @@ class Draft:
         assignments: the values that change against the config as it was read.
         expected: what the patched config must evaluate to.
         notes: what the user should look at.
+        beside: the file that records the original, where the config itself cannot.
     """
 
     path: Path
@@ -47,6 +46,7 @@ class Draft:
     assignments: tuple[Assignment, ...]
     expected: dict[str, Any]
     notes: tuple[str, ...]
+    beside: tuple[FilePatch, ...] = ()
 
 
 def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
@@ -70,20 +70,23 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
     """
     document, assignments = config.document, changed_assignments(config, change)
     text, notes = edited_text(document, assignments), stale_comments(document, assignments)
+    changed = with_followed_names(document, assignments)
+    expected = _with(config.values, changed)
+    beside: tuple[FilePatch, ...] = ()
     if assignments and document.syntax.comment_prefix is not None:
         marker = marker_line(config, change, assignments, parent=config, over=base_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])
     elif assignments:
-        what = f"{document.syntax.name} has no comments, so the original recipe is not recorded in the file"
-        notes.append(f"{what}: a second run takes the patched values as the original")
-    changed = with_followed_names(document, assignments)
+        beside = (sidecar_patch(config, marker_line(config, change, changed, parent=config, expected=expected)),)
+        notes.append(f"keep {Path(beside[0].path).name}: by it, a second run knows what the file said before")
     return Draft(
         path=config.path,
         before=document.source.text,
         text=text,
         assignments=tuple(changed),
-        expected=_with(config.values, changed),
+        expected=expected,
         notes=tuple(notes),
+        beside=beside,
     )
 
 
@@ -102,11 +105,10 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     if form is None:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     marker = marker_line(config, change, changed, parent=parent, over=form.over)
-    write = child_text if parent.document.syntax is PYTHON else yaml_child_text
     return Draft(
         path=form.path,
         before=_own_text(form.path, parent),
-        text=write(parent, assignments, head=form.head, marker=marker),
+        text=form.write(parent, assignments, head=form.head, marker=marker),
         assignments=tuple(changed),
         expected=_with(parent.values, assignments),
         notes=form.notes,

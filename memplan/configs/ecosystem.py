@@ -32,6 +32,13 @@ class Assignment:
     reason: str
 
 
+class ChildWriter(Protocol):
+    """Lays out a child config."""
+
+    def __call__(self, parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+        """Return the child's text: the lines of ``head``, the values that change, and the marker's comment."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildForm:
     """How an ecosystem writes a child of a config.
@@ -41,12 +48,14 @@ class ChildForm:
         head: the lines before its values.
         over: relative path of the config it is laid over by the command line; None where the file itself inherits.
         notes: what the user should know, one sentence each.
+        write: lays out the whole file.
     """
 
     path: Path
     head: tuple[str, ...]
     over: str | None
     notes: tuple[str, ...]
+    write: ChildWriter
 
 
 class Ecosystem(Protocol):

@@ -7,7 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs.keys import contains, get
-from memplan.configs.spans import Edit, splice
+from memplan.configs.python_source import is_read_elsewhere
+from memplan.configs.python_statements import class_imports, member_lines
+from memplan.configs.python_style import PythonStyle, style_of
+from memplan.configs.spans import Edit, appended_lines, splice
 from memplan.configs.syntaxes import PYTHON
 from memplan.errors import PatchError
 
@@ -25,9 +28,16 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
     """
     text = document.source.text
     located = {each.key: document.syntax.locate(text, each.key) for each in assignments}
-    new = [each for each in assignments if located[each.key] is None and not get(document.values, each.key)]
-    edits = [_edit(document, each, located[each.key]) for each in assignments if each not in new]
-    return splice(text, [*edits, *_additions(document, new)])
+    late = [each for each in assignments if _is_set_behind(document, each.key, located[each.key])]
+    rest = [each for each in assignments if each not in late]
+    new = [each for each in rest if located[each.key] is None and not get(document.values, each.key)]
+    edits = [_edit(document, each, located[each.key]) for each in rest if each not in new]
+    edits += _additions(document, new)
+    if late:
+        lazy = style_of(text) is PythonStyle.LAZY_CONFIG
+        lines = [*class_imports(late, document), *member_lines(document, late, by_attribute=lazy)]
+        edits.append(appended_lines(text, lines))
+    return splice(text, edits)
 
 
 def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
@@ -55,6 +65,14 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
         if old and re.search(rf"(?<![\w.]){re.escape(old)}(?![\w.])", comment):
             notes.append(f"{document.path.name}:{location.line}: the comment beside {each.key} still says {old}")
     return notes
+
+
+def _is_set_behind(document: Document, key: str, location: Location | None) -> bool:
+    """Say whether a value is set at the file's end: one that is imported, worked out, or made use of in the file."""
+    if document.syntax is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
+        return False
+    is_own = location is not None and location.obstacle is None
+    return not is_own or is_read_elsewhere(document.source.text, key)
 
 
 def _edit(document: Document, assignment: Assignment, location: Location | None) -> Edit:
@@ -86,8 +104,6 @@ def _addition(document: Document, assignments: list[Assignment]) -> Edit:
 
 
 def _literal(document: Document, assignment: Assignment, *, like: str | None = None) -> str:
-    if document.syntax.write is None:
-        raise _refusal(document, assignment, f"memplan does not write {document.syntax.name} files")
     return document.syntax.write(assignment.value, like=like)
 
 

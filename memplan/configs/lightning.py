@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.command_lines import as_pairs
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.hydra_defaults import experiment_override, has_defaults
@@ -104,6 +105,7 @@ class LightningHydra:
             path=document.path.parent / "experiment" / f"{_EXPERIMENT}.yaml",
             head=("# @package _global_",),
             over=f"../{document.path.name}",
+            write=yaml_child_text,
             notes=(use,),
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.child_file import child_path_of
+from memplan.configs.child_yaml import yaml_child_text
 from memplan.configs.command_lines import as_pairs
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.knobs import declared_accumulation, declared_precision, recipe_from
@@ -61,6 +62,7 @@ class LightningCLI:
             path=path,
             head=(),
             over=document.path.name,
+            write=yaml_child_text,
             notes=(f"use it as --config {document.path.name} --config {path.name}",),
         )
 

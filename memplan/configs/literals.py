@@ -19,6 +19,12 @@ _CASES = (str.title, str.upper, str.lower)
 _YAML_PAIRS = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 
+class PythonName(str):
+    """Text that is a name in a Python config, and stands there without quotes."""
+
+    __slots__ = ()
+
+
 def without_noise(value: float) -> float:
     """Return the number rounded to twelve significant digits, so that 2e-4 * 3 is written as 0.0006."""
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
@@ -50,6 +56,8 @@ def write_python(value: Any, *, like: str | None = None) -> str:
 
 
 def _python_text(value: str, quote: str) -> str:
+    if isinstance(value, PythonName):
+        return str(value)
     plain = value.isprintable() and not set(value) & {"'", '"', "\\"}
     return f"{quote}{value}{quote}" if plain else repr(value)
 
@@ -114,6 +122,22 @@ def write_json(value: Any, *, like: str | None = None) -> str:
     if isinstance(value, float):
         return _float(value, exponent=like is not None and "e" in like.lower(), dotted=True)
     return json.dumps(value)
+
+
+def write_toml(value: Any, *, like: str | None = None) -> str:
+    """Write a scalar or a list as TOML.
+
+    Raises:
+        PatchError: TOML has no such value.
+    """
+    is_literal = like is not None and like.startswith("'")
+    if is_literal and isinstance(value, str) and value.isprintable() and "'" not in value:
+        return f"'{value}'"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(write_toml(each) for each in value)}]"
+    if value is None or isinstance(value, Mapping):
+        raise PatchError(f"{value!r} cannot be spliced into a TOML config", hint="make this change by hand")
+    return write_json(value, like=like)
 
 
 def _float(value: float, *, exponent: bool, dotted: bool) -> str:

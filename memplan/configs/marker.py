@@ -1,4 +1,8 @@
-"""The one comment memplan leaves in a config: what it said before, so that a second run starts from there."""
+"""The one comment memplan leaves in a config: what it said before, so that a second run starts from there.
+
+A config in a language without comments has it in a file beside it, ``x.json.memplan``. That file also says which values
+memplan wrote, and counts as long as they stand: a config put back, or changed there by hand, is its own original.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,26 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.documents import read_source
 from memplan.configs.keys import get
 from memplan.configs.spans import Edit, Span, appended_lines
 from memplan.configs.user_config import OriginalRecipe, RecipeChange, UserConfig
-from memplan.errors import ConfigError, UsageError
+from memplan.errors import ConfigError, PatchError, UsageError
+from memplan.patches import FilePatch
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from memplan.configs.documents import Document, SourceFile
     from memplan.configs.ecosystem import Assignment
 
 _VERSION = 1
 _OVER = "over"
+_WRITTEN = "written"
+_SIDECAR_SUFFIX = ".memplan"
+_SIDECAR_HEAD = "# What {name} said before memplan changed it. Keep this file beside it, which cannot hold comments."
 _MARKER = re.compile(r"^#[ \t]*memplan:[ \t]*(\{[^\r\n]*\})[ \t]*(?=\r?$)", re.MULTILINE)
 _RECIPE_FIELDS = (
     "micro_batch_size",
@@ -41,7 +51,51 @@ def find_original(document: Document) -> OriginalRecipe | None:
         match = _MARKER.search(source.text)
         if match is not None:
             return _parsed(source, match)
-    return None
+    sidecar = _sidecar_source(document)
+    match = None if sidecar is None else _MARKER.search(sidecar.text)
+    if sidecar is None or match is None or not _still_stands(document, match):
+        return None
+    return _parsed(sidecar, match)
+
+
+def sidecar_path_of(path: Path) -> Path:
+    """Return where the marker of a config without comments lies: ``x.json`` -> ``x.json.memplan``."""
+    return path.with_name(f"{path.name}{_SIDECAR_SUFFIX}")
+
+
+def remark_on_sidecar(document: Document) -> str | None:
+    """Say that a marker beside a config is no longer about it; None where it is, or where there is none."""
+    sidecar = _sidecar_source(document)
+    if sidecar is None or find_original(document) is not None:
+        return None
+    return f"{sidecar.path.name} is about another state of this file, whose values are taken as the original"
+
+
+def _sidecar_source(document: Document) -> SourceFile | None:
+    path = sidecar_path_of(document.path)
+    return read_source(path) if document.syntax.comment_prefix is None and path.is_file() else None
+
+
+def _still_stands(document: Document, match: re.Match[str]) -> bool:
+    try:
+        written = json.loads(match[1]).get(_WRITTEN, {})
+    except ValueError:
+        return True  # what is wrong with it is said where it is read
+    return bool(written) and all(get(document.values, key) == value for key, value in written.items())
+
+
+def sidecar_patch(config: UserConfig, marker: str) -> FilePatch:
+    """Return the file beside a config that holds its marker.
+
+    Raises:
+        PatchError: there is a file of that name which memplan did not write.
+    """
+    path = sidecar_path_of(config.path)
+    before = read_source(path).text if path.is_file() else None
+    if before is not None and not has_marker(before):
+        raise PatchError("the file is there already, and not of memplan's making", where=str(path), hint="move it")
+    text = f"{_SIDECAR_HEAD.format(name=config.path.name)}\n{marker}\n"
+    return FilePatch(path=str(path), original_text=before, patched_text=text)
 
 
 def base_named_in(source: SourceFile) -> str | None:
@@ -82,6 +136,7 @@ def marker_line(
     *,
     parent: UserConfig,
     over: str | None = None,
+    expected: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the comment, without line ending.
 
@@ -91,16 +146,20 @@ def marker_line(
         assignments: the values that change.
         parent: the config that a child inherits from; the config itself where it is edited in place.
         over: relative path of the config that an overlay is laid over by the command line; None for all else.
+        expected: what the config is going to evaluate to, where the comment lies in another file; None for all else.
     """
     recipe = config.original.recipe if config.original else config.recipe
     before = {each.key: get(parent.values, each.key) for each in assignments}
     recorded: Mapping[str, Any] = config.original.values if config.original else {}
+    values = {**before, **recorded}
+    written = {} if expected is None else {_WRITTEN: {key: get(expected, key) for key in values}}
     facts = {
         "version": _VERSION,
         **({} if over is None else {_OVER: over}),
         "global_batch_size": recipe.global_batch_size,
         **_fields_set(recipe),
-        "values": {**before, **recorded},
+        "values": values,
+        **written,
         "options": dict(change.options),
     }
     return f"# memplan: {json.dumps(facts, default=str)}"

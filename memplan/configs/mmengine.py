@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _AMP, _PLAIN = "AmpOptimWrapper", "OptimWrapper"
 _WRAPPER = "optim_wrapper"
+_PACKAGE = "mmengine.optim"
 _STEPS_KEY = f"{_WRAPPER}.accumulative_counts"
 _DTYPES = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
 _SCHEDULER_LENGTHS = (
@@ -60,7 +61,7 @@ class MMEngine:
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm | None:
         """Name the parent in ``_base_``, from a file beside it."""
         return python_child_form(document)
 
@@ -114,7 +115,7 @@ class MMEngine:
             return None
         if recipe.precision not in (Precision.FP32, *_DTYPES):
             return f"configs of mmengine have no key for {recipe.precision}"
-        wrapper = get(config.values, f"{_WRAPPER}.type") or _PLAIN
+        wrapper = _wrapper(config.values)
         return None if wrapper in (_PLAIN, _AMP) else f"{_WRAPPER}.type={wrapper!r} is a wrapper memplan does not know"
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
@@ -132,8 +133,18 @@ def _by_key(config: UserConfig) -> tuple[KnobName, ...]:
     return (*found, KnobName.ACCUMULATION_STEPS) if steps is not None else tuple(found)
 
 
+def _wrapper(values: Mapping[str, Any]) -> str:
+    """Return the wrapper's class without its package: the pure-Python style names it in full."""
+    return str(get(values, f"{_WRAPPER}.type") or _PLAIN).rpartition(".")[2]
+
+
+def _named(values: Mapping[str, Any], wrapper: str) -> str:
+    """Return how a wrapper is named in this config: in full where the one it has is, else by its registered name."""
+    return f"{_PACKAGE}.{wrapper}" if "." in str(get(values, f"{_WRAPPER}.type")) else wrapper
+
+
 def _precision(values: Mapping[str, Any]) -> Precision:
-    if get(values, f"{_WRAPPER}.type") != _AMP:
+    if _wrapper(values) != _AMP:
         return Precision.FP32
     return Precision.BF16 if get(values, f"{_WRAPPER}.dtype") == _DTYPES[Precision.BF16] else Precision.FP16
 
@@ -187,7 +198,9 @@ def _wrapper_assignments(config: UserConfig, change: RecipeChange, singles: list
 
 
 def _amp_settings(values: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
-    settings: dict[str, Any] = {"type": _AMP, "dtype": _DTYPES[precision]}
+    settings: dict[str, Any] = {"type": _named(values, _AMP), "dtype": _DTYPES[precision]}
+    if _wrapper(values) == _AMP:
+        del settings["type"]
     if precision is Precision.FP16 and not contains(values, f"{_WRAPPER}.loss_scale"):
         settings["loss_scale"] = "dynamic"
     return settings
@@ -198,4 +211,4 @@ def _without_amp(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     for key, value in changes.items():
         changed = with_value(changed, key, value)
     kept = {key: value for key, value in changed[_WRAPPER].items() if key not in ("dtype", "loss_scale")}
-    return {**kept, "type": _PLAIN}
+    return {**kept, "type": _named(values, _PLAIN)}

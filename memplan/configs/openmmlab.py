@@ -55,7 +55,7 @@ class OpenMMLab0:
     loader_package = "mmengine"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
-    def child_form(self, document: Document) -> ChildForm:
+    def child_form(self, document: Document) -> ChildForm | None:
         """Name the parent in ``_base_``, from a file beside it."""
         return python_child_form(document)
 

@@ -10,7 +10,6 @@ from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import common_root
 from memplan.configs.drafts import default_style, draft_child, draft_in_place
 from memplan.configs.keys import contains, get
-from memplan.configs.literals import write_python
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.remarks import NOT_SET
 from memplan.configs.user_config import PatchStyle
@@ -59,7 +58,7 @@ def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
     ecosystem = ecosystem_named(config.format_name)
     verified_by = verify(draft.path, draft.text, draft.expected, source=config.path, package=ecosystem.loader_package)
     files = _files_of(draft)
-    root = common_root([Path(each.path) for each in files] or [draft.path])
+    root = common_root([config.path, *(Path(each.path) for each in files)])
     return ConfigPatch(
         files=files,
         diff="".join(
@@ -77,11 +76,11 @@ def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
 def _files_of(draft: Draft) -> tuple[FilePatch, ...]:
     if draft.text == draft.before:
         return ()
-    return (FilePatch(path=str(draft.path), original_text=draft.before, patched_text=draft.text),)
+    return (FilePatch(path=str(draft.path), original_text=draft.before, patched_text=draft.text), *draft.beside)
 
 
 def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> ValueChange:
-    write = config.document.syntax.write or write_python
+    write = config.document.syntax.write
     is_set = contains(config.values, assignment.key)
     return ValueChange(
         path=str(draft.path),

@@ -74,8 +74,6 @@ class Plain:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which declared key is missing or has no word for the value."""
-        if self._syntax.write is None:
-            return f"memplan does not write {self._syntax.name} files"
         return obstacle_of_single_values(config, recipe, names=_OBSTRUCTING)
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 _SCALARS = (bool, int, float, str)
 _MAX_REPR = 120
 _MAX_DEPTH = 200
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def as_plain(value: Any, notes: list[str], key: str = "", depth: int = 0) -> Any:
@@ -27,7 +29,7 @@ def as_plain(value: Any, notes: list[str], key: str = "", depth: int = 0) -> Any
     if isinstance(value, list | tuple):
         members = [as_plain(each, notes, f"{key}.{index}", depth + 1) for index, each in enumerate(value)]
         return members if isinstance(value, list) else tuple(members)
-    shown = repr(value)[:_MAX_REPR]
+    shown = _ADDRESS.sub("", repr(value))[:_MAX_REPR]
     notes.append(f"{key} is a {type(value).__name__}, which is passed on as the text {shown!r}")
     return shown
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, absolute_path, read_source
 from memplan.configs.json_source import load_json
+from memplan.configs.nested_values import DELETE_KEY
+from memplan.configs.python_style import BASE_KEY, base_assignment, is_read_base, syntax_tree
 from memplan.configs.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-BASE_KEY = "_base_"
-DELETE_KEY = "_delete_"
 _BASE_VARIABLE = re.compile(r"\{\{\s*_base_\.([\w.]+)\s*\}\}")
 _ENVIRONMENT = re.compile(r"""\{\{['"]?\s*\$(\w+)\s*:\s*(\S*?)\s*['"]?\}\}""")
 _PLACEHOLDER = "__memplan_base_variable__:"
@@ -74,7 +74,7 @@ class ChainReading:
 
     def _evaluate_python(self, source: SourceFile, chain: tuple[Path, ...]) -> dict[str, Any]:
         text = _filled_in(source.text.removeprefix("\ufeff"), source.path)
-        tree = _syntax_tree(text, source.path)
+        tree = syntax_tree(text, source.path)
         _refuse_pure_python(tree, source.path)
         statement, declared = _declared_bases(tree)
         place = f"{source.path}:{statement.lineno}" if statement else str(source.path)
@@ -168,36 +168,24 @@ def _with_base_variables(values: Any, base: Mapping[str, Any]) -> Any:
     return deepcopy(found)
 
 
-def _syntax_tree(text: str, path: Path) -> ast.Module:
-    try:
-        return ast.parse(text, filename=str(path))
-    except SyntaxError as error:
-        shown = (error.text or "").strip()
-        problem = f"invalid Python: {error.msg}" + (f": {shown}" if shown else "")
-        raise ConfigError(problem, where=f"{path}:{error.lineno or 1}", hint="correct this line") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"invalid Python: {error}", where=str(path)) from None
-
-
 def _refuse_pure_python(tree: ast.Module, path: Path) -> None:
     for statement in tree.body:
-        if isinstance(statement, ast.With) and "read_base()" in ast.unparse(statement.items[0]):
+        if is_read_base(statement):
             raise ConfigError(
-                "configs that inherit with read_base() cannot be read yet",
+                "_base_ and read_base() must not be mixed in one chain of configs",
                 where=f"{path}:{statement.lineno}",
-                hint="name its bases in _base_ = [...] instead",
+                hint="name its bases in _base_ = [...]",
             )
 
 
 def _declared_bases(tree: ast.Module) -> tuple[ast.Assign | None, Any]:
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0]
-            if isinstance(target, ast.Name) and target.id == BASE_KEY:
-                try:
-                    return statement, ast.literal_eval(statement.value)
-                except ValueError:
-                    return None, None
+        assignment = base_assignment(statement)
+        if assignment is not None:
+            try:
+                return assignment, ast.literal_eval(assignment.value)
+            except ValueError:
+                return None, None
     return None, None
 
 

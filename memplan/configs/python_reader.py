@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan import children
+from memplan.configs.documents import read_source
+from memplan.configs.lazy_config import LazyConfigReading
 from memplan.configs.plain_data import as_plain
+from memplan.configs.pure_python import PurePythonReading
 from memplan.configs.python_chain import ChainReading
+from memplan.configs.python_style import PythonStyle, style_of
 from memplan.configs.reader_messages import ReadAnswer, ReadRequest
 from memplan.errors import ConfigError
 
@@ -26,9 +30,15 @@ _SHOWN_FRAMES = 30
 def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
     """Evaluate the config and reply with a :class:`ReadAnswer`, or with the ``ConfigError`` that says why not."""
     sys.path.extend(request.import_path)
-    reading = ChainReading(request.texts)
+    path = Path(request.path)
+    reading: ChainReading | PurePythonReading | LazyConfigReading = ChainReading(request.texts)
     try:
-        values = reading.evaluate(Path(request.path))
+        style = style_of(read_source(path, texts=request.texts).text)
+        if style is PythonStyle.READ_BASE:
+            reading = PurePythonReading(request.texts)
+        elif style is PythonStyle.LAZY_CONFIG:
+            reading = LazyConfigReading(request.texts)
+        values = reading.evaluate(path)
         notes: list[str] = []
         plain = as_plain(values, notes)
     except ConfigError as error:

@@ -8,7 +8,7 @@ from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loading import load_document
-from memplan.configs.marker import find_original
+from memplan.configs.marker import find_original, remark_on_sidecar
 from memplan.configs.registry import ecosystem_of
 from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
@@ -49,6 +49,7 @@ def read_config(
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
     _require_present(document, declared)
     keys = _followed(document, {**ecosystem.own_keys(document), **declared})
+    stale = remark_on_sidecar(document)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -58,7 +59,12 @@ def read_config(
         search_path=search_path_of(document.path),
         original=find_original(document),
         memplan_options=options,
-        notes=(*document.notes, *ecosystem.remarks(document), *_notes_on_precision(document, declared)),
+        notes=(
+            *document.notes,
+            *ecosystem.remarks(document),
+            *_notes_on_precision(document, declared),
+            *((stale,) if stale else ()),
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.accelerate import Accelerate
 from memplan.configs.deepspeed import DeepSpeed
 from memplan.configs.detectron2 import Detectron2
+from memplan.configs.detectron2_lazy import Detectron2Lazy
 from memplan.configs.huggingface import HuggingFace
 from memplan.configs.huggingface_tools import Axolotl, LlamaFactory
 from memplan.configs.lightning import LightningHydra
@@ -33,6 +34,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     LightningCLI(),
     LightningHydra(),
     Detectron2(),
+    Detectron2Lazy(),
     DeepSpeed(),
     Accelerate(),
     Ultralytics(),

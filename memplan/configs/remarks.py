@@ -8,8 +8,8 @@ from memplan.configs.keys import contains, get
 from memplan.configs.literals import write_python
 
 if TYPE_CHECKING:
+    from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment
-    from memplan.configs.user_config import UserConfig
 
 NOT_SET = "not set"
 MAX_COLUMNS = 120
@@ -18,11 +18,11 @@ _WIDEST_VALUE = 40
 _ELLIPSIS = "…"
 
 
-def remark_on(parent: UserConfig, assignment: Assignment) -> str:
+def remark_on(document: Document, assignment: Assignment) -> str:
     """Return what a value was, and why it changes."""
-    write = parent.document.syntax.write or write_python
-    is_set = contains(parent.values, assignment.key)
-    value = get(parent.values, assignment.key)
+    write = document.syntax.write
+    is_set = contains(document.values, assignment.key)
+    value = get(document.values, assignment.key)
     before = (write_python(value) if isinstance(value, dict) else write(value)) if is_set else NOT_SET
     return f"was {_cut(before, _WIDEST_VALUE)}: {assignment.reason}"
 

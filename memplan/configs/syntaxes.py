@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memplan.configs.json_source import add_to_json, load_json, locate_in_json
-from memplan.configs.literals import write_json, write_python, write_yaml
+from memplan.configs.literals import write_json, write_python, write_toml, write_yaml
 from memplan.configs.python_source import add_to_python, locate_in_python
-from memplan.configs.toml_source import load_toml
+from memplan.configs.toml_source import add_to_toml, load_toml, locate_in_toml
 from memplan.configs.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
 from memplan.errors import ConfigError
 
@@ -44,7 +44,7 @@ class Syntax:
         load: text -> plain data; None where reading a config means running it.
         locate: (text, dotted key) -> where the value is written, or None.
         add: (text, key -> literal) -> edit that sets new keys, or None where the file's form does not allow it.
-        write: value -> literal; None where memplan does not write the language.
+        write: value -> literal.
     """
 
     name: str
@@ -53,15 +53,7 @@ class Syntax:
     load: Loader | None
     locate: Callable[[str, str], Location | None]
     add: Callable[[str, dict[str, str]], Edit | None]
-    write: LiteralWriter | None
-
-
-def _no_addition(_text: str, _entries: dict[str, str]) -> Edit | None:
-    return None
-
-
-def _nowhere(_text: str, _key: str) -> Location | None:
-    return None
+    write: LiteralWriter
 
 
 PYTHON = Syntax(
@@ -92,7 +84,13 @@ JSON = Syntax(
     write=write_json,
 )
 TOML = Syntax(
-    name="TOML", suffixes=(".toml",), comment_prefix="#", load=load_toml, locate=_nowhere, add=_no_addition, write=None
+    name="TOML",
+    suffixes=(".toml",),
+    comment_prefix="#",
+    load=load_toml,
+    locate=locate_in_toml,
+    add=add_to_toml,
+    write=write_toml,
 )
 SYNTAXES = (PYTHON, YAML, JSON, TOML)
 

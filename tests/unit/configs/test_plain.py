@@ -151,11 +151,13 @@ def test_a_comment_that_states_the_old_value_is_pointed_at(tmp_path: Path) -> No
     assert "x.yaml:2: the comment beside data.batch_size still says 4" in patch_of(config, micro_batch_size=8).notes
 
 
-def test_toml_is_read_but_not_written(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "[data]\nbatch_size = 4\n", BATCH, name="x.toml")
+def test_toml_is_spliced(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "[data]\nbatch_size = 4  # of one card\n", BATCH, name="x.toml")
     assert config.recipe.micro_batch_size == 4
-    with pytest.raises(PatchError, match="does not write TOML"):
-        patch_of(config, micro_batch_size=8)
+    assert changed_lines(patch_of(config, micro_batch_size=8))[:2] == [
+        "-batch_size = 4  # of one card",
+        "+batch_size = 8  # of one card",
+    ]
 
 
 def test_a_plain_config_has_no_children(tmp_path: Path) -> None:

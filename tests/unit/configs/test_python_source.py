@@ -41,7 +41,7 @@ def test_a_literal_is_found_where_it_is_written(text: str, key: str, literal: st
     "text",
     [
         "total = 8\ndata = dict(a=total // 2)",
-        "data = dict(a=1)\ndata.update(a=2)",
+        "data = dict(a=1)\ndata.update(other)",
         "data = dict(a=1)\nif True:\n    data['a'] = 2",
         "data = dict(a=1)\ndata['a'] += 1",
         "n = 1\nn = 2\ndata = dict(a=n)",

@@ -1,0 +1,122 @@
+"""detectron2's LazyConfig: Python files that import other configs and change what they hold.
+
+Keys and defaults from detectron2's ``configs/common`` and ``tools/lazyconfig_train_net.py``: the loader's
+``total_batch_size`` is the batch of all cards; ``train.max_iter`` and the periods count iterations; ``lr_multiplier``
+works on fractions of ``train.max_iter``, so its milestones stay; there is no accumulation, and mixed precision is fp16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.child_file import child_path_of, lazy_child_text
+from memplan.configs.command_lines import as_pairs, python_word
+from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.keys import contains, get
+from memplan.configs.knobs import (
+    declared_precision,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.python_style import PythonStyle, style_of
+from memplan.configs.remarks import MAX_COLUMNS
+from memplan.configs.syntaxes import PYTHON
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_TOTAL, _OWN = "dataloader.train.total_batch_size", "dataloader.train.batch_size"
+_RATE, _AMP = "optimizer.lr", "train.amp.enabled"
+_LENGTHS = ("train.max_iter", "train.eval_period", "train.checkpointer.period")
+_PLAIN_NAME = re.compile(r"[A-Za-z]\w*")
+
+
+class Detectron2Lazy:
+    """detectron2's LazyConfig."""
+
+    name = "detectron2-lazy"
+    loader_package = None
+    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document) -> ChildForm | None:
+        """Import the parent's values in a file beside it; None where its name cannot be imported."""
+        if not document.path.stem.isidentifier():
+            return None
+        return ChildForm(
+            path=child_path_of(document.path),
+            head=tuple(_import_of(document)),
+            over=None,
+            notes=(),
+            write=lazy_child_text,
+        )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return overrides for the end of the command."""
+        return as_pairs(assignments, write=python_word)
+
+    def recognises(self, document: Document) -> bool:
+        """See a Python config of that style with a training loader's batch size."""
+        is_lazy = document.syntax is PYTHON and style_of(document.source.text) is PythonStyle.LAZY_CONFIG
+        return is_lazy and any(contains(document.values, key) for key in (_TOTAL, _OWN))
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys of ``configs/common`` that are set."""
+        values = document.values
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: (_TOTAL,) if contains(values, _TOTAL) else (_OWN,),
+            KnobName.LEARNING_RATE: (_RATE,),
+            KnobName.PRECISION: (_AMP,),
+            KnobName.ITERATIONS: tuple(key for key in _LENGTHS if isinstance(get(values, key), int)),
+        }
+        return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; the batch of all cards is taken as that of one."""
+        return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say for how many cards the batch is meant."""
+        if contains(document.values, _TOTAL):
+            return (f"{_TOTAL} is the batch of all cards and is taken as that of one; multiply it for --num-gpus",)
+        return (f"{_OWN} is taken as the batch of one card",)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what detectron2's trainer cannot do."""
+        names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING)
+        if found := obstacle_of_single_values(config, recipe, names=names):
+            return found
+        if recipe.accumulation_steps != 1:
+            return "detectron2's trainer does not accumulate gradients"
+        known = (config.recipe.precision, Precision.FP32, Precision.FP16)
+        return None if recipe.precision in known else f"{_AMP} has no way to say {recipe.precision}"
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return batch, rate, lengths and precision."""
+        names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ITERATIONS)
+        found = single_assignments(config, change, names=names)
+        if change.recipe.precision != config.recipe.precision:
+            reason = reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=_AMP, value=change.recipe.precision is Precision.FP16, reason=reason))
+        return found
+
+
+def _import_of(document: Document) -> list[str]:
+    """Return the lines that import all of a config's values, and an empty one."""
+    names = [each for each, value in document.values.items() if _PLAIN_NAME.fullmatch(each) and _is_config(value)]
+    line = f"from .{document.path.stem} import {', '.join(names)}"
+    if len(line) <= MAX_COLUMNS:
+        return [line, ""]
+    return [f"from .{document.path.stem} import (", *(f"    {each}," for each in names), ")", ""]
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, Mapping)
