@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.contiguous_copies import copied_bytes
 from memplan.estimators.cuda_temporaries import cuda_hidden_bytes
 from memplan.estimators.host_temporaries import host_hidden_bytes
+from memplan.estimators.known_values import is_known, run_knowing
 from memplan.estimators.library_workspaces import CUBLAS_OPERATORS, cublas_workspace_bytes
 from memplan.estimators.step_trace import Category
 from memplan.estimators.value_writes import only_writes
@@ -46,7 +47,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         ledger: knows the storages.
         paths: knows the running module.
         capability: compute capability of the card; None where the step runs on the CPU.
-        on_fakes: whether tensors hold no values, so that what only writes values need not run.
+        fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
     """
 
     def __init__(
@@ -56,14 +57,14 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         paths: ModulePaths,
         *,
         capability: tuple[int, int] | None,
-        on_fakes: bool,
+        fakes: FakeTensorMode | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
         self._recording = recording
         self._ledger = ledger
         self._paths = paths
         self._capability = capability
-        self._on_fakes = on_fakes
+        self._fakes = fakes
         self._hidden_bytes = host_hidden_bytes if capability is None else cuda_hidden_bytes
         self._muted = False
         self._pending: _PendingSum | None = None
@@ -100,10 +101,13 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return args[0].fake_device
         if self._pending is not None:
             self.settle()
-        if self._on_fakes and only_writes(func, args):
+        if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
-        result = func(*args, **(kwargs or {}))
+        if self._fakes is None:
+            result = func(*args, **(kwargs or {}))
+        else:
+            result = run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
         if not self._muted:
             self._record(func, args, result)
             if donor is not None:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memplan.cards import DeviceKind
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.fake_model import fake_batch, fake_copy, lay_out_in_place, moved_batch
+from memplan.estimators.known_values import learn
 from memplan.estimators.lowering import lowered_capability
 from memplan.estimators.module_paths import ModulePaths
 from memplan.estimators.operator_recorder import OperatorRecorder
@@ -68,11 +69,12 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = FakeTensorMode(allow_non_fake_inputs=True) if self.on_fakes else None
         model = copy.deepcopy(self.model) if fakes is None else fake_copy(self.model, fakes)
-        on_host = batch if fakes is None else fake_batch(batch, fakes)
+        on_host = batch
+        if fakes is not None:
+            on_host = fake_batch(batch, fakes)
+            learn(tensors_in(on_host), tensors_in(batch))
         paths = ModulePaths(model)
-        recorder = OperatorRecorder(
-            recording, ledger, paths, capability=lowered_capability(self.device), on_fakes=self.on_fakes
-        )
+        recorder = OperatorRecorder(recording, ledger, paths, capability=lowered_capability(self.device), fakes=fakes)
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)

@@ -23,7 +23,7 @@ class Session:
         self.ledger = StorageLedger(self.recording)
         self.fakes = FakeTensorMode()
         self.recorder = OperatorRecorder(
-            self.recording, self.ledger, ModulePaths(nn.Identity()), capability=capability, on_fakes=True
+            self.recording, self.ledger, ModulePaths(nn.Identity()), capability=capability, fakes=self.fakes
         )
 
     def peak_bytes(self) -> int:
