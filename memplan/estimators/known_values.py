@@ -69,7 +69,7 @@ def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
     tensors = _tensors(args, kwargs)
     if torch.Tag.nondeterministic_seeded in operator.tags:
         if not tensors and result.numel() == 1 and result.is_floating_point():
-            with unset_fake_temporarily():  # type: ignore[no-untyped-call]  # untyped in torch
+            with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full(result.shape, _DRAWN, dtype=result.dtype))
     elif all(_known(each) is not None for each in tensors) if tensors else _is_whole(result):
         setattr(result, _VALUE, _run_for_real(operator, args, kwargs))
@@ -86,7 +86,7 @@ def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     def real(value: Any) -> Any:
         return _known(value) if isinstance(value, torch.Tensor) else value
 
-    with unset_fake_temporarily(), torch.no_grad():  # type: ignore[no-untyped-call]  # untyped in torch
+    with unset_fake_temporarily(), torch.no_grad():
         args, kwargs = tree_map(real, (args, kwargs))
         return operator(*args, **kwargs)
 
@@ -98,7 +98,7 @@ def _without_masks(indices: list[Any], make_fake: Callable[[torch.Tensor], Any])
         if mask is None:
             plain.append(each)
             continue
-        with unset_fake_temporarily():  # type: ignore[no-untyped-call]  # untyped in torch
+        with unset_fake_temporarily():
             positions = mask.nonzero(as_tuple=True)
         plain += [_faked(position, make_fake) for position in positions]
     return plain
