@@ -45,10 +45,11 @@ class TrialAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """A live trial ended, or was found finished in the journal of an interrupted run."""
+    """A live trial ended, or was found finished in the journal of an interrupted run; ``command`` runs it again."""
 
     trial: Trial
     was_resumed: bool
+    command: str
 
 
 Event = Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded

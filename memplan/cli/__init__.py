@@ -14,6 +14,7 @@ from memplan.cli.estimate import estimate
 from memplan.cli.gpus import gpus
 from memplan.cli.probe import probe
 from memplan.cli.report import report
+from memplan.cli.trial import trial
 from memplan.errors import (
     ConfigError,
     DeviceError,
@@ -50,7 +51,7 @@ def options(
     del debug  # read by main, which also has to know it where parsing fails
 
 
-for command in (estimate, probe, report, apply, gpus):
+for command in (estimate, probe, report, trial, apply, gpus):
     app.command()(command)
 
 

@@ -10,6 +10,8 @@ from memplan.progress import TrialAdvanced, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan.cards import DeviceSpec
     from memplan.children import Template
     from memplan.planning.traces import Traces
@@ -79,7 +81,8 @@ class TrialSession:
         resumed = stored if stored is not None and stored.outcome.kind in _WORTH_KEEPING else None
         trial = resumed or self._live(len(self._trials) + 1, purpose, recipe, step_limit_s, reference)
         self._trials.append(trial)
-        self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None))
+        command = self._run.command_for(trial)
+        self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None, command=command))
         return trial
 
     def _live(
@@ -97,7 +100,7 @@ class TrialSession:
             reference_precision=reference.recipe.precision if reference else None,
             configured_learning_rate=self._configured_learning_rate,
         )
-        outcome = run_trial(request, on_progress=self._follow, template=self._template)
+        outcome = run_trial(request, on_progress=follower(self._observer), template=self._template)
         trial = Trial(
             number=number,
             purpose=purpose,
@@ -107,12 +110,18 @@ class TrialSession:
             outcome=outcome,
             estimate=estimate,
         )
-        self._run.record(trial)
+        self._run.record(trial, request)
         return trial
 
-    def _follow(self, progress: TrialProgress) -> None:
+
+def follower(observer: Observer) -> Callable[[TrialProgress], None]:
+    """Return what tells an observer of a trial's progress."""
+
+    def follow(progress: TrialProgress) -> None:
         done = 0 if progress.step is None else progress.step - 1
-        self._observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))
+        observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))
+
+    return follow
 
 
 def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:

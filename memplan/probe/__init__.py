@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memplan.probe.journal import Journal, JournalRun, StoredRun
+    from memplan.probe.journal import Journal, JournalRun, StoredRun, StoredTrial
     from memplan.probe.launcher import run_trial, trial_template
     from memplan.probe.search import (
         PredictedPeak,
@@ -29,6 +29,7 @@ _HOMES = {
     "ReadingKind": "search",
     "SearchResult": "search",
     "StoredRun": "journal",
+    "StoredTrial": "journal",
     "TargetBand": "search",
     "TrialPhase": "trials",
     "TrialProgress": "trials",
@@ -46,6 +47,7 @@ __all__ = [
     "ReadingKind",
     "SearchResult",
     "StoredRun",
+    "StoredTrial",
     "TargetBand",
     "TrialPhase",
     "TrialProgress",

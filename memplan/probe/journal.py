@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import secrets
+import shlex
 import socket
-import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,33 +22,23 @@ import psutil
 
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
+from memplan.probe.journal_file import make_store, transaction
 from memplan.probe.records import from_json, to_json
+from memplan.probe.trials import TrialRequest
 from memplan.results import Trial
+from memplan.workload import PickledWorkload, WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import sqlite3
+    from collections.abc import Mapping
     from types import TracebackType
 
     from memplan.recipe import Recipe
+    from memplan.workload import WorkloadSource
 
 DEFAULT_STORE = Path(".memplan")
 _FILE_NAME = "journal.sqlite3"
-_APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
-_SCHEMA_VERSION = 1
-_BUSY_TIMEOUT_S = 30.0
 _NO_PLAN = "null"  # JSON for a finished run that was not to make a plan; an unfinished one has NULL
-_SCHEMA = """
-CREATE TABLE runs (
-  id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-  facts TEXT NOT NULL, plan TEXT, owner TEXT
-);
-CREATE INDEX runs_by_fingerprint ON runs (fingerprint);
-CREATE TABLE trials (
-  position INTEGER PRIMARY KEY AUTOINCREMENT,
-  run_id TEXT NOT NULL REFERENCES runs (id), number INTEGER NOT NULL, trial TEXT NOT NULL
-);
-CREATE INDEX trials_by_run ON trials (run_id);
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +66,21 @@ class StoredRun:
     is_finished: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrial:
+    """One trial as the journal holds it.
+
+    Args:
+        run_id: the run it belongs to.
+        trial: what was run and how it ended.
+        request: what the child process was asked for, so that it can be asked again; None where it was not stored.
+    """
+
+    run_id: str
+    trial: Trial
+    request: TrialRequest | None
+
+
 class Journal:
     """The runs stored in one folder.
 
@@ -98,8 +104,8 @@ class Journal:
         Raises:
             StoreError: the journal cannot be written.
         """
-        _make_store(self._store)
-        with _transaction(self.path) as connection:
+        make_store(self._store)
+        with transaction(self.path) as connection:
             rows = connection.execute(
                 "SELECT id, owner FROM runs WHERE fingerprint = ? AND plan IS NULL ORDER BY updated_at DESC, id DESC",
                 (fingerprint,),
@@ -135,11 +141,30 @@ class Journal:
         problem = f"run {run_id!r} is not in the journal" if not found else f"run {run_id!r} is not unmistakable"
         raise UsageError(problem, where=str(self.path), hint=f"runs there: {known}" if known else "it holds no runs")
 
+    def load_trial(self, run_id: str, number: int) -> StoredTrial:
+        """Read one trial by the number it has in its run; the last of that number where a resumed run tried again.
+
+        Raises:
+            UsageError: there is no such run or trial.
+        """
+        run = self.load(run_id)
+        with transaction(self.path, "DEFERRED") as connection:
+            (source,) = connection.execute("SELECT source FROM runs WHERE id = ?", (run.run_id,)).fetchone()
+            row = connection.execute(
+                "SELECT trial, request FROM trials WHERE run_id = ? AND number = ? ORDER BY position DESC",
+                (run.run_id, number),
+            ).fetchone()
+        if row is None:
+            known = ", ".join(str(each.number) for each in run.trials)
+            problem = f"run {run.run_id} has no trial {number}"
+            raise UsageError(problem, where=str(self.path), hint=f"it has {known}" if known else "it has none")
+        return StoredTrial(run_id=run.run_id, trial=from_json(Trial, row[0]), request=_request(row[1], source))
+
     def _select(self, condition: str, values: tuple[str, ...]) -> tuple[StoredRun, ...]:
         if not self.path.exists():
             return ()
         columns = "SELECT id, fingerprint, created_at, updated_at, facts, plan FROM runs "
-        with _transaction(self.path, "DEFERRED") as connection:
+        with transaction(self.path, "DEFERRED") as connection:
             rows = connection.execute(columns + condition, values).fetchall()
             return tuple(_stored_run(connection, row) for row in rows)
 
@@ -163,7 +188,7 @@ class JournalRun:
 
     def trials(self) -> tuple[Trial, ...]:
         """What has been run so far, in order."""
-        with _transaction(self._path, "DEFERRED") as connection:
+        with transaction(self._path, "DEFERRED") as connection:
             return _trials_of(connection, self.run_id)
 
     def finished_trial(self, recipe: Recipe, *, purpose: str | None = None) -> Trial | None:
@@ -171,18 +196,31 @@ class JournalRun:
         matching = (each for each in reversed(self.trials()) if each.recipe == recipe)
         return next((each for each in matching if purpose in (None, each.purpose)), None)
 
-    def record(self, trial: Trial) -> None:
+    def record(self, trial: Trial, request: TrialRequest | None = None) -> None:
         """Store a finished trial; it is on the disk when this returns.
+
+        Args:
+            trial: what was run and how it ended.
+            request: what the child process was asked for; all requests of a run have the same workload.
 
         Raises:
             StoreError: the journal cannot be written, or another process has taken the run over.
         """
-        with _transaction(self._path) as connection:
+        with transaction(self._path) as connection:
             self._touch(connection)
+            text = None if request is None else to_json(request, leaving_out="source")
             connection.execute(
-                "INSERT INTO trials (run_id, number, trial) VALUES (?, ?, ?)",
-                (self.run_id, trial.number, to_json(trial)),
+                "INSERT INTO trials (run_id, number, trial, request) VALUES (?, ?, ?, ?)",
+                (self.run_id, trial.number, to_json(trial), text),
             )
+            if request is not None:
+                connection.execute("UPDATE runs SET source = ? WHERE id = ?", (_pickled(request.source), self.run_id))
+
+    def command_for(self, trial: Trial) -> str:
+        """Return the command that runs a trial of this run again."""
+        store = self._path.parent
+        where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
+        return f"memplan trial {self.run_id} {trial.number}{where}"
 
     def finish(self, plan: Plan | None) -> None:
         """Store the plan, where the run was to make one, and give the run up; it is not resumed any more.
@@ -190,14 +228,14 @@ class JournalRun:
         Raises:
             StoreError: the journal cannot be written, or another process has taken the run over.
         """
-        with _transaction(self._path) as connection:
+        with transaction(self._path) as connection:
             self._touch(connection)
             text = _NO_PLAN if plan is None else to_json(plan)
             connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (text, self.run_id))
 
     def close(self) -> None:
         """Give the run up, finished or not, so that any process may resume it."""
-        with _transaction(self._path) as connection:
+        with transaction(self._path) as connection:
             connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (self.run_id, _owner()))
 
     def _touch(self, connection: sqlite3.Connection) -> None:
@@ -237,6 +275,26 @@ def _trials_of(connection: sqlite3.Connection, run_id: str) -> tuple[Trial, ...]
     return tuple(from_json(Trial, text) for (text,) in rows)
 
 
+def _pickled(source: WorkloadSource) -> bytes:
+    """Write a workload's source as a pickle of plain data; a config may hold dates and keys that JSON cannot."""
+    if isinstance(source, PickledWorkload):
+        return pickle.dumps((source.payload, source.fingerprint, source.search_path))
+    return pickle.dumps((source.target, source.config, source.config_path, source.search_path))
+
+
+def _request(text: str | None, source: bytes | None) -> TrialRequest | None:
+    if text is None or source is None:
+        return None
+    parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
+    if len(parts) == 3:
+        payload, fingerprint, search_path = parts
+        found: WorkloadSource = PickledWorkload(payload=payload, fingerprint=fingerprint, search_path=search_path)
+    else:
+        target, config, config_path, search_path = parts
+        found = WorkloadReference(target=target, config=config, config_path=config_path, search_path=search_path)
+    return from_json(TrialRequest, text, source=found)
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
@@ -262,79 +320,3 @@ def _is_alive(owner: str | None) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE and _owner_text(process) == owner
     except psutil.NoSuchProcess:
         return False
-
-
-def _make_store(store: Path) -> None:
-    try:
-        store.mkdir(parents=True, exist_ok=True)
-        ignore_file = store / ".gitignore"
-        if not ignore_file.exists():
-            ignore_file.write_text("*\n")
-    except OSError as error:
-        raise _store_error(store, error) from error
-
-
-@contextlib.contextmanager
-def _transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Open the journal for one transaction: all of it is stored, or nothing."""
-    try:
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-        try:
-            _prepare(connection, path)
-            connection.execute(f"BEGIN {kind}")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise _store_error(path, error) from error
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")
-    if _identity(connection) == (_APPLICATION_ID, _SCHEMA_VERSION):
-        return
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _create_or_refuse(connection, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return application_id, version
-
-
-def _create_or_refuse(connection: sqlite3.Connection, path: Path) -> None:
-    application_id, version = _identity(connection)
-    if application_id == _APPLICATION_ID and version == _SCHEMA_VERSION:
-        return  # another process was quicker
-    if application_id == _APPLICATION_ID and version > _SCHEMA_VERSION:
-        problem = f"the journal has format {version}, and this memplan reads {_SCHEMA_VERSION}"
-        raise StoreError(problem, where=str(path), hint="use a newer memplan, or another folder with --store")
-    if application_id or version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        raise StoreError("the file is not memplan's journal", where=str(path), hint="name another folder with --store")
-    for statement in _SCHEMA.split(";"):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-
-
-def _store_error(path: Path, error: Exception) -> StoreError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return StoreError(
-        f"the journal cannot be used: {reason}",
-        where=str(path),
-        hint="free or unlock it, or name another folder with --store",
-    )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from memplan.cards import DeviceSpec
+from memplan.recipe import Precision, Recipe
+from memplan.results import Measurement, OutcomeKind
 from memplan.units import MIB
-
-if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
-    from memplan.recipe import Precision, Recipe
-    from memplan.results import Measurement, OutcomeKind
-    from memplan.workload import WorkloadSource
+from memplan.workload import WorkloadSource
 
 DEFAULT_TRIAL_LIMIT_S = 900.0
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.

@@ -67,7 +67,8 @@ def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text
 
 def run_view(report: RunReport) -> RenderableType:
     """Show a stored run: its trials, then everything that :func:`plan_view` shows."""
-    return Group(trial_table(report), plan_view(report))
+    again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
+    return Group(trial_table(report), *([Padding(again, (1, 0, 0, 0))] if report.trials else []), plan_view(report))
 
 
 def plan_view(report: RunReport) -> RenderableType:
@@ -104,8 +105,8 @@ def trial_table(report: RunReport) -> Table:
     return table
 
 
-def trial_line(trial: TrialRow, *, was_resumed: bool) -> Text:
-    """Say in one line how a trial ended."""
+def trial_line(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> Text:
+    """Say in one line how a trial ended; of one that did not fit also why, and which command runs it again."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<13} ")
     if trial.fits:
@@ -118,6 +119,8 @@ def trial_line(trial: TrialRow, *, was_resumed: bool) -> Text:
     line.append("(journal)" if was_resumed else f"{trial.duration_s:>3.0f} s", style=QUIET)
     if not trial.fits:
         line.append(f"\n      {trial.evidence}", style=QUIET)
+        if command is not None:
+            line.append(f"\n      again, with its output: {command}", style=QUIET)
     return line
 
 

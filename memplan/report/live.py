@@ -57,9 +57,9 @@ class LiveView:
             case TrialAdvanced(doing=doing, done_steps=done, total_steps=total):
                 if self._task is not None:
                     self._progress.update(self._task, completed=done, total=total, doing=doing)
-            case TrialEnded(trial=trial, was_resumed=was_resumed):
+            case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
                 self._end()
-                line = trial_line(trial_row(trial), was_resumed=was_resumed)
+                line = trial_line(trial_row(trial), was_resumed=was_resumed, command=command)
                 self._console.print(line, no_wrap=True, overflow="ellipsis")
 
     def _begin(self, description: str) -> None:

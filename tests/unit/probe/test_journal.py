@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sqlite3
 import subprocess
@@ -10,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import StoreError, UsageError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
-from memplan.recipe import Recipe
+from memplan.probe.trials import TrialRequest
+from memplan.recipe import Precision, Recipe
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from memplan.workload import PickledWorkload, WorkloadReference
 from tests.making import estimate, trial
 
 ROOT = Path(__file__).parents[3]
@@ -281,3 +287,64 @@ def test_a_run_that_was_not_to_make_a_plan_is_finished_and_not_resumed(tmp_path:
     assert (stored.plan, stored.is_finished) == (None, True)
     with journal.open_run("f", {}) as later:
         assert later.run_id != run.run_id
+
+
+DATED = {"begun": dt.date(2024, 5, 1), 3: ("a", None), "nested": {"rate": 1e-3}}
+SOURCES = [
+    WorkloadReference(target="net:make", config=DATED, config_path="/project/c.yaml", search_path=("/project",)),
+    PickledWorkload(payload=bytes(range(256)), fingerprint="f", search_path=()),
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["named", "handed over"])
+def test_what_a_trial_was_asked_for_comes_back_exactly(journal: Journal, source) -> None:
+    asked = TrialRequest(
+        source=source,
+        recipe=Recipe(micro_batch_size=4, precision="bf16", learning_rate=0.3),
+        device=DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(8, 6), live_index=1),
+        budget_bytes=1000 * MIB,
+        step_limit_s=12.5,
+        reference_precision=Precision.FP32,
+    )
+    with journal.open_run("f", {}) as run:
+        run.record(trial(4, 400), asked)
+        run.record(trial(8, 700, number=2))
+    stored = journal.load_trial(run.run_id, 1)
+    assert (stored.trial, stored.request) == (trial(4, 400), asked)
+    assert journal.load_trial(run.run_id, 2).request is None
+
+
+def test_the_last_of_two_trials_of_one_number_is_the_one_that_counts(journal: Journal) -> None:
+    with journal.open_run("f", {}) as run:
+        run.record(trial(4, None, kind=OutcomeKind.CRASH))
+        run.record(trial(4, 400))
+    assert journal.load_trial(run.run_id, 1).trial == trial(4, 400)
+
+
+def test_a_trial_that_is_not_there_is_told_with_those_that_are(journal: Journal) -> None:
+    with journal.open_run("f", {}) as run:
+        run.record(trial(4, 400))
+    with pytest.raises(UsageError, match=r"has no trial 7.*it has 1"):
+        journal.load_trial(run.run_id, 7)
+
+
+def test_the_command_that_runs_a_trial_again_names_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Journal().open_run("f", {}) as run:
+        assert run.command_for(trial(4, 400, number=3)) == f"memplan trial {run.run_id} 3"
+    with Journal("my store").open_run("f", {}) as run:
+        assert run.command_for(trial(4, 400)) == f"memplan trial {run.run_id} 1 --store 'my store'"
+
+
+def test_a_journal_of_the_first_format_is_read_and_written_on(journal: Journal) -> None:
+    with journal.open_run("f", {}) as run:
+        run.record(trial(4, 400))
+    with sqlite3.connect(journal.path) as connection:
+        connection.execute("ALTER TABLE runs DROP COLUMN source")
+        connection.execute("ALTER TABLE trials DROP COLUMN request")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    assert journal.load_trial(run.run_id, 1).request is None
+    with journal.open_run("f", {}) as resumed:
+        assert resumed.trials() == (trial(4, 400),)
+        resumed.record(trial(8, 700, number=2))

@@ -1,0 +1,37 @@
+"""`memplan trial`: one stored trial, looked at or run again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memplan.cli.options import DEFAULT_STORE, AsJson, Store
+from memplan.cli.terminal import console_for, say
+
+
+def trial(
+    run: Annotated[str, typer.Argument(help="Run of the trial, or an unmistakable beginning of its name.")],
+    number: Annotated[int, typer.Argument(help="Number of the trial, as reports show it.")],
+    look_only: Annotated[bool, typer.Option("--look", help="Show what is stored of it, and run nothing.")] = False,
+    store: Store = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Run a stored trial again, exactly as it was, and show what it printed."""
+    from memplan.planning.rerun import rerun_trial, stored_trial
+    from memplan.report.live import LiveView
+    from memplan.report.machine_readable import to_json
+    from memplan.report.one_trial import one_trial_view, output_text
+    from memplan.results import plain
+
+    if look_only:
+        found = stored_trial(store, run, number)
+    else:
+        with LiveView(console_for(to_stderr=True)) as view:
+            found = rerun_trial(store, run, number, view)
+    if as_json:
+        typer.echo(to_json({"run_id": found.run_id, "trial": plain(found.stored), "again": plain(found.again)}))
+    else:
+        console = console_for()
+        console.print(one_trial_view(found.stored, found.again))
+        say(console, f"\n{output_text(found.again or found.stored)}")

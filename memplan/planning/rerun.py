@@ -1,0 +1,67 @@
+"""One stored trial, run again exactly as it was: the same workload, recipe, limits and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.devices import resolve_device
+from memplan.errors import UsageError
+from memplan.planning.session import follower
+from memplan.probe import Journal, run_trial
+from memplan.progress import TrialStarted, ignore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.progress import Observer
+    from memplan.results import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A stored trial, and the same trial as it ended this time.
+
+    Args:
+        run_id: the run the trial belongs to.
+        stored: the trial as it was stored.
+        again: the same with a new outcome; None where it was only looked up.
+    """
+
+    run_id: str
+    stored: Trial
+    again: Trial | None
+
+
+def stored_trial(store: Path, run_id: str, number: int) -> Rerun:
+    """Look up a stored trial.
+
+    Raises:
+        UsageError: there is no such run or trial.
+        StoreError: the journal cannot be read.
+    """
+    stored = Journal(store).load_trial(run_id, number)
+    return Rerun(run_id=stored.run_id, stored=stored.trial, again=None)
+
+
+def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = ignore) -> Rerun:
+    """Run a stored trial again, in a process started from nothing; the journal stays as it is.
+
+    Raises:
+        UsageError: there is no such run or trial, or its request was not stored, or its budget is not free any more.
+        StoreError: the journal cannot be read.
+    """
+    stored = Journal(store).load_trial(run_id, number)
+    request = stored.request
+    if request is None:
+        raise UsageError(
+            f"trial {number} of run {stored.run_id} was stored without what it takes to run it again",
+            hint="an older memplan wrote it; the same probe command makes a new run",
+        )
+    if request.device.kind is DeviceKind.CPU:
+        resolve_device("cpu", budget_bytes=request.budget_bytes)
+    observer(TrialStarted(number=number, purpose="again", recipe=request.recipe))
+    outcome = run_trial(request, on_progress=follower(observer))
+    again = replace(stored.trial, purpose="again", outcome=outcome)
+    return Rerun(run_id=stored.run_id, stored=stored.trial, again=again)

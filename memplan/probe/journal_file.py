@@ -1,0 +1,120 @@
+"""The SQLite file of a journal: its format, and one transaction after another that is on the disk when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING
+
+from memplan.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
+_SCHEMA_VERSION = 2
+_BUSY_TIMEOUT_S = 30.0
+_SCHEMA = """
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+  facts TEXT NOT NULL, plan TEXT, owner TEXT, source BLOB
+);
+CREATE INDEX runs_by_fingerprint ON runs (fingerprint);
+CREATE TABLE trials (
+  position INTEGER PRIMARY KEY AUTOINCREMENT,
+  run_id TEXT NOT NULL REFERENCES runs (id), number INTEGER NOT NULL, trial TEXT NOT NULL,
+  request TEXT
+);
+CREATE INDEX trials_by_run ON trials (run_id);
+"""
+# What brings a journal of an earlier format to the next one.
+_MIGRATIONS = {1: ("ALTER TABLE runs ADD COLUMN source BLOB", "ALTER TABLE trials ADD COLUMN request TEXT")}
+
+
+def make_store(store: Path) -> None:
+    """Make the folder of a journal, kept out of version control."""
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        ignore_file = store / ".gitignore"
+        if not ignore_file.exists():
+            ignore_file.write_text("*\n")
+    except OSError as error:
+        raise store_error(store, error) from error
+
+
+@contextlib.contextmanager
+def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    """Open the journal for one transaction: all of it is stored, or nothing."""
+    try:
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            _prepare(connection, path)
+            connection.execute(f"BEGIN {kind}")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise store_error(path, error) from error
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")
+    if _identity(connection) == (_APPLICATION_ID, _SCHEMA_VERSION):
+        return
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _create_or_refuse(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return application_id, version
+
+
+def _create_or_refuse(connection: sqlite3.Connection, path: Path) -> None:
+    application_id, version = _identity(connection)
+    if application_id == _APPLICATION_ID and version == _SCHEMA_VERSION:
+        return  # another process was quicker
+    if application_id == _APPLICATION_ID and version > _SCHEMA_VERSION:
+        problem = f"the journal has format {version}, and this memplan reads {_SCHEMA_VERSION}"
+        raise StoreError(problem, where=str(path), hint="use a newer memplan, or another folder with --store")
+    if application_id == _APPLICATION_ID and version in _MIGRATIONS:
+        _migrate(connection, version)
+        return
+    if application_id or version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise StoreError("the file is not memplan's journal", where=str(path), hint="name another folder with --store")
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    for earlier in range(version, _SCHEMA_VERSION):
+        for statement in _MIGRATIONS[earlier]:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def store_error(path: Path, error: Exception) -> StoreError:
+    """Say in one line why a journal cannot be used."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return StoreError(
+        f"the journal cannot be used: {reason}",
+        where=str(path),
+        hint="free or unlock it, or name another folder with --store",
+    )

@@ -1,0 +1,41 @@
+"""One trial in the terminal: how it ended when it was stored and when it was run again, its memory, its output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.padding import Padding
+
+from memplan.report.console import component_table, trial_line
+from memplan.report.facts import compare, trial_row
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from memplan.results import Trial
+
+_SHOWN_LINES = 60
+
+
+def one_trial_view(stored: Trial, again: Trial | None) -> RenderableType:
+    """Show a stored trial and, where there is one, the same trial run again; the memory is of the later one."""
+    shown = again or stored
+    parts: list[RenderableType] = [trial_line(trial_row(stored), was_resumed=True)]
+    if again is not None:
+        parts.append(trial_line(trial_row(again), was_resumed=False))
+    measured = shown.outcome.measurement
+    if measured is not None:
+        table = component_table(trial_row(shown), compare(shown.estimate, measured))
+        parts.append(Padding(table, (1, 0, 0, 0)))
+    return Group(*parts)
+
+
+def output_text(trial: Trial) -> str:
+    """Return the end of what a trial printed, under a line that says how much of it that is."""
+    lines = trial.outcome.log_tail.rstrip().splitlines()
+    if not lines:
+        return "it printed nothing"
+    shown = lines[-_SHOWN_LINES:]
+    count = f"last {len(shown)} of {len(lines)} lines kept" if len(lines) > len(shown) else "all that is kept"
+    return "\n".join([f"what it printed ({count}):", *shown])
