@@ -1,0 +1,72 @@
+"""`memplan trial`: what the journal kept of a trial is enough to run it again, exactly as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.probe import Journal, TrialRequest
+from memplan.recipe import Recipe
+from memplan.results import Outcome, OutcomeKind, Trial
+from memplan.units import GIB
+from memplan.workload import WorkloadReference
+from tests.integration.conftest import memplan
+
+WORKLOADS = Path(__file__).parents[1] / "contract"
+
+
+def stored(store: Path, function: str, kind: OutcomeKind, **limits: float) -> str:
+    source = WorkloadReference(
+        target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(WORKLOADS),)
+    )
+    asked = TrialRequest(
+        source=source,
+        recipe=Recipe(micro_batch_size=8),
+        device=DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB),
+        budget_bytes=GIB,
+        **limits,
+    )
+    ended = Outcome(kind=kind, evidence="as it was", duration_s=1.0, log_tail="what was said then\n")
+    trial = Trial(
+        number=1, purpose="same size", recipe=asked.recipe, device_name="cpu", budget_bytes=GIB, outcome=ended
+    )
+    with Journal(store).open_run("f", {}) as run:
+        run.record(trial, asked)
+        return run.run_id
+
+
+@pytest.mark.slow
+def test_a_hang_run_again_hangs_again_and_shows_where(tmp_path: Path) -> None:
+    run_id = stored(tmp_path, "hangs", OutcomeKind.TIMEOUT, step_limit_s=1.0)
+    ended = memplan("trial", run_id, "1", "--store", tmp_path, cwd=tmp_path)
+    assert ended.status == 0, ended.err
+    assert "as it was" in ended.out
+    assert "step 1 still running after 1 s" in ended.out
+    assert "in wait_for_a_lock_that_nobody_releases" in ended.out
+
+
+@pytest.mark.slow
+def test_a_bug_that_was_mended_shows_its_memory_now(tmp_path: Path) -> None:
+    run_id = stored(tmp_path, "fits", OutcomeKind.USER_ERROR)
+    ended = memplan("trial", run_id, "1", "--store", tmp_path, "--json", cwd=tmp_path)
+    assert ended.status == 0, ended.err
+    assert ended.document["trial"]["outcome"]["kind"] == "user error"
+    assert ended.document["again"]["outcome"]["kind"] == "fits"
+    assert ended.document["again"]["outcome"]["measurement"]["breakdown"]["parameters"] == 1 << 20
+    assert Journal(tmp_path).load_trial(run_id, 1).trial.outcome.kind is OutcomeKind.USER_ERROR
+
+
+def test_a_trial_is_looked_at_without_being_run(tmp_path: Path) -> None:
+    run_id = stored(tmp_path, "hangs", OutcomeKind.TIMEOUT)
+    ended = memplan("trial", run_id, "1", "--look", "--store", tmp_path, cwd=tmp_path)
+    assert ended.status == 0, ended.err
+    assert "what was said then" in ended.out
+
+
+def test_a_number_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    run_id = stored(tmp_path, "fits", OutcomeKind.FITS)
+    ended = memplan("trial", run_id, "9", "--store", tmp_path, cwd=tmp_path)
+    assert ended.status == 2
+    assert "has no trial 9" in ended.err
