@@ -13,10 +13,10 @@ import pickle
 import secrets
 import shlex
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import psutil
 
@@ -26,7 +26,7 @@ from memplan.probe.journal_file import make_store, transaction
 from memplan.probe.records import from_json, to_json
 from memplan.probe.trials import TrialRequest
 from memplan.results import Trial
-from memplan.workload import PickledWorkload, WorkloadReference
+from memplan.workload import WorkloadSource
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from memplan.recipe import Recipe
-    from memplan.workload import WorkloadSource
 
 DEFAULT_STORE = Path(".memplan")
 _FILE_NAME = "journal.sqlite3"
@@ -277,22 +276,15 @@ def _trials_of(connection: sqlite3.Connection, run_id: str) -> tuple[Trial, ...]
 
 def _pickled(source: WorkloadSource) -> bytes:
     """Write a workload's source as a pickle of plain data; a config may hold dates and keys that JSON cannot."""
-    if isinstance(source, PickledWorkload):
-        return pickle.dumps((source.payload, source.fingerprint, source.search_path))
-    return pickle.dumps((source.target, source.config, source.config_path, source.search_path))
+    return pickle.dumps((type(source).__name__, {each.name: getattr(source, each.name) for each in fields(source)}))
 
 
 def _request(text: str | None, source: bytes | None) -> TrialRequest | None:
     if text is None or source is None:
         return None
-    parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
-    if len(parts) == 3:
-        payload, fingerprint, search_path = parts
-        found: WorkloadSource = PickledWorkload(payload=payload, fingerprint=fingerprint, search_path=search_path)
-    else:
-        target, config, config_path, search_path = parts
-        found = WorkloadReference(target=target, config=config, config_path=config_path, search_path=search_path)
-    return from_json(TrialRequest, text, source=found)
+    kind, parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
+    kinds = {each.__name__: each for each in get_args(WorkloadSource)}
+    return from_json(TrialRequest, text, source=kinds[kind](**parts))
 
 
 def _now() -> str:
