@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import get
+from memplan.configs.keys import contains, get
 from memplan.configs.knobs import count_at, obstacle_of_single_values, rate_at, reason_for, single_assignments
 from memplan.configs.syntaxes import JSON
 from memplan.configs.user_config import KnobName, PatchStyle
@@ -120,7 +120,28 @@ class DeepSpeed:
 
 def concrete_keys(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys of a DeepSpeed file that must agree with the training arguments and are not ``"auto"``."""
-    return tuple(key for key in _AGREEING if get(values, key) not in (None, AUTO, False))
+    return tuple(key for key in _AGREEING if contains(values, key) and get(values, key) != AUTO)
+
+
+def concrete_precision(values: Mapping[str, Any]) -> Precision | None:
+    """Return the precision a DeepSpeed file sets itself; None where it leaves that to the training arguments."""
+    has_switch = any(isinstance(_switch(values, section), bool) for section in _SECTIONS.values())
+    return _precision(values) if has_switch else None
+
+
+def replicas_beside(document: Document, recipe: Recipe) -> int:
+    """Return the replicas for which a DeepSpeed file beside training arguments is written; 1 where it is open.
+
+    Raises:
+        ConfigError: its batch of all replicas is no multiple of what one takes by the arguments.
+    """
+    if not _is_number(document.values.get(_GLOBAL)):
+        return recipe.world_size
+    total, own = count_at(document, _GLOBAL), recipe.micro_batch_size * recipe.accumulation_steps
+    if total % own:
+        what = f"{_GLOBAL}={total} is no multiple of the {own} samples that the training arguments give one replica"
+        raise ConfigError(what, where=str(document.path))
+    return total // own
 
 
 def _batch_sizes(document: Document) -> tuple[int, int, int]:

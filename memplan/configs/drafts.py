@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.deepspeed import AUTO
 from memplan.configs.documents import read_source
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
-from memplan.configs.keys import differences, get, with_value
+from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.loading import load_document
 from memplan.configs.marker import base_named_in, find_original, has_marker, marker_edit, marker_line, sidecar_patch
 from memplan.configs.reading import read_config
@@ -68,7 +69,22 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
     Raises:
         PatchError: a value is not written in this file, or cannot be edited there.
     """
-    document, assignments = config.document, changed_assignments(config, change)
+    return _in_place(config, change, changed_assignments(config, change))
+
+
+def draft_companion(companion: UserConfig, change: RecipeChange) -> Draft:
+    """Draft the edit that makes a file agree with a changed config: what it spells out, and nothing it leaves open.
+
+    Raises:
+        PatchError: a value cannot be edited.
+    """
+    own = replace(change, recipe=replace(change.recipe, world_size=companion.recipe.world_size))
+    concrete = [each for each in changed_assignments(companion, own) if get(companion.values, each.key) != AUTO]
+    return _in_place(companion, own, [each for each in concrete if contains(companion.values, each.key)])
+
+
+def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> Draft:
+    document = config.document
     text, notes = edited_text(document, assignments), stale_comments(document, assignments)
     changed = with_followed_names(document, assignments)
     expected = _with(config.values, changed)

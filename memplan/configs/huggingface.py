@@ -8,11 +8,9 @@ Tools that share the keys call the micro-batch ``micro_batch_size`` and take ``b
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.command_lines import as_flags
-from memplan.configs.deepspeed import concrete_keys
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import contains
 from memplan.configs.knobs import (
@@ -22,7 +20,6 @@ from memplan.configs.knobs import (
     recipe_from,
     single_assignments,
 )
-from memplan.configs.loading import load_document
 from memplan.configs.syntaxes import JSON, YAML
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
@@ -96,8 +93,6 @@ class HuggingFace:
             found.append(
                 "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
             )
-        if values.get("deepspeed"):
-            found.append(_deepspeed_remark(document))
         return tuple(found)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
@@ -120,24 +115,6 @@ class HuggingFace:
         if config.knob(KnobName.LEARNING_RATE) is None and wanted not in (None, DEFAULT_LEARNING_RATE):
             found.append(Assignment(key=_RATE, value=wanted, reason=reason_for(change, KnobName.LEARNING_RATE)))
         return [*found, *_switches(config, change)]
-
-
-def _deepspeed_remark(document: Document) -> str:
-    """Name what the DeepSpeed file says itself and must say anew."""
-    named = document.values["deepspeed"]
-    general = "values in the DeepSpeed file that are not 'auto' must be changed to agree with the patched ones"
-    paths = [folder / named for folder in (document.path.parent, Path.cwd())] if isinstance(named, str) else []
-    path = next((each for each in paths if each.is_file()), None)
-    values = named if isinstance(named, dict) else None
-    if path is not None and path.suffix == ".json":
-        values = load_document(path).values
-    if values is None:
-        return general
-    concrete = concrete_keys(values)
-    what = path.name if path is not None else "the deepspeed section"
-    return (
-        f"{what} sets {', '.join(concrete)}: change it together with this file" if concrete else f"{what} is all 'auto'"
-    )
 
 
 def _is_count(value: Any) -> bool:

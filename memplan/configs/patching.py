@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.applying import require_unchanged
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import common_root
-from memplan.configs.drafts import default_style, draft_child, draft_in_place
+from memplan.configs.drafts import default_style, draft_child, draft_companion, draft_in_place
 from memplan.configs.keys import contains, get
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.remarks import NOT_SET
@@ -51,13 +51,16 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     require_unchanged(config.path, config.document.source.sha256)
     draft = draft_child(config, change) if style is PatchStyle.CHILD else draft_in_place(config, change)
-    return _proven(config, draft)
+    beside = [(each, draft_companion(each, change)) for each in config.companions]
+    return _joined((config, draft), *beside)
 
 
-def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
-    ecosystem = ecosystem_named(config.format_name)
-    verified_by = verify(draft.path, draft.text, draft.expected, source=config.path, package=ecosystem.loader_package)
-    files = _files_of(draft)
+def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) -> ConfigPatch:
+    """Prove the drafts of a config and of what must agree with it, and join them to one patch."""
+    (config, draft), drafts = own, (own, *beside)
+    proofs = [_proven(*each) for each in drafts]
+    files = tuple(file for _, each in drafts for file in _files_of(each))
+    says_all = draft.assignments and not any(each.assignments for _, each in beside)
     root = common_root([config.path, *(Path(each.path) for each in files)])
     return ConfigPatch(
         files=files,
@@ -66,11 +69,17 @@ def _proven(config: UserConfig, draft: Draft) -> ConfigPatch:
             for each in files
         ),
         root_path=str(root),
-        changes=tuple(_value_change(config, draft, each) for each in draft.assignments),
-        verified_by=verified_by,
-        override_line=ecosystem.override_line(draft.assignments) if draft.assignments else None,
-        notes=draft.notes,
+        changes=tuple(_value_change(*each, assignment) for each in drafts for assignment in each[1].assignments),
+        verified_by=proofs[0],
+        override_line=ecosystem_named(config.format_name).override_line(draft.assignments) if says_all else None,
+        notes=tuple(note for _, each in drafts for note in each.notes),
     )
+
+
+def _proven(config: UserConfig, draft: Draft) -> str:
+    """Read a draft back, and return the name of the loader that did."""
+    package = ecosystem_named(config.format_name).loader_package
+    return verify(draft.path, draft.text, draft.expected, source=config.path, package=package)
 
 
 def _files_of(draft: Draft) -> tuple[FilePatch, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.configs.companions import companion_of, recipe_beside, remark_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loading import load_document
 from memplan.configs.marker import find_original, remark_on_sidecar
-from memplan.configs.registry import ecosystem_of
-from memplan.configs.user_config import Knob, KnobName, UserConfig
+from memplan.configs.registry import ecosystem_named, ecosystem_of
+from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
 
@@ -49,11 +50,12 @@ def read_config(
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
     _require_present(document, declared)
     keys = _followed(document, {**ecosystem.own_keys(document), **declared})
-    stale = remark_on_sidecar(document)
+    stale, recipe = remark_on_sidecar(document), _recipe(ecosystem, document, keys)
+    beside = companion_of(document, format_name=ecosystem.name)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
-        recipe=_recipe(ecosystem, document, keys),
+        recipe=recipe,
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
         workload_target=workload_target or options.workload,
         search_path=search_path_of(document.path),
@@ -63,8 +65,25 @@ def read_config(
             *document.notes,
             *ecosystem.remarks(document),
             *_notes_on_precision(document, declared),
-            *((stale,) if stale else ()),
+            *(each for each in (remark_on(beside, document, format_name=ecosystem.name), stale) if each),
         ),
+        companions=() if beside is None else (_companion(beside, recipe, options),),
+    )
+
+
+def _companion(document: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:
+    """Describe a DeepSpeed file beside the config that names it."""
+    ecosystem = ecosystem_named("deepspeed")
+    keys = ecosystem.own_keys(document)
+    return UserConfig(
+        document=document,
+        format_name=ecosystem.name,
+        recipe=recipe_beside(document, recipe),
+        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        workload_target=None,
+        search_path=(),
+        original=find_original(document),
+        memplan_options=options,
     )
 
 

@@ -125,6 +125,7 @@ class UserConfig:
         original: what it said before memplan first changed it; None where memplan never did.
         memplan_options: what it asks of memplan.
         notes: what a reader should know, one sentence each.
+        companions: other files that must agree with this one and are patched together with it.
     """
 
     document: Document
@@ -136,6 +137,7 @@ class UserConfig:
     original: OriginalRecipe | None
     memplan_options: MemplanOptions
     notes: tuple[str, ...] = ()
+    companions: tuple[UserConfig, ...] = ()
 
     @property
     def path(self) -> Path:

@@ -83,7 +83,9 @@ def test_the_arguments_name_what_their_deepspeed_file_says_itself(tmp_path: Path
     (tmp_path / "ds.json").write_text(json.dumps({MICRO: "auto", STEPS: 4, "fp16": {"enabled": False}}))
     text = "per_device_train_batch_size: 4\noutput_dir: out\ndeepspeed: ds.json\n"
     (tmp_path / "x.yaml").write_text(text)
-    assert read_config(tmp_path / "x.yaml").notes == (f"ds.json sets {STEPS}: change it together with this file",)
+    assert read_config(tmp_path / "x.yaml").notes == (
+        f"ds.json sets {STEPS}, fp16.enabled: it is changed with this file",
+    )
 
 
 def test_an_accelerate_file_holds_no_batch_size(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_axolotl_and_deepspeed_are_understood(tmp_path: Path) -> None:
     config = config_of(tmp_path, text)
     assert config.format_name == "axolotl"
     assert config.recipe == Recipe(micro_batch_size=2, accumulation_steps=4, learning_rate=2e-4)
-    assert "DeepSpeed file" in config.notes[0]
+    assert "what d.json sets" in config.notes[0]
 
 
 def test_what_no_switch_says(tmp_path: Path) -> None:
