@@ -222,7 +222,9 @@ class Planning:
         if self.subject.unwritable is not None:
             return None, (f"no patch: {self.subject.unwritable}",)
         try:
-            return write_patch(recipe, self.subject, self.request, why=why), ()
+            return write_patch(
+                recipe, self.subject, self.request, why=why, device_total_bytes=self.band.total_bytes
+            ), ()
         except PatchError as error:
             return None, (f"no patch could be written: {error}",)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.session import usual_step_s
+from memplan.plans.changes import DEVICE_TOTAL
 from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
@@ -319,11 +320,16 @@ def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:
 
 
 def is_settled(trial: Trial, subject: Subject, request: PlanRequest, band: Band) -> bool:
-    """Say whether a config that memplan patched before, asked the same again, still does what was promised."""
+    """Say whether a config that memplan patched before, asked the same again, still does what was promised.
+
+    The band is that of the first run, where the config kept what the device offered then: on the CPU that is the memory
+    that happened to be free.
+    """
     config, measured = subject.config, trial.outcome.measurement
     if config is None or config.original is None or measured is None or not trial.fits:
         return False
-    asked_the_same = dict(config.original.options) == request.facts()
-    share = measured.peak_device_bytes / band.total_bytes
+    asked = dict(config.original.options)
+    total_bytes = asked.pop(DEVICE_TOTAL, band.total_bytes)
+    share = measured.peak_device_bytes / total_bytes
     low, high = band.min_utilisation - REPEATABILITY, min(band.max_utilisation + REPEATABILITY, 1.0)
-    return asked_the_same and low <= share <= high
+    return asked == request.facts() and low <= share <= high

@@ -48,7 +48,9 @@ def draft(subject: Subject, request: PlanRequest) -> None:
     write_patch(scale(changed, subject, request, "the optimizer").recipe, subject, request, why="a draft")
 
 
-def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: str) -> ConfigPatch | None:
+def write_patch(
+    recipe: Recipe, subject: Subject, request: PlanRequest, *, why: str, device_total_bytes: int | None = None
+) -> ConfigPatch | None:
     """Write the change into a patch for the user's config; None where there is nothing to write or no way to.
 
     Args:
@@ -56,6 +58,7 @@ def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: 
         subject: what is trained.
         request: what was asked for.
         why: what was seen of this recipe, e.g. ``peaks at 72% of 1.50 GiB``.
+        device_total_bytes: what the device offers now; None for a draft.
 
     Raises:
         PatchError: the change cannot be written.
@@ -63,4 +66,5 @@ def write_patch(recipe: Recipe, subject: Subject, request: PlanRequest, *, why: 
     if subject.config is None or subject.unwritable is not None or recipe == subject.current:
         return None
     original = original_recipe(subject.config, subject.current)
-    return patch_of(subject.config, change_to(recipe, original, request, why=why), request)
+    change = change_to(recipe, original, request, why=why, device_total_bytes=device_total_bytes)
+    return patch_of(subject.config, change, request)

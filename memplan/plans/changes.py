@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 
+DEVICE_TOTAL = "device_total_bytes"  # among the options kept in a patched config, beside what was asked for
+
+
 def original_recipe(config: UserConfig | None, current: Recipe) -> Recipe:
     """Return the recipe before memplan first changed a config, from which everything is scaled.
 
@@ -45,7 +48,9 @@ def with_scaled_rate(recipe: Recipe, original: Recipe, request: PlanRequest) -> 
     return replace(recipe, learning_rate=rate)
 
 
-def change_to(recipe: Recipe, original: Recipe, request: PlanRequest, *, why: str) -> RecipeChange:
+def change_to(
+    recipe: Recipe, original: Recipe, request: PlanRequest, *, why: str, device_total_bytes: int | None = None
+) -> RecipeChange:
     """Describe the change from the original recipe to another one, schedules included.
 
     Args:
@@ -53,13 +58,15 @@ def change_to(recipe: Recipe, original: Recipe, request: PlanRequest, *, why: st
         original: the recipe before memplan first changed the config.
         request: what was asked for.
         why: what was seen of this recipe, e.g. ``peaks at 72% of 1.50 GiB``.
+        device_total_bytes: what the device offered when the recipe was chosen, kept for a later run; None to forget it.
     """
+    found = {} if device_total_bytes is None else {DEVICE_TOTAL: device_total_bytes}
     return RecipeChange(
         recipe=recipe,
         reasons=_reasons(recipe, original, request, why),
         iteration_factor=iteration_factor(original, recipe),
         optimizer_step_factor=optimizer_step_factor(original, recipe),
-        options=request.facts(),
+        options={**request.facts(), **found},
     )
 
 

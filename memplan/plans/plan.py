@@ -133,7 +133,13 @@ class Plan:
         current = replace(config.recipe, world_size=self.recipe.world_size)
         original = original_recipe(config, current)
         recipe = with_scaled_rate(self.recipe, original, self.request)
-        change = change_to(recipe, original, self.request, why=f"planned for {self.device_name}")
+        change = change_to(
+            recipe,
+            original,
+            self.request,
+            why=f"planned for {self.device_name}",
+            device_total_bytes=self.device_total_bytes,
+        )
         patch = None if recipe == current else patch_of(config, change, self.request)
         return "" if patch is None else patch.diff
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.configs import apply_patch, plan_patch, read_config
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.live import LiveSearch, is_settled, lacking, precisions_of
 from memplan.planning.request import Subject
 from memplan.plans import PlanRequest
+from memplan.plans.changes import change_to
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
 from tests.making import estimate, trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
@@ -221,3 +227,21 @@ def test_a_format_the_device_does_not_have_is_refused_by_name() -> None:
 def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
     subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4), config=None, label="net")
     assert not is_settled(trial(4, 700), subject, PlanRequest(), BAND)
+
+
+@pytest.mark.parametrize(("free_then_mib", "settled"), [(1000, True), (1400, False)])
+def test_the_band_of_a_patched_config_is_the_one_it_was_planned_for(
+    free_then_mib: int, settled: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "x.yaml").write_text("batch: 2\n")
+    keys = {"micro_batch_size": "batch"}
+    config = read_config(tmp_path / "x.yaml", knob_keys=keys)
+    change = change_to(
+        Recipe(micro_batch_size=4), config.recipe, PlanRequest(), why="seen", device_total_bytes=free_then_mib * MIB
+    )
+    apply_patch(plan_patch(config, change))
+    again = read_config(tmp_path / "x.yaml", knob_keys=keys)
+    subject = Subject(source=SOURCE, current=again.recipe, config=again, label="net")
+    for free_now_mib in (800, 1000, 2000):
+        band = Band(total_bytes=free_now_mib * MIB, min_utilisation=0.6, max_utilisation=0.8)
+        assert is_settled(trial(4, 700), subject, PlanRequest(), band) is settled
