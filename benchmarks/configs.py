@@ -1,81 +1,270 @@
-"""Patch every config of a tree and count: read, patched, proven, refused with a reason, wrong (which must be 0).
+"""Patch public configs and hold the result against their own loaders: how many can be patched, and is any wrong?
 
-    python benchmarks/configs.py FOLDER [--every N]
+    python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...] [--within NAME] [--every N] [--processes]
+    python benchmarks/configs.py --results FILE
 
-FOLDER is a tree of OpenMMLab configs, such as ``mmseg/.mim/configs`` of the mmsegmentation wheel. It is copied first.
-Each leaf's micro-batch and learning rate are doubled and its precision is switched; the patched config is loaded back
-and all its effective values are compared. With mmengine installed its own loader does that too.
+Every config of the folders (copied first) is read, its micro-batch and learning rate are doubled, its lengths halved
+and its precision switched; the diff is applied with ``git apply`` and, from the start again, with ``patch``. Before and
+after, the ecosystem's own loader loads it, and all effective values are compared: whatever differs must be one of the
+values below, by exactly the factor below. What has been done is kept in FILE, so a run can be interrupted and resumed;
+without folders it only prints the table. ``--processes`` reads each config in a child process, as memplan itself does;
+without it the same code runs in this process, which is many times faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
+import re
 import shutil
+import subprocess
 import tempfile
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from memplan.configs import RecipeChange, UserConfig, apply_patch, plan_patch, read_config
-from memplan.configs.keys import differences
+import config_loaders
+
+from memplan.configs import RecipeChange, UserConfig, expressible, loading, plan_patch, read_config, verification
+from memplan.configs.keys import differences, get
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.patches import ConfigPatch
+
+SUFFIXES = (".py", ".yaml", ".yml", ".json")
+VERIFIED, REFUSED, UNREAD, WRONG = "verified", "refused", "not read", "WRONG"
+_SAYS_NO_BATCH = (
+    "no micro-batch size",
+    "sets no batch size",
+    "set by the training arguments",
+    "is empty",
+    "not hold keys",
+)
+NO_TRAINING, UNLOADABLE = "sets no batch size", "not loaded by its own loader"
+HF = {
+    "double": r"per_device_train_batch_size|micro_batch_size|batch_size|train_batch_size",
+    "rate": r"learning_rate|min_lr|cosine_min_lr",
+    "halve": r"max_steps|warmup_steps|save_steps|eval_steps|logging_steps|.*_steps",
+    "precision": r"bf16|fp16|tf32|pure_bf16|float16|bfloat16",
+}
+INTENDED: dict[str, dict[str, str]] = {
+    "mmengine": {
+        "double": r"train_dataloader\.batch_size",
+        "rate": r"optim_wrapper\.optimizer\.lr|param_scheduler(\.\d+)?\.eta_m(in|ax)",
+        "halve": r"train_cfg\.(max_iters|val_interval|val_begin)|default_hooks\.checkpoint\.interval|"
+        r"param_scheduler(\.\d+)?\.(begin|end|milestones|step_size|T_max|total_iters|total_steps|periods|T_0)(\.\d+)?",
+        "precision": r"optim_wrapper\.(type|dtype|loss_scale)",
+    },
+    "openmmlab-0.x": {
+        "double": r"data\.(train_dataloader\.)?(samples|imgs)_per_gpu",
+        "rate": r"optimizer\.lr|lr_config\.min_lr",
+        "halve": r"runner\.max_iters|total_iters|(lr|momentum)_config\.(warmup_iters|step|periods|total_steps)(\.\d+)?|"
+        r"checkpoint_config\.interval|evaluation\.(interval|start)",
+        "precision": r"optimizer_config(\.(type|loss_scale))?|fp16(\.loss_scale)?",
+    },
+    "detectron2": {
+        "double": r"SOLVER\.IMS_PER_BATCH",
+        "rate": r"SOLVER\.BASE_LR(_END)?",
+        "halve": r"SOLVER\.(MAX_ITER|STEPS(\.\d+)?|WARMUP_ITERS|CHECKPOINT_PERIOD)|TEST\.EVAL_PERIOD",
+        "precision": r"SOLVER\.AMP\.ENABLED",
+    },
+    "detectron2-lazy": {
+        "double": r"dataloader\.train\.(total_)?batch_size",
+        "rate": r"optimizer\.lr",
+        "halve": r"train\.(max_iter|eval_period|checkpointer\.period)",
+        "precision": r"train\.amp\.enabled",
+    },
+    "lightning-hydra": {
+        "double": r"(.+\.)?batch_size",
+        "rate": r"(.+\.)?(lr|learning_rate|max_lr|eta_min|min_lr)",
+        "halve": r"trainer\.(max_steps|min_steps|val_check_interval|limit_train_batches)",
+        "precision": r"trainer\.precision",
+    },
+    "deepspeed": {
+        "double": r"train_(micro_)?batch_size(_per_gpu)?",
+        "rate": r"optimizer\.params\.lr|scheduler\.params\.warmup_max_lr",
+        "halve": r"scheduler\.params\.(total|warmup)_num_steps",
+        "precision": r"(fp16|bf16)(\.enabled)?",
+    },
+    "llama-factory": HF,
+    "axolotl": HF,
+    "huggingface": HF,
+}
+
 
 def doubled(config: UserConfig) -> RecipeChange:
-    """Twice the micro-batch and rate, half the passes, the other precision."""
+    """Twice the micro-batch and rate, half the lengths, the first other precision that the config can express."""
     recipe = config.recipe
     rate = None if recipe.learning_rate is None else recipe.learning_rate * 2
-    precision = Precision.FP16 if recipe.precision is Precision.FP32 else Precision.FP32
-    wanted = replace(recipe, micro_batch_size=recipe.micro_batch_size * 2, learning_rate=rate, precision=precision)
-    return RecipeChange(recipe=wanted, iteration_factor=Fraction(1, 2), optimizer_step_factor=Fraction(1, 2))
+    others = [Precision.FP16, Precision.BF16] if recipe.precision is Precision.FP32 else [Precision.FP32]
+    wanted = [
+        replace(recipe, micro_batch_size=recipe.micro_batch_size * 2, learning_rate=rate, precision=each)
+        for each in others
+    ]
+    recipe = next((each for each in wanted if expressible(config, each) is None), wanted[0])
+    return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 2), optimizer_step_factor=Fraction(1, 2))
 
 
-def unintended(config: UserConfig, patched: UserConfig, keys: list[str]) -> list[str]:
-    """Keys whose effective value differs though the patch did not name them."""
-    found = differences(config.values, patched.values)
-    return [key for key in found if not any(f"{key}.".startswith(f"{each}.") for each in keys)]
+def faults(format_name: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Say what is not as intended between the effective values before and after."""
+    rules, found, seen = INTENDED[format_name], [], Counter[str]()
+    for key in differences(before, after):
+        kinds = [kind for kind, pattern in rules.items() if re.fullmatch(pattern, key)]
+        kind = kinds[0] if kinds else None
+        seen[str(kind)] += 1
+        old, new = get(before, key), get(after, key)
+        if kind is None or not _follows(kind, old, new):
+            found.append(f"{key}: {old!r} -> {new!r}")
+    return found + [f"no {kind} value differs" for kind in ("double", "precision") if not seen[kind]]
 
 
-def outcome_of(path: Path) -> tuple[str, str]:
-    """Patch one config, and say how that ended."""
+def _follows(kind: str, old: Any, new: Any) -> bool:
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(_follows(kind, one, two) for one, two in zip(old, new, strict=True))
+    if kind == "precision":
+        return True
+    try:
+        old, new = float(old), float(new)
+    except (TypeError, ValueError):
+        return False
+    if kind == "halve":
+        return new == max(1, round(Fraction(old) / 2))
+    return abs(new - 2 * old) <= 1e-9 * abs(new)
+
+
+def outcome_of(path: Path) -> tuple[str, str, str]:
+    """Patch one config; return how that ended, why, and what kind of config it is."""
     try:
         config = read_config(path)
     except MemplanError as error:
-        return "not read", error.problem
+        return _unread(path, error)
+    kind = config.format_name
+    if kind not in INTENDED:
+        return NO_TRAINING, "", kind
+    try:
+        before = config_loaders.load(path, kind)
+    except Exception as error:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config
+        return UNLOADABLE, f"{type(error).__name__}: {error}".splitlines()[0][:150], kind
     try:
         patch = plan_patch(config, doubled(config))
     except MemplanError as error:
-        return "refused", error.problem
-    apply_patch(patch)
-    patched = read_config(Path(patch.files[0].path))
-    wrong = unintended(config, patched, [each.key for each in patch.changes])
-    Path(patch.files[0].path).unlink()
-    if wrong or patched.recipe.micro_batch_size != config.recipe.micro_batch_size * 2:
-        return "wrong", f"{path.name}: {', '.join(wrong)}"
-    return f"patched, proven by {patch.verified_by}", ""
+        return REFUSED, error.problem, kind
+    for after in _applied_by_each_tool(patch, kind):
+        if isinstance(after, str) or (wrong := faults(kind, before, after)):
+            return WRONG, after if isinstance(after, str) else "; ".join(wrong)[:300], kind
+    return VERIFIED, "", kind
+
+
+def _unread(path: Path, error: MemplanError) -> tuple[str, str, str]:
+    """Say whether a config that memplan does not read is one for training that its own loader loads."""
+    if any(each in error.problem for each in _SAYS_NO_BATCH):
+        return NO_TRAINING, error.problem, ""
+    guess = {".py": "mmengine", ".json": "deepspeed"}.get(path.suffix, "axolotl")
+    try:
+        config_loaders.load(path, guess)
+    except Exception as reason:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config
+        return UNLOADABLE, f"{type(reason).__name__}: {reason}".splitlines()[0][:150], ""
+    return UNREAD, error.problem, ""
+
+
+def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, Any] | str]:
+    """Yield what the ecosystem loads after each tool has applied the diff; everything is as before at the end."""
+    tools = (["git", "apply", "--whitespace=nowarn", "-"], ["patch", "-p1", "-s"])
+    target = Path(patch.files[0].path)
+    for tool in tools:
+        try:
+            subprocess.run(tool, cwd=patch.root_path, input=patch.diff.encode(), check=True, capture_output=True)
+            if any(Path(each.path).read_bytes() != each.patched_text.encode() for each in patch.files):
+                yield f"{tool[0]} makes another text than was planned"
+            yield config_loaders.load(target, kind)
+        except subprocess.CalledProcessError as error:
+            yield f"{tool[0]} refuses the diff: {error.stderr.decode()[:150]}"
+        except Exception as error:  # noqa: BLE001 - a patched config that does not load is wrong, whatever is raised
+            yield f"the patched config does not load: {type(error).__name__}: {error}"[:200]
+        finally:
+            for each in patch.files:
+                if each.original_text is None:
+                    Path(each.path).unlink(missing_ok=True)
+                else:
+                    Path(each.path).write_bytes(each.original_text.encode())
+
+
+def _in_this_process(module: str, request: object, **_: Any) -> SimpleNamespace:
+    """Stand in for ``run_child``: answer a request with the same code, here."""
+    messages: list[object] = []
+    try:
+        importlib.import_module(module).answer(request, messages.append)
+    except Exception:  # noqa: BLE001 - a child would have ended without an answer
+        messages.clear()
+    return SimpleNamespace(messages=messages, stop_reason="it ended without an answer", return_code=1, log_tail="")
+
+
+def configs_in(folder: Path, within: str | None) -> list[Path]:
+    """Return the configs of a tree that a user would name: no bases; only those below folders of a name, if given."""
+    found = (each for each in sorted(folder.rglob("*")) if each.suffix in SUFFIXES and each.is_file())
+    own = (each for each in found if "_base_" not in each.parts and each.name != "__init__.py")
+    return [each for each in own if within is None or within in each.relative_to(folder).parts]
+
+
+def run(name: str, folder: Path, options: argparse.Namespace) -> None:
+    """Patch every config of a folder that has no result yet."""
+    done = {(each["corpus"], each["path"]) for each in _results(options.results)}
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(shutil.copytree(folder, Path(scratch) / "configs"))
+        for path in configs_in(tree, options.within)[:: options.every]:
+            shown = path.relative_to(tree).as_posix()
+            if (name, shown) in done:
+                continue
+            kind, reason, format_name = outcome_of(path)
+            line = {"corpus": name, "path": shown, "outcome": kind, "reason": reason, "format": format_name}
+            with options.results.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(line) + "\n")
+
+
+def _results(path: Path) -> list[dict[str, str]]:
+    return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def show(results: list[dict[str, str]]) -> None:
+    """Print the counts of each corpus, and every reason for what was not patched."""
+    kinds = (VERIFIED, REFUSED, UNREAD, WRONG, UNLOADABLE, NO_TRAINING)
+    print("| corpus | configs | " + " | ".join(kinds) + " | patched |")
+    print("|---|" + "---:|" * (len(kinds) + 2))
+    for corpus in [*dict.fromkeys(each["corpus"] for each in results), "all"]:
+        own = [each for each in results if corpus in (each["corpus"], "all")]
+        counts = Counter(each["outcome"] for each in own)
+        base = sum(counts[kind] for kind in (VERIFIED, REFUSED, UNREAD, WRONG))
+        share = f"{100 * counts[VERIFIED] / base:.1f} %" if base else "-"
+        print(f"| {corpus} | {len(own)} | " + " | ".join(str(counts[kind]) for kind in kinds) + f" | {share} |")
+    reasons = Counter((each["corpus"], each["outcome"], each["reason"]) for each in results if each["reason"])
+    for (corpus, outcome, reason), count in reasons.most_common():
+        print(f"{count:5d}  {corpus}, {outcome}: {reason}")
 
 
 def main() -> None:
-    """Run over the tree and print the counts and every reason."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    """Run over the folders and print the counts and every reason."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("corpora", nargs="*", metavar="NAME=FOLDER")
+    parser.add_argument("--results", type=Path, required=True, help="JSON lines, one for each config")
+    parser.add_argument("--within", help="take only what lies below folders of this name")
     parser.add_argument("--every", type=int, default=1, help="take every Nth config")
+    parser.add_argument("--processes", action="store_true", help="read in child processes, as memplan does")
     options = parser.parse_args()
-    counts, reasons = Counter[str](), Counter[str]()
-    with tempfile.TemporaryDirectory() as scratch:
-        tree = Path(shutil.copytree(options.folder, Path(scratch) / "configs"))
-        leaves = [path for path in sorted(tree.rglob("*.py")) if "_base_" not in path.parts]
-        for path in leaves[:: options.every]:
-            kind, reason = outcome_of(path)
-            counts[kind] += 1
-            if reason:
-                reasons[f"{kind}: {reason}"] += 1
-    for kind, count in counts.most_common():
-        print(f"{count:5d}  {kind}")
-    for reason, count in reasons.most_common():
-        print(f"{count:5d}  {reason}")
+    if not options.processes:
+        loading.run_child = _in_this_process  # type: ignore[assignment]  # the same answers, many times faster
+        verification.run_child = _in_this_process  # type: ignore[assignment]  # as above
+    for corpus in options.corpora:
+        name, _, folder = corpus.partition("=")
+        run(name, Path(folder), options)
+    show(_results(options.results))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from memplan.configs.documents import Document
+
+_SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
 
 
 def first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
@@ -172,10 +175,12 @@ def _new_value(config: UserConfig, change: RecipeChange, knob: Knob) -> Any:
         return same_kind(float(original) * rate_ratio(config, recipe), knob.value)
     if knob.name is KnobName.LEARNING_RATE:
         return None if recipe.learning_rate is None else same_kind(recipe.learning_rate, knob.value)
+    if knob.name is KnobName.ACTIVATION_CHECKPOINTING:  # a word such as "offload" stays where the meaning does
+        checkpointing = recipe.activation_checkpointing
+        return knob.value if bool(knob.value) == checkpointing else checkpointing
     return {
         KnobName.MICRO_BATCH_SIZE: recipe.micro_batch_size,
         KnobName.ACCUMULATION_STEPS: recipe.accumulation_steps,
-        KnobName.ACTIVATION_CHECKPOINTING: recipe.activation_checkpointing,
     }.get(knob.name)
 
 
@@ -187,6 +192,8 @@ def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
 
 def same_kind(value: float, like: Any) -> int | float:
     """Return a number without float noise, as an int where the value it replaces is one and nothing is lost."""
+    if isinstance(like, int | float) and math.isclose(value, like, rel_tol=_SAME):
+        return like
     value = without_noise(value)
     return int(value) if isinstance(like, int) and value.is_integer() else value
 

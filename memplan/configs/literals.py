@@ -6,6 +6,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -141,15 +142,15 @@ def write_toml(value: Any, *, like: str | None = None) -> str:
 
 
 def _float(value: float, *, exponent: bool, dotted: bool) -> str:
-    value = without_noise(value)
+    """Write a float that reads back as the very same number, in the fewest digits."""
     text = repr(value)
-    if exponent or "e" in text:
-        mantissa, _, power = f"{value:.{_SIGNIFICANT_DIGITS - 1}e}".partition("e")
-        mantissa = mantissa.rstrip("0").rstrip(".")
-        if dotted:
-            mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-        return f"{mantissa}e{_signed(int(power), always=dotted)}"
-    return text
+    if not exponent and "e" not in text:
+        return text
+    number = Decimal(text)
+    mantissa = format(number.scaleb(-number.adjusted()).normalize(), "f")
+    if dotted and "." not in mantissa:
+        mantissa = f"{mantissa}.0"
+    return f"{mantissa}e{_signed(number.adjusted(), always=dotted)}"
 
 
 def _signed(power: int, *, always: bool) -> str:

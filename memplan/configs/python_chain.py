@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, absolute_path, read_source
 from memplan.configs.json_source import load_json
-from memplan.configs.nested_values import DELETE_KEY
+from memplan.configs.nested_values import DELETE_KEY, NestedValues
+from memplan.configs.package_configs import file_in_package, scoped
 from memplan.configs.python_style import BASE_KEY, base_assignment, is_read_base, syntax_tree
 from memplan.configs.yaml_source import load_yaml
 from memplan.errors import ConfigError
@@ -33,17 +34,6 @@ _BASE_VARIABLE = re.compile(r"\{\{\s*_base_\.([\w.]+)\s*\}\}")
 _ENVIRONMENT = re.compile(r"""\{\{['"]?\s*\$(\w+)\s*:\s*(\S*?)\s*['"]?\}\}""")
 _PLACEHOLDER = "__memplan_base_variable__:"
 _MODULE_NAME = "memplan_user_config"
-
-
-class BaseValues(dict[str, Any]):
-    """What a config inherits, with attribute access, as ``_base_.optimizer.lr`` in mmengine configs."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            value = self[name]
-        except KeyError:
-            raise AttributeError(f"the base configs set no {name!r}") from None
-        return BaseValues(value) if isinstance(value, dict) else value
 
 
 @dataclass(slots=True)
@@ -78,7 +68,7 @@ class ChainReading:
         _refuse_pure_python(tree, source.path)
         statement, declared = _declared_bases(tree)
         place = f"{source.path}:{statement.lineno}" if statement else str(source.path)
-        base = self._base_values(declared, source.path, chain, place) if statement else None
+        base = NestedValues(self._base_values(declared, source.path, chain, place)) if statement else None
         if statement is not None:
             tree.body.remove(statement)
         values = _executed(tree, source.path, base)
@@ -97,10 +87,10 @@ class ChainReading:
             if not isinstance(name, str):
                 raise ConfigError(f"_base_ = {name!r} is not a path", where=named_at, hint="name config files as text")
             if "::" in name:
-                raise ConfigError(
-                    f"_base_ {name!r} lies in another package", where=named_at, hint="copy that config beside this one"
-                )
-            base = self.evaluate(absolute_path(path.parent / name), chain, named_at)
+                file = file_in_package(name, named_at=named_at)
+                base = scoped(self.evaluate(file, chain, named_at), name.partition("::")[0])
+            else:
+                base = self.evaluate(absolute_path(path.parent / name), chain, named_at)
             if repeated := sorted(collected.keys() & base.keys()):
                 raise ConfigError(
                     f"{', '.join(repeated)} is set by more than one _base_ file", where=named_at, hint="keep it in one"
@@ -189,11 +179,11 @@ def _declared_bases(tree: ast.Module) -> tuple[ast.Assign | None, Any]:
     return None, None
 
 
-def _executed(tree: ast.Module, path: Path, base: Mapping[str, Any] | None) -> dict[str, Any]:
+def _executed(tree: ast.Module, path: Path, base: NestedValues | None) -> dict[str, Any]:
     module = types.ModuleType(_MODULE_NAME)
     module.__file__ = str(path)
     if base is not None:
-        module.__dict__[BASE_KEY] = BaseValues(deepcopy(dict(base)))
+        module.__dict__[BASE_KEY] = base  # which the config may change, as in mmengine
     sys.modules[_MODULE_NAME] = module
     exec(compile(tree, str(path), "exec"), module.__dict__)  # noqa: S102 - a Python config is code; see the module's docstring
     if base is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from memplan.configs.literals import without_noise, write_json, write_python, write_yaml
 from memplan.errors import PatchError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 RATES = st.floats(1e-12, 1e6).map(without_noise)
 WORDS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
 
@@ -20,7 +24,8 @@ WORDS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12)
 @pytest.mark.parametrize(
     ("value", "like", "expected"),
     [
-        (2e-4 * 3, "2e-4", "6e-4"),
+        (without_noise(2e-4 * 3), "2e-4", "6e-4"),
+        (1 / 3, None, "0.3333333333333333"),
         (0.0006, "0.0002", "0.0006"),
         (6e-05, "0.00002", "6e-5"),
         (12, "4", "12"),
@@ -82,3 +87,12 @@ def test_what_is_not_plain_data_is_refused() -> None:
         write_python(object())
     with pytest.raises(PatchError):
         write_yaml({"a": 1})
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([None, "1e-4", "0.5"]),
+    st.sampled_from([write_python, write_yaml, write_json]),
+)
+def test_a_float_reads_back_as_the_same_number(value: float, like: str | None, write: Callable[..., str]) -> None:
+    assert float(write(value, like=like)) == value

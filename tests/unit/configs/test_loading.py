@@ -103,7 +103,7 @@ def test_what_a_config_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None
         ("x = 1\n_base_ = ['leaf.py']", "leaf.py:2", "inherits from itself"),
         ("_base_ = ['one.py', 'one_too.py']", "leaf.py:1", "a is set by more than one _base_ file"),
         ("_base_ = ['one.py']\na = dict(x=1)", "leaf.py", "a is a dict here but int in the base config"),
-        ("_base_ = ['pkg::x.py']", "leaf.py:1", "lies in another package"),
+        ("_base_ = ['pkg::x.py']", "leaf.py:1", "lies in the package 'pkg', which is not installed"),
         ("_base_ = 5", "leaf.py:1", "_base_ = 5 is not a path"),
         ("a = 1\nb = 1 / 0", "leaf.py:2", "raises ZeroDivisionError: division by zero"),
         ("\nraise SystemExit(3)", "leaf.py:2", "raises SystemExit: 3"),
