@@ -48,12 +48,6 @@ _SAYS_NO_BATCH = (
     "is empty",
     "not hold keys",
 )
-    "no micro-batch size",
-    "sets no batch size",
-    "set by the training arguments",
-    "is empty",
-    "not hold keys",
-)
 NO_TRAINING, UNLOADABLE = "sets no batch size", "not loaded by its own loader"
 HF = {
     "double": r"per_device_train_batch_size|micro_batch_size|batch_size|train_batch_size",
