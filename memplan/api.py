@@ -111,12 +111,16 @@ def plan(
     knobs: Mapping[str, str] | None = None,
     format_name: str | None = None,
     in_place: bool = False,
+    fresh: bool = False,
     apply: bool = False,
     output: str | Path | None = None,
     store: str | Path = ".memplan",
     observer: Observer = ignore,
 ) -> Plan:
     """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
+
+    A plan that was made before for the same code, config, wishes, versions and device is given out again in no time;
+    its ``cached_from`` says from when it is.
 
     What is None is taken from the config's own ``memplan`` section, and where that is silent too from the defaults of
     the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
@@ -136,6 +140,7 @@ def plan(
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
         format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
+        fresh: plan anew, even where the same was planned before.
         apply: apply the patch at once.
         output: file to write the patch to, as a diff.
         store: folder of the trial journal.
@@ -160,7 +165,7 @@ def plan(
         in_place=in_place,
         store=Path(store),
     )
-    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer)
+    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer, fresh=fresh)
     if made.config_patch is not None and output is not None:
         write_text_atomically(Path(output), made.config_patch.diff)
     if made.config_patch is not None and apply:

@@ -123,6 +123,16 @@ def process_used_bytes(index: int, pid: int) -> BytesReading:
     return BytesReading(read_bytes=None, missing_because=f"process {pid} holds nothing on card {index}")
 
 
+def driver_version() -> str | None:
+    """Return the NVIDIA driver's version, e.g. ``580.65.06``; None where it does not tell.
+
+    Raises:
+        NoDriverError: this machine has no NVIDIA driver.
+    """
+    told: str | None = _told(_library().nvmlSystemGetDriverVersion)
+    return told
+
+
 def default_cpu_budget_bytes() -> int:
     """Return what a step on the CPU may use: the smaller of free memory and what the control group leaves."""
     return host_memory().free_bytes

@@ -1,8 +1,9 @@
-"""Main memory as this process may use it: the machine's, and what its control group leaves of it."""
+"""This machine: main memory as this process may use it, what its control group leaves of it, and the processor."""
 
 from __future__ import annotations
 
 import contextlib
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,16 @@ def host_memory(*, root: Path = _ROOT) -> HostMemory:
         group_limit_bytes=tightest[0],
         group_used_bytes=tightest[1],
     )
+
+
+def processor_name(*, root: Path = _ROOT) -> str:
+    """Return the processor's model; its architecture where the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.machine()
 
 
 def _limited_groups(root: Path) -> Iterator[tuple[int, int]]:

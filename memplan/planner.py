@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import functools
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
@@ -11,18 +11,19 @@ from memplan.devices import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
+from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.patching import draft, scale, write_patch
+from memplan.planning.recall import recalled
 from memplan.planning.request import Subject, device_for
 from memplan.planning.session import TrialSession
 from memplan.planning.traces import Traces
-from memplan.plans import Plan, PlanRequest
+from memplan.plans import Plan, PlanRequest, evidence_of
 from memplan.probe import Journal, trial_template
 from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
 from memplan.report.facts import report_run
-from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,13 +63,19 @@ class Planning:
         )
         self._template = trial_template()
 
-    def plan(self, observer: Observer = ignore) -> Plan:
-        """Estimate, try, choose and write the patch; the finished plan is stored."""
+    def plan(self, observer: Observer = ignore, *, fresh: bool = False) -> Plan:
+        """Estimate, try, choose and write the patch; the finished plan is stored.
+
+        A plan that was made before for the same question is given out again, unless a fresh one is wanted.
+        """
         if self.subject.is_command and self._is_absent:
             raise UsageError(f"device {self.device.name!r} is not present", hint="a training command is only run live")
+        known = None if fresh else recalled(self._journal, self._fingerprint, self.subject, self.band, self.device)
+        if known is not None:
+            return known
         traces = self._proven_traces(observer)
         draft(self.subject, self.request)
-        with self._open_run() as run, self._template, _ended_by_errors(run):
+        with self._open_run(fresh=fresh) as run, self._template, _ended_by_errors(run):
             made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
             run.finish(made)
         return made
@@ -84,7 +91,7 @@ class Planning:
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
         traces = self._proven_traces(observer)
-        with self._open_run() as run, self._template, _ended_by_errors(run):
+        with self._open_run(fresh=False) as run, self._template, _ended_by_errors(run):
             found = self._search(traces, run, observer).probe()
             run.finish(None)
         return found
@@ -93,11 +100,21 @@ class Planning:
     def _is_absent(self) -> bool:
         return self.device.kind is DeviceKind.CUDA and self.device.live_index is None
 
-    def _open_run(self) -> JournalRun:
-        versions = {name: importlib.metadata.version(name) for name in ("memplan", "torch")}
-        facts = {**self.request.facts(), "subject": self.subject.label, "versions": versions}
-        fingerprint = self.subject.fingerprint(self.request, self.device, versions)
-        return Journal(self.request.store).open_run(fingerprint, facts)
+    @property
+    def _journal(self) -> Journal:
+        return Journal(self.request.store)
+
+    @functools.cached_property
+    def _surroundings(self) -> dict[str, str]:
+        return read_surroundings(self.device)
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint_of(self.subject, self.request, self.device, self._surroundings)
+
+    def _open_run(self, *, fresh: bool) -> JournalRun:
+        facts = {**self.request.facts(), "subject": self.subject.label, "versions": self._surroundings}
+        return self._journal.open_run(self._fingerprint, facts, fresh=fresh)
 
     def _proven_traces(self, observer: Observer) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
@@ -194,7 +211,7 @@ class Planning:
         verdicts: tuple[PrecisionVerdict, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        patch, trouble = self._patch(recipe, self._seen(chosen, estimate))
+        patch, trouble = self._patch(recipe, evidence_of(chosen, estimate, self.band.total_bytes))
         own_notes = self.subject.config.notes if self.subject.config else ()
         return Plan(
             run_id=run.run_id,
@@ -227,13 +244,6 @@ class Planning:
             ), ()
         except PatchError as error:
             return None, (f"no patch could be written: {error}",)
-
-    def _seen(self, chosen: Trial | None, estimate: Estimate | None) -> str:
-        total = format_bytes(self.band.total_bytes)
-        if chosen is not None:
-            return f"peaks at {chosen.utilisation or 0:.0%} of {total}"
-        share = estimate.peak_process_bytes / self.band.total_bytes if estimate else 0
-        return f"predicted to peak at {share:.0%} of {total}"
 
 
 @contextlib.contextmanager

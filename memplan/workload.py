@@ -65,7 +65,7 @@ class PickledWorkload:
 
     Args:
         payload: ``cloudpickle.dumps`` of a :class:`Workload`.
-        fingerprint: a digest that is the same for the same workload in the same process.
+        fingerprint: a digest that is the same for the same workload, in other processes too.
         search_path: the caller's ``sys.path``, so that what was pickled by reference is found again.
     """
 

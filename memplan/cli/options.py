@@ -22,6 +22,7 @@ WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.mo
 KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is: micro_batch_size=data.batch_size.")]
 Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]
 WorldSize = Annotated[int | None, typer.Option("--world-size", help="Replicas; default: the launcher's or config's.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew, even where this was planned before.")]
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
 TraceLimit = Annotated[

@@ -14,6 +14,7 @@ from memplan.cli.options import (
     ConfigIfAny,
     Device,
     Format,
+    Fresh,
     GlobalBatch,
     KnobMap,
     LrRule,
@@ -65,6 +66,7 @@ def probe(
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
+    fresh: Fresh = False,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +89,7 @@ def probe(
         store=store,
     )
     console = console_for(to_stderr=as_json)
-    plan = _plan(opened, wish, request, notes, console)
+    plan = _plan(opened, wish, request, notes, console, fresh=fresh)
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
@@ -144,6 +146,8 @@ def _plan(
     request: PlanRequest,
     notes: tuple[str, ...],
     console: Console,
+    *,
+    fresh: bool,
 ) -> Plan:
     """Say what is about to be run, run it and follow it on the console."""
     from memplan.planner import Planning
@@ -163,11 +167,11 @@ def _plan(
     else:
         raise AssertionError("neither a command nor a config")
     with LiveView(console) as view:
-        return planning.plan(view)
+        return planning.plan(view, fresh=fresh)
 
 
 def _show_plan(plan: Plan, console: Console, *, as_json: bool) -> None:
-    from memplan.report.console import plan_view
+    from memplan.report.console import plan_view, run_view
     from memplan.report.facts import report_run
     from memplan.report.machine_readable import run_to_json
 
@@ -175,7 +179,7 @@ def _show_plan(plan: Plan, console: Console, *, as_json: bool) -> None:
     if as_json:
         typer.echo(run_to_json(found))
         return
-    console.print(plan_view(found))
+    console.print(plan_view(found) if plan.cached_from is None else run_view(found))
     if plan.command is not None:
         say(console, f"\nrun it with:  {plan.command}")
 

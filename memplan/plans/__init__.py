@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.plans.plan import Plan
+from memplan.plans.plan import Plan, evidence_of
 from memplan.plans.request import PlanRequest
 
-__all__ = ["Plan", "PlanRequest"]
+__all__ = ["Plan", "PlanRequest", "evidence_of"]

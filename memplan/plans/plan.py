@@ -16,6 +16,7 @@ from memplan.plans.overrides import OverrideStyle, framework_arguments, knob_val
 from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
 from memplan.results import SCHEMA_VERSION, Estimate, PrecisionVerdict, Trial, plain
+from memplan.units import format_bytes
 
 _Mappings = Literal["dict", "transformers", "lightning", "accelerate"]
 _Lines = Literal["flags", "hydra", "cfg-options", "key-value"]
@@ -47,6 +48,7 @@ class Plan:
         config_path: the config it was made from, absolute; None for a workload handed over in Python.
         command: the line that trains the recommended recipe, where a training command was planned for; ``{steps}`` in
             it is left to the user.
+        cached_from: when it was made, UTC, ISO 8601, where it is given out again; None where it was made just now.
     """
 
     run_id: str
@@ -67,11 +69,17 @@ class Plan:
     request: PlanRequest = field(default_factory=PlanRequest)
     config_path: str | None = None
     command: str | None = None
+    cached_from: str | None = None
 
     @property
     def changes_anything(self) -> bool:
         """Whether the recommended recipe differs from the one in the config."""
         return self.recipe != self.current
+
+    @property
+    def evidence(self) -> str:
+        """What was seen of the recommended recipe, in a few words."""
+        return evidence_of(self.chosen, self.estimate, self.device_total_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""
@@ -137,7 +145,7 @@ class Plan:
             recipe,
             original,
             self.request,
-            why=f"planned for {self.device_name}",
+            why=self.evidence,
             device_total_bytes=self.device_total_bytes,
         )
         patch = None if recipe == current else patch_of(config, change, self.request)
@@ -164,7 +172,7 @@ class Plan:
         recipe = with_scaled_rate(self.recipe, original, self.request)
         if recipe == original:
             return config
-        changed: T = changed_object(config, change_to(recipe, original, self.request, why="planned"), read)
+        changed: T = changed_object(config, change_to(recipe, original, self.request, why=self.evidence), read)
         return changed
 
     def _changed_values(self, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -173,3 +181,12 @@ class Plan:
         if self.config_path is not None and not self.changes_anything:
             return {}
         return {keys.get(name, name): value for name, value in knob_values(self.recipe, named=keys).items()}
+
+
+def evidence_of(chosen: Trial | None, estimate: Estimate | None, total_bytes: int) -> str:
+    """Say how much of a device a recipe takes: measured where it was tried, else estimated."""
+    total = format_bytes(total_bytes)
+    if chosen is not None:
+        return f"peaks at {chosen.utilisation or 0:.0%} of {total}"
+    share = estimate.peak_process_bytes / total_bytes if estimate else 0
+    return f"predicted to peak at {share:.0%} of {total}"

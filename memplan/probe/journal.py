@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = Path(".memplan")
 _FILE_NAME = "journal.sqlite3"
+_LAST_FIRST = "ORDER BY updated_at DESC, id DESC"
 _NO_PLAN = "null"  # JSON for a finished run that was not to make a plan; an unfinished one has NULL
 
 
@@ -95,10 +96,15 @@ class Journal:
         """The SQLite file."""
         return self._store / _FILE_NAME
 
-    def open_run(self, fingerprint: str, facts: Mapping[str, Any]) -> JournalRun:
+    def open_run(self, fingerprint: str, facts: Mapping[str, Any], *, fresh: bool = False) -> JournalRun:
         """Resume the unfinished run with this fingerprint whose process is gone, or begin a new one.
 
         Use it as a context manager, or close it, so that it can be resumed from the same process.
+
+        Args:
+            fingerprint: of what is asked for.
+            facts: the same, as JSON-ready data to be kept with the run.
+            fresh: begin a new one in any case.
 
         Raises:
             StoreError: the journal cannot be written.
@@ -109,20 +115,39 @@ class Journal:
                 "SELECT id, owner FROM runs WHERE fingerprint = ? AND plan IS NULL ORDER BY updated_at DESC, id DESC",
                 (fingerprint,),
             ).fetchall()
-            run_id = next((run_id for run_id, owner in rows if not _is_alive(owner)), None)
+            run_id = next((run_id for run_id, owner in rows if not fresh and not _is_alive(owner)), None)
             if run_id is None:
                 run_id = _insert_run(connection, fingerprint, facts)
             else:
                 connection.execute("UPDATE runs SET owner = ?, updated_at = ? WHERE id = ?", (_owner(), _now(), run_id))
         return JournalRun(self.path, run_id)
 
+    def find_plan(self, fingerprint: str) -> StoredRun | None:
+        """Return the last run with this fingerprint that came to a plan; None where there is none.
+
+        Raises:
+            StoreError: the journal cannot be read.
+        """
+        condition = f"WHERE fingerprint = ? AND plan IS NOT NULL AND plan != '{_NO_PLAN}' {_LAST_FIRST} LIMIT 1"
+        found = self._select(condition, (fingerprint,))
+        return found[0] if found else None
+
+    def recall(self, run_id: str, plan: Plan) -> None:
+        """Make a finished run the one last written to, with its plan as it is given out again.
+
+        Raises:
+            StoreError: the journal cannot be written.
+        """
+        with transaction(self.path) as connection:
+            connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), _now(), run_id))
+
     def runs(self) -> tuple[StoredRun, ...]:
         """Every run, the one last written to first; none where there is no journal yet."""
-        return self._select("ORDER BY updated_at DESC, id DESC", ())
+        return self._select(_LAST_FIRST, ())
 
     def latest_run(self) -> StoredRun | None:
         """The run last written to; None where there is none."""
-        found = self._select("ORDER BY updated_at DESC, id DESC LIMIT 1", ())
+        found = self._select(f"{_LAST_FIRST} LIMIT 1", ())
         return found[0] if found else None
 
     def load(self, run_id: str) -> StoredRun:

@@ -11,7 +11,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import bytes_text, error_text, outcome_text, rate_text, recipe_text, share_text
+from memplan.report.wording import bytes_text, cached_text, error_text, outcome_text, rate_text, recipe_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,6 +182,8 @@ def _comparison_cells(row: Comparison) -> tuple[str, str, str, str]:
 def recommendation(plan: Plan) -> RenderableType:
     """Say what is recommended and why, or that nothing needs to change."""
     lines = Text()
+    if plan.cached_from is not None:
+        lines.append(f"{cached_text(plan.cached_from)}\n", style="yellow")
     if plan.changes_anything:
         lines.append("Recommended: ", style="bold")
         lines.append(recipe_text(plan.recipe), style=f"bold {GOOD}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from memplan.results import OutcomeKind
@@ -31,6 +32,12 @@ def recipe_text(recipe: Recipe) -> str:
     world = f" x {recipe.world_size} replicas" if recipe.world_size > 1 else ""
     checkpointing = ", checkpointed" if recipe.activation_checkpointing else ""
     return f"{recipe.precision}, {recipe.micro_batch_size} x {recipe.accumulation_steps}{world}{checkpointing}"
+
+
+def cached_text(made_at: str) -> str:
+    """Say that a plan is given out again, and from when it is."""
+    moment = datetime.fromisoformat(made_at).astimezone(UTC)
+    return f"Cached plan of {moment:%Y-%m-%d %H:%M} UTC: nothing that decides it has changed. --fresh plans anew."
 
 
 def bytes_text(count_bytes: int | None) -> str:

@@ -10,6 +10,7 @@ from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import read_config
 from memplan.errors import UsageError
 from memplan.planning.commands import CommandWish, command_notes, command_to_run, subject_of_command
+from memplan.planning.fingerprints import fingerprint_of
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 
@@ -103,8 +104,8 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
     script = tmp_path / "train.py"
     script.write_text("a = 1\n")
     request = PlanRequest()
-    before, again = (subject_of(PLAIN)[0].fingerprint(request, CPU, {}) for _ in range(2))
+    before, again = (fingerprint_of(subject_of(PLAIN)[0], request, CPU, {}) for _ in range(2))
     script.write_text("a = 2\n")
-    after = subject_of(PLAIN)[0].fingerprint(request, CPU, {})
+    after = fingerprint_of(subject_of(PLAIN)[0], request, CPU, {})
     assert before == again
     assert before != after

@@ -348,3 +348,11 @@ def test_a_journal_of_the_first_format_is_read_and_written_on(journal: Journal) 
     with journal.open_run("f", {}) as resumed:
         assert resumed.trials() == (trial(4, 400),)
         resumed.record(trial(8, 700, number=2))
+
+
+def test_a_fresh_run_does_not_resume_an_interrupted_one(journal: Journal) -> None:
+    with journal.open_run("f", {}) as interrupted:
+        interrupted.record(trial(4, 400))
+    with journal.open_run("f", {}, fresh=True) as run:
+        assert run.run_id != interrupted.run_id
+        assert run.trials() == ()

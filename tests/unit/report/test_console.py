@@ -88,6 +88,16 @@ def test_a_plan_that_changes_nothing(golden) -> None:
     golden("reports/nothing_to_change.txt", rendered(run_view(report_run("run-1", settled.trials, settled))))
 
 
+def test_a_cached_plan_says_so_and_from_when_it_is() -> None:
+    cached = replace(PLAN, cached_from="2026-11-21T00:46:27.123456+00:00")
+    shown = rendered(run_view(report_run("run-1", cached.trials, cached)))
+    assert "Cached plan of 2026-11-21 00:46 UTC" in shown
+    assert (
+        shown.replace("--fresh plans anew.\n", "").count("\n")
+        == rendered(run_view(report_run("run-1", PLAN.trials, PLAN))).count("\n") + 1
+    )
+
+
 def test_an_interrupted_run(golden) -> None:
     golden("reports/interrupted_run.txt", rendered(run_view(report_run("run-1", [CURRENT, SLOW], None))))
 

@@ -1,0 +1,150 @@
+"""What tells one question to memplan from another: two plans with one fingerprint would come out the same.
+
+By it an interrupted run is resumed and a finished plan is found again, so everything that decides an answer must be in
+it: code, config, wishes, device, driver, versions, and what the environment tells allocators and thread pools.
+
+Not counted: data, files that the workload reads under names not in its config, environment variables that it reads
+itself, and what :mod:`memplan.planning.code_digest` and :mod:`memplan.planning.value_digest` do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import itertools
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.cards import DeviceKind
+from memplan.devices import driver_version
+from memplan.host_memory import processor_name
+from memplan.planning.code_digest import code_digest
+from memplan.planning.value_digest import value_digest
+from memplan.results import plain
+from memplan.workload import PickledWorkload, TrainingCommand, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.cards import DeviceSpec
+    from memplan.configs import UserConfig
+    from memplan.planning.request import Subject
+    from memplan.plans import PlanRequest
+    from memplan.workload import WorkloadReference, WorkloadSource
+
+_SETTINGS = re.compile(
+    r"PYTORCH_(CUDA_)?ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY_CACHING|CUBLAS_WORKSPACE_CONFIG|CUDA_MODULE_LOADING"
+    r"|NVIDIA_TF32_OVERRIDE|TORCH_CUDNN_\w+|(OMP|MKL)_NUM_THREADS|MALLOC_\w+|LD_PRELOAD"
+)
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_LARGEST_FILE_BYTES = 1024 * 1024
+
+
+def fingerprint_of(subject: Subject, request: PlanRequest, device: DeviceSpec, surroundings: Mapping[str, str]) -> str:
+    """Digest what decides a plan."""
+    facts = (
+        _source_facts(subject.source),
+        plain(subject.current),
+        None if subject.config is None else _config_facts(subject.config),
+        request.facts(),
+        str(request.patch_style),
+        plain(device) if device.kind is DeviceKind.CUDA else str(device.kind),
+        dict(surroundings),
+    )
+    return hashlib.sha256(_canonical(facts).encode()).hexdigest()
+
+
+def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what is not the user's but decides a plan as well: versions, driver, processor and settings."""
+    found = {name: importlib.metadata.version(name) for name in ("memplan", "torch")}
+    found["python"] = platform.python_version()
+    if device.live_index is not None:
+        found["driver"] = driver_version() or "not told"
+    else:  # trials run on this machine's processor
+        found["processor"] = f"{processor_name()} x {len(os.sched_getaffinity(0))}"
+    return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}
+
+
+def workload_digest(workload: Workload, search_path: tuple[str, ...]) -> str:
+    """Digest a workload made in this process, with the source of the modules that it refers to."""
+    members = [(each.name, getattr(workload, each.name)) for each in fields(Workload)]
+    found = value_digest(members)
+    return hashlib.sha256(f"{found.sha256} {code_digest(found.modules, search_path)}".encode()).hexdigest()
+
+
+def _source_facts(source: WorkloadSource) -> tuple[object, ...]:
+    if isinstance(source, PickledWorkload):
+        return (source.fingerprint,)
+    if isinstance(source, TrainingCommand):
+        return _command_facts(source)
+    own_module = source.target.partition(":")[0]
+    modules = [own_module, *sorted(_modules_named_in(source))]
+    return (source.target, source.config, code_digest(modules, source.search_path), _files_named_in(source))
+
+
+def _command_facts(command: TrainingCommand) -> tuple[object, ...]:
+    """Return a training command with the files that it names and the code behind its scripts and modules."""
+    words = [word.strip("\"'") for word in command.template.split()]
+    named = [*words, *([command.config_path] if command.config_path else [])]
+    files = [path for path in (Path(command.working_folder, word) for word in named) if path.is_file()]
+    scripts = [path for path in files if path.suffix == ".py"]
+    modules = [path.stem for path in scripts]
+    modules += [module for option, module in itertools.pairwise(words) if option == "-m"]
+    folders = dict.fromkeys(str(folder) for folder in (*(each.parent for each in scripts), command.working_folder))
+    contents = [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    return (plain(command), contents, code_digest(modules, tuple(folders)))
+
+
+def _config_facts(config: UserConfig) -> tuple[object, ...]:
+    """Return what decides the patch beside the values: where the config is, how it is read, what it said before."""
+    original = config.original
+    before = None if original is None else (plain(original.recipe), dict(original.values), dict(original.options))
+    knobs = [(str(each.name), each.key) for each in config.knobs]
+    return (str(config.path), config.format_name, knobs, before)
+
+
+def _modules_named_in(source: WorkloadReference) -> set[str]:
+    """Return what the config names in dotted form and lies in the user's own folders, such as registries' modules."""
+    named = {text.partition(".")[0] for text in _texts(source.config) if _DOTTED_NAME.fullmatch(text)}
+    return {name for name in named if any(_is_module(Path(folder), name) for folder in source.search_path)}
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def _files_named_in(source: WorkloadReference) -> list[tuple[str, str]]:
+    """Return the small files that the config names, such as another tool's, by their content."""
+    found = []
+    for text in sorted(set(_texts(source.config))):
+        for folder in source.search_path if 0 < len(text) < 256 and "\0" not in text else ():
+            path = Path(folder, text)
+            if path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES:
+                found.append((str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
+                break
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _canonical(value: object) -> str:
+    """Write nested data the same way whatever the order and the types of its keys."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{key!r}:{_canonical(each)}" for key, each in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_canonical(each) for each in value) + "]"
+    return repr(value)

@@ -1,0 +1,67 @@
+"""A plan that was made before for the same question, given out again where it still holds.
+
+What a fingerprint cannot hold is looked at anew: what else uses the device now, and what has become of the files that
+the plan's patch changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.configs.documents import digest_of
+from memplan.devices import device_used_bytes
+from memplan.errors import PatchError, StoreError
+from memplan.planning.patching import write_patch
+
+if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
+    from memplan.patches import ConfigPatch
+    from memplan.planning.request import Subject
+    from memplan.plans import Plan
+    from memplan.probe import Journal
+    from memplan.recommend.band import Band
+
+
+def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, device: DeviceSpec) -> Plan | None:
+    """Return the plan stored for a fingerprint, marked as such; None where there is none, or it holds no more."""
+    try:
+        stored = journal.find_plan(fingerprint)
+    except StoreError:  # written by another version; planning anew says what is wrong where that matters
+        return None
+    if stored is None or stored.plan is None or not still_fits(stored.plan, band, device):
+        return None
+    plan = replace(stored.plan, cached_from=None)
+    if plan.config_patch is not None and not is_current(plan.config_patch):
+        try:
+            patch = write_patch(
+                plan.recipe,
+                subject,
+                plan.request,
+                why=plan.evidence,
+                device_total_bytes=plan.device_total_bytes,
+            )
+        except PatchError:
+            return None
+        plan = replace(plan, config_patch=patch)
+    journal.recall(stored.run_id, plan)
+    return replace(plan, cached_from=stored.created_at)
+
+
+def still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
+    """Say whether a plan's peak lies where it lay, with what the device offers now and what others use of it."""
+    measured = plan.chosen.outcome.measurement if plan.chosen else None
+    if measured is None:
+        return plan.device_total_bytes == band.total_bytes
+    others_bytes = measured.peak_device_bytes - measured.peak_process_bytes
+    if device.live_index is not None:
+        used_bytes = device_used_bytes(device.live_index).read_bytes
+        others_bytes = others_bytes if used_bytes is None else used_bytes
+    then = replace(band, total_bytes=plan.device_total_bytes).place(measured.peak_device_bytes)
+    return band.place(measured.peak_process_bytes + others_bytes) is then
+
+
+def is_current(patch: ConfigPatch) -> bool:
+    """Say whether the files that a patch changes are as they were when it was written."""
+    return all(digest_of(Path(each.path)) == each.original_sha256 for each in patch.files)

@@ -1,0 +1,158 @@
+"""What makes two questions the same: everything that decides the answer, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.configs import PatchStyle, read_config
+from memplan.planning.fingerprints import fingerprint_of, read_surroundings
+from memplan.planning.request import Subject, subject_of_config
+from memplan.plans import PlanRequest
+from memplan.recipe import Recipe
+from memplan.workload import WorkloadReference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1)
+CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24, compute_capability=(8, 6), live_index=0)
+VERSIONS = {"memplan": "1", "torch": "2.13.0", "driver": "580"}
+
+
+def subject(folder: Path, **config: object) -> Subject:
+    source = WorkloadReference(target="net:make", config=dict(config), config_path=None, search_path=(str(folder),))
+    return Subject(source=source, current=Recipe(micro_batch_size=1), config=None, label="net")
+
+
+def digest(of: Subject, *, device: DeviceSpec = CPU, versions: dict[str, str] = VERSIONS, **wishes: Any) -> str:
+    return fingerprint_of(of, PlanRequest(**wishes), device, versions)
+
+
+def all_differ(digests: list[str]) -> bool:
+    return len(set(digests)) == len(digests)
+
+
+def test_the_same_subject_and_wishes_have_the_same_digest(tmp_path: Path) -> None:
+    assert digest(subject(tmp_path, a=1, b=2)) == digest(subject(tmp_path, b=2, a=1))
+
+
+def test_a_config_with_keys_of_several_types_has_a_digest(tmp_path: Path) -> None:
+    assert digest(subject(tmp_path, palette={0: "road", "ignore": 255}))
+
+
+def test_config_wishes_and_recipe_each_change_the_digest(tmp_path: Path) -> None:
+    of = subject(tmp_path, a=1)
+    assert all_differ([
+        digest(of),
+        digest(subject(tmp_path, a=2)),
+        digest(of, max_utilisation=0.7),
+        digest(of, world_size=4),
+        digest(of, patch_style=PatchStyle.IN_PLACE),
+        digest(replace(of, current=Recipe(micro_batch_size=2))),
+    ])  # fmt: skip
+
+
+def test_torch_driver_and_card_each_change_the_digest(tmp_path: Path) -> None:
+    of = subject(tmp_path)
+    assert all_differ([
+        digest(of),
+        digest(of, versions={**VERSIONS, "torch": "2.14.0"}),
+        digest(of, versions={**VERSIONS, "driver": "590"}),
+        digest(of, versions={**VERSIONS, "memplan": "2"}),
+        digest(of, device=CARD),
+        digest(of, device=replace(CARD, name="a100-40gb", compute_capability=(8, 0))),
+        digest(of, device=replace(CARD, total_bytes=25)),
+    ])  # fmt: skip
+
+
+def test_the_memory_that_happens_to_be_free_does_not_change_it(tmp_path: Path) -> None:
+    assert digest(subject(tmp_path)) == digest(subject(tmp_path), device=replace(CPU, total_bytes=2))
+
+
+def test_the_workloads_module_and_its_neighbours_change_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("x = 1")
+    before = digest(subject(tmp_path))
+    (tmp_path / "net.py").write_text("x = 2")
+    changed = digest(subject(tmp_path))
+    (tmp_path / "layers.py").write_text("beside it")
+    assert all_differ([before, changed, digest(subject(tmp_path))])
+
+
+@pytest.mark.parametrize(
+    "line", ["import common.blocks as blocks", "from common.blocks import Block", "import os, common"]
+)
+def test_a_package_elsewhere_that_the_workload_imports_changes_the_digest(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere" / "common"
+    project.mkdir()
+    elsewhere.mkdir(parents=True)
+    (project / "net.py").write_text(f"{line}\n")
+    (elsewhere / "__init__.py").touch()
+    (elsewhere / "blocks.py").write_text("width = 1")
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    before = digest(subject(project))
+    (elsewhere / "blocks.py").write_text("width = 2")
+    assert digest(subject(project)) != before
+
+
+def test_an_installed_package_counts_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages"
+    (installed / "zoo").mkdir(parents=True)
+    (installed / "zoo" / "__init__.py").touch()
+    information = installed / "zoo-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: zoo\nVersion: 1.0\n")
+    (tmp_path / "net.py").write_text("import zoo\n")
+    monkeypatch.syspath_prepend(str(installed))
+    before = digest(subject(tmp_path))
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: zoo\nVersion: 2.0\n")
+    assert digest(subject(tmp_path)) != before
+
+
+def test_a_module_that_only_the_config_names_changes_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "net.py").touch()
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "__init__.py").touch()
+    (tmp_path / "zoo" / "models.py").write_text("width = 1")
+    before = digest(subject(tmp_path, model={"_target_": "zoo.models.Net"}))
+    (tmp_path / "zoo" / "models.py").write_text("width = 2")
+    assert digest(subject(tmp_path, model={"_target_": "zoo.models.Net"})) != before
+
+
+def test_a_file_that_the_config_names_changes_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "stage2.json").write_text("{}")
+    before = digest(subject(tmp_path, deepspeed="stage2.json"))
+    (tmp_path / "stage2.json").write_text('{"a": 1}')
+    assert digest(subject(tmp_path, deepspeed="stage2.json")) != before
+
+
+def test_two_configs_that_say_the_same_are_two_questions_since_each_has_its_own_patch(tmp_path: Path) -> None:
+    found = []
+    for name in ("x.yaml", "y.yaml"):
+        (tmp_path / name).write_text("batch_size: 4\n")
+        config = read_config(tmp_path / name, knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b")
+        found.append(digest(subject_of_config(config)))
+    assert all_differ(found)
+
+
+def test_comments_and_layout_of_a_config_do_not_change_it(tmp_path: Path) -> None:
+    found = set()
+    for text in ("batch_size: 4\n", "# ours\nbatch_size:   4\n"):
+        (tmp_path / "x.yaml").write_text(text)
+        config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b")
+        found.add(digest(subject_of_config(config)))
+    assert len(found) == 1
+
+
+def test_settings_of_allocators_and_threads_are_surroundings_and_others_are_not() -> None:
+    environment = {"PYTORCH_ALLOC_CONF": "a", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "HOME": "/root"}
+    found = read_surroundings(CPU, environment)
+    assert {"PYTORCH_ALLOC_CONF", "OMP_NUM_THREADS", "MALLOC_ARENA_MAX"} <= set(found)
+    assert "HOME" not in found
+    assert found["torch"]
+    assert found["processor"]
