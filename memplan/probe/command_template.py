@@ -141,7 +141,7 @@ def fill_template(template: CommandTemplate, recipe: Recipe, *, config_path: str
         template: the command.
         recipe: what to set.
         config_path: what ``{config}`` stands for.
-        steps: what ``{steps}`` stands for; None leaves the placeholder, for the user's own length.
+        steps: what ``{steps}`` stands for, in forward passes; None leaves the placeholder, for the user's own length.
 
     Raises:
         UsageError: the command asks for something that is not known, or has no word for the recipe's precision.
@@ -158,7 +158,8 @@ def fill_command(command: TrainingCommand, recipe: Recipe) -> str:
         UsageError: as for :func:`fill_template`.
     """
     template = parse_template(command.template)
-    return fill_template(template, recipe, config_path=command.config_path, steps=command.steps)
+    passes = command.steps * recipe.accumulation_steps  # some scripts count these; those that count steps end before
+    return fill_template(template, recipe, config_path=command.config_path, steps=passes)
 
 
 def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, steps: int | None) -> str:

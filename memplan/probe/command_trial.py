@@ -238,7 +238,7 @@ class _Watch:
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
         training_bytes, other_bytes = self._tree.resident_parts(pid, training)
-        if training:
+        if steps_taken(self.events):  # until then, a replica that is still being built counts among the others
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
         resident_bytes = training_bytes + other_bytes
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
