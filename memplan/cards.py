@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from memplan.card_catalogue import CARD_ROWS, CardRow
 from memplan.errors import DeviceError
+from memplan.results import ContextBasis
 from memplan.units import GIB, MIB, format_bytes, parse_bytes
 
 
@@ -32,6 +33,9 @@ class DeviceSpec:
         sm_count: streaming multiprocessors; None on the CPU or where only a size is known.
         context_bytes: typical CUDA context with the libraries of a training step, outside the caching allocator; on the
             CPU the resident interpreter and libraries. None where it is not known.
+        context_basis: where that figure comes from; None where it is not known.
+        context_measured_on: day on which it was measured, as ``2026-01-31``; None where it was not, or by this run.
+        driver_version: of a card that is present; None for one that is only planned for.
         live_index: CUDA index of a card that is present in this machine; None for one that is only planned for.
     """
 
@@ -41,6 +45,9 @@ class DeviceSpec:
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     context_bytes: int | None = None
+    context_basis: ContextBasis | None = None
+    context_measured_on: str | None = None
+    driver_version: str | None = None
     live_index: int | None = None
 
 
@@ -91,7 +98,13 @@ def card_of_size(text: str) -> DeviceSpec:
     total_bytes = parse_bytes(text)
     if total_bytes < _SMALLEST_CARD_BYTES:
         raise DeviceError(f"a card of {format_bytes(total_bytes)} is too small", hint="write its memory like 24GiB")
-    return DeviceSpec(name=text.strip(), kind=DeviceKind.CUDA, total_bytes=total_bytes, context_bytes=CONTEXT_BYTES)
+    return DeviceSpec(
+        name=text.strip(),
+        kind=DeviceKind.CUDA,
+        total_bytes=total_bytes,
+        context_bytes=CONTEXT_BYTES,
+        context_basis=ContextBasis.CATALOGUE,
+    )
 
 
 def _spec(row: CardRow) -> DeviceSpec:
@@ -102,6 +115,7 @@ def _spec(row: CardRow) -> DeviceSpec:
         compute_capability=row.compute_capability,
         sm_count=row.sm_count,
         context_bytes=CONTEXT_BYTES,
+        context_basis=ContextBasis.CATALOGUE,
     )
 
 

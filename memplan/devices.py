@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.cards import CONTEXT_BYTES, DeviceKind, DeviceSpec, card_of_size, find_card
 from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
 from memplan.host_memory import host_memory
+from memplan.results import ContextBasis
 from memplan.units import format_bytes
 from memplan.visible_cards import visible_positions
 
@@ -207,6 +208,8 @@ def _spec(index: int, handle: Any) -> DeviceSpec:
         compute_capability=reading.compute_capability,
         sm_count=known.sm_count if known else None,
         context_bytes=CONTEXT_BYTES,
+        context_basis=ContextBasis.CATALOGUE,
+        driver_version=reading.driver_version,
         live_index=index,
     )
 

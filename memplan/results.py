@@ -2,7 +2,7 @@
 
 Every figure says which peak it is. *Allocated* is bytes in live blocks of the allocator, *reserved* is what the
 allocator holds from the driver, *process* adds the context and libraries, *device* adds what others use on the card.
-On the CPU there is no reserved peak (None), process is the resident set, and device equals process.
+On the CPU no reserved peak is measured (None), process is the resident set, and device equals process.
 """
 
 from __future__ import annotations
@@ -109,6 +109,15 @@ class Saving:
     obstacle: str | None = None
 
 
+class ContextBasis(StrEnum):
+    """Where an estimate's figure for the context comes from."""
+
+    CATALOGUE = "one figure for all cards"
+    CALIBRATED = "measured on such a card here before"
+    FIRST_TRIAL = "measured by the first trial"
+    TRACE = "measured in the tracing process"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Predicted figures for one recipe on one device, for steady-state steps with optimizer state resident.
@@ -120,11 +129,14 @@ class Estimate:
         device_total_bytes: what the device offers.
         peak_requested_bytes: largest sum of the tensors' own sizes.
         peak_allocated_bytes: largest sum of live allocator blocks (``max_memory_allocated``).
-        peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``).
-        peak_process_bytes: reserved peak plus context; the sum of ``breakdown``.
+        peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``); on the CPU, where no trial
+            can measure it, what the C library's heap is predicted to hold for tensors, holes included.
+        peak_process_bytes: reserved peak plus context, on the CPU also what a step adds outside the heap; the sum of
+            ``breakdown``.
         breakdown: components of the process peak.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
+        context_basis: where the figure for the context comes from; None where there is none.
         top_modules: largest holders at the peak by module path, largest first.
         top_operators: largest holders at the peak by operator, largest first.
         uncounted: what is known to be missing, one phrase each.
@@ -142,6 +154,7 @@ class Estimate:
     breakdown: BreakdownBytes
     peak_phase: Phase
     method: str
+    context_basis: ContextBasis | None = None
     top_modules: tuple[PeakShare, ...] = ()
     top_operators: tuple[PeakShare, ...] = ()
     uncounted: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ settings.register_profile("memplan", deadline=None, suppress_health_check=[Healt
 settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
+os.environ["MEMPLAN_CACHE_DIR"] = tempfile.mkdtemp(prefix="memplan-tests-")  # no test reads or writes the user's own
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

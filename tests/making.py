@@ -7,7 +7,7 @@ from typing import Any
 
 from memplan.plans import Plan
 from memplan.recipe import Recipe
-from memplan.results import BreakdownBytes, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
+from memplan.results import BreakdownBytes, ContextBasis, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
 from memplan.units import MIB
 
 
@@ -40,6 +40,7 @@ def estimate(peak_mib: int, recipe: Recipe) -> Estimate:
         breakdown=BreakdownBytes(activations=tensors_bytes, context=100 * MIB),
         peak_phase=Phase.BACKWARD,
         method="fake-tensor trace",
+        context_basis=ContextBasis.FIRST_TRIAL,
     )
 
 

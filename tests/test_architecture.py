@@ -15,7 +15,17 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 LAYERS = (
     ("units", "errors"),
     ("recipe", "workload", "results", "patches", "progress"),
-    ("children", "textfiles", "cards", "card_catalogue", "devices", "host_memory", "launchers", "visible_cards"),
+    (
+        "calibration",
+        "children",
+        "textfiles",
+        "cards",
+        "card_catalogue",
+        "devices",
+        "host_memory",
+        "launchers",
+        "visible_cards",
+    ),
     ("configs",),
     ("recommend",),
     ("plans",),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.cards import CONTEXT_RANGE_BYTES
 from memplan.errors import UsageError
 from memplan.estimators.allocator import DEFAULT_CONFIG
 from memplan.estimators.figures import Figures, Peaks, figures_at, peaks_at
-from memplan.results import COMPONENTS, BreakdownBytes, Estimate
+from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
@@ -49,10 +51,11 @@ def estimate(
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
+        context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
         uncounted=(*trace.uncounted, *missing),
-        notes=trace.notes,
+        notes=(*trace.notes, *_context_notes(device)),
     )
 
 
@@ -104,6 +107,21 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
             f"not to {device.name}",
             hint="trace the step again for this device",
         )
+
+
+def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
+    """Say how far the figure for a card's context can be trusted, unless this run has measured it."""
+    if device.context_bytes is None:
+        return ()
+    size = format_bytes(device.context_bytes)
+    if device.context_basis is ContextBasis.CALIBRATED:
+        return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
+    if device.context_basis is ContextBasis.CATALOGUE:
+        low, high = map(format_bytes, CONTEXT_RANGE_BYTES)
+        return (
+            f"The context of {size} stands for all cards; {low} to {high} are published, a live probe measures it.",
+        )
+    return ()
 
 
 def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig) -> int:

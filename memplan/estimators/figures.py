@@ -52,7 +52,7 @@ class Peaks:
     Args:
         requested_bytes: largest sum of the requests alive.
         allocated_bytes: largest sum of live allocator blocks.
-        reserved_bytes: largest amount held from the driver; on the CPU the allocated peak.
+        reserved_bytes: largest amount held from the driver; on the CPU the resident heap, holes included.
         process_bytes: the reserved peak; on the CPU the resident heap and what a step adds to the process; no context.
         event: event of the timeline at which the allocated peak is first reached.
     """
@@ -124,10 +124,11 @@ def _host_peaks(events: Events) -> Peaks:
     top = int(np.argmax(levels))
     peak = int(levels[top])
     heap = replay_heap(events.blocks.tolist(), requests.tolist())
+    reserved = max(heap.peak_resident_bytes, peak)
     return Peaks(
         requested_bytes=peak,
         allocated_bytes=peak,
-        reserved_bytes=peak,
-        process_bytes=max(heap.peak_resident_bytes, peak) + STEP_BEYOND_CONTEXT_BYTES,
+        reserved_bytes=reserved,
+        process_bytes=reserved + STEP_BEYOND_CONTEXT_BYTES,
         event=int(events.positions[top]),
     )

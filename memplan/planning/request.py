@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
+from memplan.calibration import calibrated
 from memplan.configs import expressible
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
@@ -104,7 +105,7 @@ def subject_of_workload(
 
 
 def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
-    """Resolve a device and let a budget below its size take the size's place."""
-    spec = resolve_device(text, budget_bytes=budget_bytes)
+    """Resolve a device, with its context as measured here before; a budget below its size takes the size's place."""
+    spec = calibrated(resolve_device(text, budget_bytes=budget_bytes))
     total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
     return replace(spec, total_bytes=total_bytes)

@@ -6,11 +6,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan.calibration import remember_context
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import TRACE_LIMIT_S, estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
+from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -145,7 +147,11 @@ class Traces:
         A trial that needed less is not taken as a reason to expect less of larger batches: at a small one the fixed
         parts of the estimate weigh most.
         """
-        self._device = replace(self._device, context_bytes=measured.breakdown.context)
+        context_bytes = measured.breakdown.context
+        remember_context(self._device, context_bytes)
+        self._device = replace(
+            self._device, context_bytes=context_bytes, context_basis=ContextBasis.FIRST_TRIAL, context_measured_on=None
+        )
         found = self.estimate_if_traceable(recipe)
         if found is None:
             return

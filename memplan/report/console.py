@@ -11,7 +11,16 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import bytes_text, cached_text, error_text, outcome_text, rate_text, recipe_text, share_text
+from memplan.report.wording import (
+    bytes_text,
+    cached_text,
+    component_text,
+    error_text,
+    outcome_text,
+    rate_text,
+    recipe_text,
+    share_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,12 +180,17 @@ def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Tabl
     for index, row in enumerate(components):
         if row.name.startswith("peak") and not components[index - 1].name.startswith("peak"):
             table.add_section()
-        table.add_row(*_comparison_cells(row))
+        table.add_row(*_comparison_cells(row, subject.device_name))
     return table
 
 
-def _comparison_cells(row: Comparison) -> tuple[str, str, str, str]:
-    return (row.name, bytes_text(row.estimated_bytes), bytes_text(row.measured_bytes), error_text(row.relative_error))
+def _comparison_cells(row: Comparison, device_name: str) -> tuple[str, str, str, str]:
+    return (
+        component_text(row.name, device_name),
+        bytes_text(row.estimated_bytes),
+        bytes_text(row.measured_bytes),
+        row.no_error_because or error_text(row.relative_error),
+    )
 
 
 def recommendation(plan: Plan) -> RenderableType:

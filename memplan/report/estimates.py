@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import bytes_text, recipe_text, share_text
+from memplan.report.wording import bytes_text, component_text, recipe_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
     for name, held_bytes in estimate.breakdown.items():
         if held_bytes:
             share = held_bytes / estimate.peak_process_bytes
-            table.add_row(name.replace("_", " "), bytes_text(held_bytes), share_text(share))
+            table.add_row(component_text(name, estimate.device_name), bytes_text(held_bytes), share_text(share))
     table.add_section()
     table.add_row("peak process", bytes_text(estimate.peak_process_bytes), "100%")
     parts: list[RenderableType] = [table]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.results import COMPONENTS
+from memplan.results import COMPONENTS, ContextBasis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,16 +23,18 @@ class Comparison:
         name: component or peak, e.g. ``activations`` or ``peak allocated``.
         estimated_bytes: None where nothing was estimated.
         measured_bytes: None where nothing was measured.
+        no_error_because: why the two figures have no error to show, e.g. the estimate was itself measured; else None.
     """
 
     name: str
     estimated_bytes: int | None
     measured_bytes: int | None
+    no_error_because: str | None = None
 
     @property
     def relative_error(self) -> float | None:
         """(estimated - measured) / measured; None where either is missing or nothing was measured to relate to."""
-        if self.estimated_bytes is None or not self.measured_bytes:
+        if self.no_error_because is not None or self.estimated_bytes is None or not self.measured_bytes:
             return None
         return (self.estimated_bytes - self.measured_bytes) / self.measured_bytes
 
@@ -111,6 +113,7 @@ def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Co
             name=name.replace("_", " "),
             estimated_bytes=estimate.breakdown[name] if estimate else None,
             measured_bytes=measured.breakdown[name] if measured else None,
+            no_error_because=_measured_before(name, estimate),
         )
         for name in COMPONENTS
     ]
@@ -125,6 +128,12 @@ def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Co
     present = [row for row in components if row.estimated_bytes or row.measured_bytes]
     has_reserved = measured is None or measured.peak_reserved_bytes is not None
     return (*present, *(row for row in peaks if has_reserved or row.name != "peak reserved"))
+
+
+def _measured_before(component: str, estimate: Estimate | None) -> str | None:
+    """Say so where an estimate took its context from a trial of the same run: agreement is no merit then."""
+    basis = estimate.context_basis if estimate else None
+    return str(basis) if component == "context" and basis is ContextBasis.FIRST_TRIAL else None
 
 
 def _last_measured(trials: Sequence[Trial]) -> Trial | None:

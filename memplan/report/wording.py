@@ -21,6 +21,14 @@ _SHORT_OUTCOMES = {
     OutcomeKind.NON_FINITE_LOSS: "NaN loss",
 }
 
+_ON_THE_CPU = {"context": "interpreter and libraries", "allocator slack": "heap slack"}
+
+
+def component_text(name: str, device_name: str) -> str:
+    """Write a component of the process peak; the CPU has no CUDA context and no caching allocator."""
+    words = name.replace("_", " ")
+    return _ON_THE_CPU.get(words, words) if device_name == "cpu" else words
+
 
 def outcome_text(kind: OutcomeKind) -> str:
     """Write an outcome in at most ten letters."""

@@ -1,0 +1,89 @@
+"""What the first live trial teaches the later estimates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from memplan.calibration import calibrated
+from memplan.cards import DeviceKind, DeviceSpec, find_card
+from memplan.estimators.step_trace import Category, StepTrace, Timeline
+from memplan.planning import traces as traces_module
+from memplan.planning.traces import Traces
+from memplan.progress import ignore
+from memplan.recipe import Recipe
+from memplan.report.facts import compare
+from memplan.results import ContextBasis
+from memplan.units import MIB
+from memplan.workload import PickledWorkload
+from tests.making import measurement
+
+CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
+RECIPE = Recipe(micro_batch_size=4)
+
+
+def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+    """One block of 1 MiB a sample."""
+    timeline = Timeline(
+        event_blocks=np.array([0], dtype=np.int32),
+        event_allocates=np.array([True]),
+        event_phases=np.array([1], dtype=np.int8),
+        size_terms=np.array([[0.0], [float(MIB)], [0.0]]),
+        categories=np.array([Category.ACTIVATIONS], dtype=np.int8),
+        modules=np.array([0], dtype=np.int32),
+        operators=np.array([0], dtype=np.int32),
+        module_names=("",),
+        operator_names=("aten.relu",),
+    )
+    return StepTrace(
+        workload_name="net",
+        recipe=recipe,
+        device_kind=device.kind,
+        compute_capability=device.compute_capability,
+        timelines=(timeline,),
+        traced_batch_sizes=(2, 3),
+        parameter_count=1,
+        uses_batch_norm=False,
+        optimizer_name="SGD",
+        method="fake-tensor trace",
+        host_context_bytes=90 * MIB if device.kind is DeviceKind.CPU else None,
+    )
+
+
+@pytest.fixture
+def traces_of(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setenv("MEMPLAN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(traces_module, "trace_step", trace_of_one_block)
+    source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
+    return lambda device: Traces(source, device, ignore)
+
+
+@pytest.mark.parametrize(
+    ("device", "before"), [(CARD, ContextBasis.CATALOGUE), (CPU, ContextBasis.TRACE)], ids=["card", "cpu"]
+)
+def test_the_context_of_the_first_trial_is_used_from_then_on_and_shows_no_error(traces_of, device, before) -> None:
+    traces = traces_of(device)
+    first = traces.estimate(RECIPE)
+    traces.learn(RECIPE, measurement(300))
+    later = traces.estimate(RECIPE)
+
+    assert (first.context_basis, later.context_basis) == (before, ContextBasis.FIRST_TRIAL)
+    assert later.breakdown.context == 100 * MIB
+    rows = [{row.name: row for row in compare(each, measurement(300))}["context"] for each in (first, later)]
+    assert rows[0].relative_error is not None
+    assert (rows[1].relative_error, rows[1].no_error_because) == (None, "measured by the first trial")
+
+
+def test_a_later_run_starts_from_what_an_earlier_one_measured_on_the_card(traces_of) -> None:
+    traces_of(CARD).learn(RECIPE, measurement(300))
+    found = traces_of(calibrated(CARD)).estimate(RECIPE)
+    assert (found.breakdown.context, found.context_basis) == (100 * MIB, ContextBasis.CALIBRATED)
+    assert "was measured on such a card here on 20" in found.notes[-1]
+
+
+def test_a_card_that_was_never_measured_says_how_far_its_figure_can_be_trusted(traces_of) -> None:
+    notes = traces_of(CARD).estimate(RECIPE).notes
+    assert any("stands for all cards; 115.0 MiB to 500.0 MiB are published" in note for note in notes)

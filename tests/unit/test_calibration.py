@@ -1,0 +1,96 @@
+"""What is kept of a card's measured context, and for whom it holds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memplan.calibration import calibrated, remember_context
+from memplan.cards import DeviceKind, DeviceSpec, card_of_size, find_card
+from memplan.results import ContextBasis
+from memplan.units import GIB, MIB
+
+LIVE = DeviceSpec(
+    name="NVIDIA GeForce RTX 3090",
+    kind=DeviceKind.CUDA,
+    total_bytes=24 * GIB,
+    compute_capability=(8, 6),
+    context_bytes=300 * MIB,
+    context_basis=ContextBasis.CATALOGUE,
+    driver_version="580.65.06",
+    live_index=0,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"MEMPLAN_CACHE_DIR": str(tmp_path / "not made yet")}
+
+
+def test_a_live_card_takes_what_was_measured_on_it(home: dict[str, str]) -> None:
+    remember_context(LIVE, 412 * MIB, environment=home)
+    found = calibrated(LIVE, environment=home)
+    assert (found.context_bytes, found.context_basis) == (412 * MIB, ContextBasis.CALIBRATED)
+    assert found.context_measured_on is not None
+
+
+def test_a_later_measurement_takes_the_place_of_the_earlier_one(home: dict[str, str]) -> None:
+    for context_mib in (412, 430):
+        remember_context(LIVE, context_mib * MIB, environment=home)
+    assert calibrated(LIVE, environment=home).context_bytes == 430 * MIB
+    assert len(json.loads(Path(home["MEMPLAN_CACHE_DIR"], "contexts.json").read_text())) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [{"driver_version": "570.10"}, {"name": "NVIDIA GeForce RTX 3060"}], ids=["driver", "card"]
+)
+def test_it_holds_for_no_other_card_or_driver(home: dict[str, str], other: dict[str, str]) -> None:
+    remember_context(LIVE, 412 * MIB, environment=home)
+    assert calibrated(replace(LIVE, **other), environment=home) == replace(LIVE, **other)
+
+
+def test_it_holds_for_no_other_torch(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_context(LIVE, 412 * MIB, environment=home)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
+    assert calibrated(LIVE, environment=home) == LIVE
+
+
+def test_planning_for_such_a_card_by_name_takes_it_too_and_a_size_does_not(home: dict[str, str]) -> None:
+    remember_context(LIVE, 412 * MIB, environment=home)
+    assert calibrated(find_card("rtx-3090"), environment=home).context_bytes == 412 * MIB
+    assert calibrated(find_card("rtx-3060"), environment=home) == find_card("rtx-3060")
+    assert calibrated(card_of_size("24GiB"), environment=home) == card_of_size("24GiB")
+
+
+@pytest.mark.parametrize("text", ["", "[{]", "{}", '[{"card_name": 1}]', "[7]"])
+def test_a_damaged_record_counts_as_none_and_is_mended_by_the_next(home: dict[str, str], text: str) -> None:
+    path = Path(home["MEMPLAN_CACHE_DIR"], "contexts.json")
+    path.parent.mkdir()
+    path.write_text(text)
+    assert calibrated(LIVE, environment=home) == LIVE
+    remember_context(LIVE, 412 * MIB, environment=home)
+    assert calibrated(LIVE, environment=home).context_bytes == 412 * MIB
+
+
+@pytest.mark.parametrize(
+    "device",
+    [replace(LIVE, driver_version=None), DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)],
+    ids=["driver not told", "cpu"],
+)
+def test_only_cards_of_a_known_driver_are_remembered(home: dict[str, str], device: DeviceSpec) -> None:
+    assert remember_context(device, 412 * MIB, environment=home) is None
+    assert not Path(home["MEMPLAN_CACHE_DIR"]).exists()
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert remember_context(LIVE, 412 * MIB, environment={"MEMPLAN_CACHE_DIR": str(tmp_path / "file/below")}) is None
+
+
+def test_without_an_own_folder_the_users_cache_is_taken(tmp_path: Path) -> None:
+    remember_context(LIVE, 412 * MIB, environment={"XDG_CACHE_HOME": str(tmp_path)})
+    assert (tmp_path / "memplan" / "contexts.json").is_file()
