@@ -14,7 +14,8 @@
     ├── NothingFitsError         no recipe fits the budget
     ├── StoreError               the journal cannot be read or written
     ├── OutputError              a file cannot be written
-    └── ChildError               a helper process ended without an answer
+    ├── ChildError               a helper process ended without an answer
+    └── MissingExtraError        a package is missing that only an optional part of memplan needs
 
 Running out of memory inside a trial is not an error: it is an outcome, see ``memplan.results.Outcome``.
 """
@@ -100,3 +101,7 @@ class OutputError(MemplanError):
 
 class ChildError(MemplanError):
     """A helper process ended without an answer."""
+
+
+class MissingExtraError(MemplanError, ImportError):
+    """A package is missing that only an optional part of memplan needs; an ``ImportError`` too, since imports raise it."""

@@ -35,6 +35,7 @@ LAYERS = (
     ("planning",),
     ("planner",),
     ("api",),
+    ("integrations",),
     ("cli",),
 )
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
@@ -44,7 +45,10 @@ GATEWAYS = {
     "pynvml": {"devices"},
     "typer": {"cli"},
     "rich": {"cli", "report"},
-    "torch": {"estimators", "probe"},
+    "torch": {"estimators", "integrations", "probe"},
+    "lightning": {"integrations"},
+    "transformers": {"integrations"},
+    "mmengine": {"integrations"},
     "subprocess": {"children"},
     "sqlite3": {"probe"},
 }

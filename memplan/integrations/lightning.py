@@ -1,0 +1,171 @@
+"""Plan a Lightning training before its Trainer is built, and check the plan while it runs.
+
+::
+
+    settings, plan = memplan.integrations.lightning.tune(dict(max_epochs=10), module, datamodule=data)
+    trainer = Trainer(**settings, callbacks=[MemplanCallback(plan)])
+    trainer.fit(module, datamodule=data)
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Unpack
+
+from memplan.configs.in_memory import config_of_values
+from memplan.devices import read_cards
+from memplan.errors import DeviceError, UsageError
+from memplan.integrations.attributes import places_of
+from memplan.integrations.extras import needs_extra
+from memplan.integrations.parcels import Parcel, parcel
+from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.recipe import Precision
+
+with needs_extra("lightning", "lightning", "pytorch_lightning"):
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        from pytorch_lightning import Callback
+    else:
+        from lightning.pytorch import Callback
+
+from memplan.integrations.lightning_step import LightningStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.plans import Plan
+
+_FORMAT = "lightning-hydra"
+_RATE_NAMES = (
+    "lr",
+    "learning_rate",
+    "hparams.lr",
+    "hparams.learning_rate",
+    "hparams.optimizer.lr",
+    "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
+)
+_BATCH, _RATE, _TRAINER = "data.batch_size", "model.lr", "trainer."
+_SHARDED = ("fsdp", "deepspeed", "model_parallel")
+# Lightning runs 16-mixed on a CPU as bf16-mixed, with a warning (trainer/connectors/accelerator_connector.py).
+_ON_CPU = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
+
+
+def tune(
+    settings: Mapping[str, Any],
+    module: Any,
+    *,
+    datamodule: Any = None,
+    train_dataloaders: Any = None,
+    batch_arg_name: str = "batch_size",
+    lr_arg_name: str | None = None,
+    **options: Unpack[PlanOptions],
+) -> tuple[dict[str, Any], Plan]:
+    """Plan the training of a LightningModule, and set what the plan says.
+
+    The batch size is written to the attribute or hyper-parameter ``batch_arg_name`` of datamodule and module, the
+    learning rate likewise; precision, accumulation and lengths counted in steps are in the Trainer's arguments that are
+    returned. A plain DataLoader cannot be changed: build it anew with ``plan.recipe.micro_batch_size``.
+
+    Args:
+        settings: the arguments the Trainer is going to get.
+        module: the LightningModule, trained by automatic optimization with one optimizer; it is not run here.
+        datamodule: its LightningDataModule.
+        train_dataloaders: a DataLoader, where there is no datamodule.
+        batch_arg_name: attribute or hyper-parameter that holds the micro-batch size.
+        lr_arg_name: the same for the learning rate, dots allowed; None looks for ``lr`` and ``learning_rate``.
+        options: as for :func:`memplan.plan`; ``device`` follows the Trainer's ``accelerator`` where it is not given.
+
+    Returns:
+        The Trainer's arguments with the plan's values, and the plan.
+
+    Raises:
+        UsageError: the module optimizes manually, the strategy shards the model, or there is no batch size.
+        MemplanError: as for :func:`memplan.plan`.
+    """
+    _refuse_what_cannot_be_planned(settings, module)
+    sizes = places_of(_holders(datamodule, module), (batch_arg_name, f"hparams.{batch_arg_name}"))
+    rates = places_of([module], (lr_arg_name,) if lr_arg_name else _RATE_NAMES)
+    size = sizes[0].value if sizes else getattr(train_dataloaders, "batch_size", None)
+    if size is None:
+        raise UsageError(
+            f"neither module nor datamodule has an attribute or hyper-parameter {batch_arg_name!r}",
+            hint="name the one that holds the batch size with batch_arg_name=",
+        )
+    plain = {name: value for name, value in settings.items() if value is None or isinstance(value, int | float | str)}
+    values = {"trainer": plain, "data": {"batch_size": size}, "model": {"lr": rates[0].value} if rates else {}}
+    step = LightningStep(
+        parcel("LightningModule", module),
+        _packed_data(datamodule, train_dataloaders),
+        module_type=type(module),
+        batch_arg_name=batch_arg_name,
+        settings=plain,
+    )
+    found = tuned(
+        step.workload(grad_clip_norm=_clip_norm(settings)),
+        config_of_values(values, format_name=_FORMAT, label="the Trainer's arguments"),
+        world_size=_world_size(settings),
+        on_cpu=_ON_CPU,
+        options={"device": _device(settings), **options},
+    )
+    for places, key in ((sizes, _BATCH), (rates, _RATE)):
+        for place in places:
+            place.write(found.changes.get(key, place.value))
+    changes = {key.removeprefix(_TRAINER): new for key, new in found.changes.items() if key.startswith(_TRAINER)}
+    return {**settings, **changes}, found.plan
+
+
+def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> None:
+    name = type(module).__name__
+    if not hasattr(module, "training_step") or not hasattr(module, "configure_optimizers"):
+        raise UsageError(f"{name} is no LightningModule", hint="call tune(settings, module, datamodule=...)")
+    if not module.automatic_optimization:
+        raise UsageError(
+            f"{name} optimizes manually (automatic_optimization = False), and memplan cannot see its steps",
+            hint="describe the step with memplan.Workload and call memplan.plan",
+        )
+    strategy = str(settings.get("strategy") or "auto")
+    if strategy.startswith(_SHARDED):
+        raise UsageError(
+            f"strategy={strategy!r} shards the model, and memplan plans for one whole replica a device",
+            hint="plan with strategy='ddp' or on one device",
+        )
+
+
+def _holders(datamodule: Any, module: Any) -> list[Any]:
+    return [each for each in (datamodule, module) if each is not None]
+
+
+def _packed_data(datamodule: Any, train_dataloaders: Any) -> Parcel | None:
+    if datamodule is not None:
+        return parcel("LightningDataModule", datamodule)
+    return None if train_dataloaders is None else parcel("DataLoader", train_dataloaders)
+
+
+def _clip_norm(settings: Mapping[str, Any]) -> float | None:
+    """Return the largest gradient norm; clipping by value needs no memory of its own."""
+    by_norm = str(settings.get("gradient_clip_algorithm") or "norm") == "norm"
+    value = settings.get("gradient_clip_val")
+    return float(value) if value and by_norm else None
+
+
+def _device(settings: Mapping[str, Any]) -> str | None:
+    """Return the device that the Trainer's arguments name; None where they leave it open."""
+    if settings.get("accelerator") == "cpu":
+        return "cpu"
+    devices = settings.get("devices")
+    return f"cuda:{devices[0]}" if isinstance(devices, list | tuple) and devices else None
+
+
+def _world_size(settings: Mapping[str, Any]) -> int:
+    devices, nodes = settings.get("devices", "auto"), int(settings.get("num_nodes") or 1)
+    if isinstance(devices, list | tuple):
+        return len(devices) * nodes
+    if str(devices).isdecimal() and int(devices) > 0:
+        return int(devices) * nodes
+    return nodes * (1 if settings.get("accelerator") == "cpu" else _cards())
+
+
+def _cards() -> int:
+    try:
+        return len(read_cards()) or 1
+    except DeviceError:
+        return 1

@@ -1,0 +1,240 @@
+"""A LightningModule and its data as a workload: what runs in the child processes that estimate and try a step.
+
+The module is driven as Lightning's own loop drives it under automatic optimization: ``setup`` and ``configure_model``,
+the batch-transfer hooks, ``training_step``, and the optimizer of ``configure_optimizers``. Not run: callbacks, loggers,
+validation, and the hooks around single steps (``on_train_batch_start``, ``on_before_zero_grad`` and the like).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from memplan.errors import WorkloadError
+from memplan.estimators.untouched_build import untouched_fills
+from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.largest_samples import LargestSamples
+from memplan.integrations.packed_batches import PackedBatch, packed
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from memplan.integrations.parcels import Parcel
+
+_LOOK_AT = 512  # images are decoded and augmented for it, in every child process
+_SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
+_FRAMEWORKS = ("lightning.", "pytorch_lightning.")
+
+
+class LightningStep:
+    """The four callables of a workload that trains a LightningModule.
+
+    Args:
+        module: the LightningModule, packed.
+        module_type: its class.
+        data: the LightningDataModule or DataLoader, packed; None where the module has its own ``train_dataloader``.
+        batch_arg_name: attribute in which module or datamodule keep the batch size.
+        settings: the Trainer's arguments that modules ask their trainer for.
+    """
+
+    def __init__(
+        self,
+        module: Parcel,
+        data: Parcel | None,
+        *,
+        module_type: type[nn.Module],
+        batch_arg_name: str,
+        settings: dict[str, Any],
+    ) -> None:
+        self._module_type = module_type  # its modules are imported with the workload, before memory is counted
+        self._packed_module = module
+        self._packed_data = data
+        self._batch_arg_name = batch_arg_name
+        self._trainer = _trainer_stand_in(settings)
+        self._module: Any = None
+        self._source: Any = None
+        self._loaders: Any = None
+        self._largest: dict[int, LargestSamples] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
+        self.__dict__.update(state)
+        if self._packed_data is not None:
+            self._data()
+
+    def workload(self, *, grad_clip_norm: float | None) -> Workload:
+        """Return the workload of these callables."""
+        return Workload(
+            model=self.model,
+            batch=self.batch,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            grad_clip_norm=grad_clip_norm,
+        )
+
+    def model(self) -> nn.Module:
+        """Build the module anew and set it up as ``Trainer.fit`` would.
+
+        Raises:
+            WorkloadError: ``configure_optimizers`` returns none or several optimizers.
+        """
+        module = self._packed_module.opened()
+        module.trainer = self._trainer
+        for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):
+            prepare(*arguments)
+        only_optimizer(module.configure_optimizers())
+        self._module = module
+        return module  # type: ignore[no-any-return]  # a LightningModule is a Module
+
+    def batch(self, micro_batch_size: int) -> PackedBatch:
+        """Collate the largest samples, as the training DataLoader does."""
+        if self._loaders is None:
+            self._loaders = _as_tree(self._data())
+        batch = _mapped(lambda loader: self._collated(loader, micro_batch_size), self._loaders)
+        return packed(self._transfer_hook("on_before_batch_transfer", self._source)(batch, 0))
+
+    def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
+        """Run ``training_step``.
+
+        Raises:
+            WorkloadError: it returns no loss.
+        """
+        model.trainer = self._trainer  # a copy of a module is not attached to any
+        data = self._transfer_hook("on_after_batch_transfer", model)(batch.unpacked(), 0)
+        takes = [each.kind for each in inspect.signature(model.training_step).parameters.values()]
+        takes_index = len(takes) > 1 or inspect.Parameter.VAR_POSITIONAL in takes
+        result = model.training_step(data, 0) if takes_index else model.training_step(data)
+        found = result.get("loss") if isinstance(result, Mapping) else result
+        if not isinstance(found, torch.Tensor):
+            raise WorkloadError(
+                f"training_step returned {type(found).__name__} where a loss is expected",
+                hint="return the loss, or a dict that has it under 'loss'",
+            )
+        return found
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Return the one optimizer of ``configure_optimizers``, at the rate from which its schedule starts out."""
+        with borrowed_parameters(self._module, parameters):
+            found = only_optimizer(self._module.configure_optimizers())
+        for group in found.param_groups:
+            group["lr"] = group.get("initial_lr", group.get("lr"))  # a warm-up has set the first step's rate
+        return found
+
+    def _data(self) -> Any:
+        """Return the training data: a DataLoader, or what the datamodule or module returns for one."""
+        if self._source is None:
+            with untouched_fills():  # of the module itself only its data is wanted here
+                self._source = (self._packed_data or self._packed_module).opened()
+            if not isinstance(self._source, DataLoader):
+                self._source.trainer = self._trainer
+                self._trainer.datamodule = self._source
+                self._source.prepare_data()
+                self._source.setup("fit")
+        return self._source if isinstance(self._source, DataLoader) else self._source.train_dataloader()
+
+    def _collated(self, loader: Any, micro_batch_size: int) -> Any:
+        if getattr(loader, "batch_sampler", None) is None:
+            return self._drawn(micro_batch_size)
+        largest = self._largest.setdefault(id(loader), LargestSamples(loader.dataset, look_at=_LOOK_AT))
+        return loader.collate_fn(largest.take(micro_batch_size))
+
+    def _drawn(self, micro_batch_size: int) -> Any:
+        """Take the first batch of a loader whose dataset makes the batches itself."""
+        if not hasattr(self._source, self._batch_arg_name):
+            raise WorkloadError(
+                "the training dataloader makes its batches by itself, and memplan cannot tell it their size",
+                hint=f"keep the size in the datamodule's attribute {self._batch_arg_name!r}, or use a batch_size",
+            )
+        setattr(self._source, self._batch_arg_name, micro_batch_size)
+        return next(iter(self._source.train_dataloader()))
+
+    def _transfer_hook(self, name: str, model: Any) -> Callable[[Any, int], Any]:
+        """Return the hook of the datamodule where it has one of its own, else the module's."""
+        own = getattr(self._source, name, None)
+        if own is not None and not own.__func__.__module__.startswith(_FRAMEWORKS):
+            return own  # type: ignore[no-any-return]  # by Lightning's interface
+        return getattr(model, name, None) or (lambda batch, _: batch)
+
+
+def only_optimizer(configured: Any) -> Optimizer:
+    """Return the optimizer from any of the forms that ``configure_optimizers`` may return.
+
+    Raises:
+        WorkloadError: there is none, or there are several.
+    """
+    found = _optimizers_in(configured)
+    if len(found) != 1:
+        raise WorkloadError(
+            f"configure_optimizers returned {len(found) or 'no'} optimizers, and memplan plans for steps of one",
+            hint="plan each part by itself with memplan.plan(workload, ...)",
+        )
+    return found[0]
+
+
+def _optimizers_in(configured: Any) -> list[Any]:
+    if isinstance(configured, torch.optim.Optimizer):
+        return [configured]
+    if isinstance(configured, Mapping):
+        return _optimizers_in(configured.get("optimizer"))
+    if isinstance(configured, list | tuple):
+        is_pair = len(configured) == 2 and isinstance(configured[0], list)  # optimizers, schedulers
+        return [each for part in (configured[0] if is_pair else configured) for each in _optimizers_in(part)]
+    return []
+
+
+def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
+    """Return what modules ask their trainer for; a bare-bones trainer leaves what they log alone."""
+    max_steps = settings.get("max_steps")
+    steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
+    return SimpleNamespace(
+        barebones=True,
+        training=True,
+        validating=False,
+        testing=False,
+        predicting=False,
+        sanity_checking=False,
+        is_global_zero=True,
+        global_rank=0,
+        local_rank=0,
+        node_rank=0,
+        world_size=1,
+        num_devices=1,
+        num_nodes=1,
+        current_epoch=0,
+        global_step=0,
+        max_epochs=settings.get("max_epochs") or 1,
+        max_steps=steps,
+        num_training_batches=steps,
+        estimated_stepping_batches=steps,
+        accumulate_grad_batches=settings.get("accumulate_grad_batches") or 1,
+        gradient_clip_val=settings.get("gradient_clip_val"),
+        precision=settings.get("precision") or "32-true",
+        logger=None,
+        loggers=[],
+        optimizers=[],
+        callbacks=[],
+        callback_metrics={},
+        datamodule=None,
+    )
+
+
+def _as_tree(loaders: Any) -> Any:
+    """Return a DataLoader, or lists and dicts of them."""
+    return getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
+
+
+def _mapped(change: Callable[[Any], Any], loaders: Any) -> Any:
+    if isinstance(loaders, Mapping):
+        return {name: _mapped(change, each) for name, each in loaders.items()}
+    if isinstance(loaders, list | tuple):
+        return type(loaders)(_mapped(change, each) for each in loaders)
+    return change(loaders)

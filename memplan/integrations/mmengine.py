@@ -1,0 +1,105 @@
+"""Plan a training by mmengine's Runner before it is built, and check the plan while it runs.
+
+::
+
+    cfg, plan = memplan.integrations.mmengine.tune(cfg)
+    runner = Runner.from_cfg(cfg)
+    runner.register_hook(MemplanHook(plan))
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from memplan.configs.in_memory import config_of_values
+from memplan.errors import UsageError
+from memplan.integrations.extras import needs_extra
+from memplan.integrations.parcels import parcel
+from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.recipe import Precision
+
+with needs_extra("mmengine", "mmengine"):
+    from mmengine import registry
+    from mmengine.hooks import Hook
+
+from memplan.integrations.mmengine_step import Registered, RunnerStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.plans import Plan
+
+_FORMAT = "mmengine"
+_NEEDED = ("model", "train_dataloader", "optim_wrapper")
+_SCRIPT = "__main__"
+_ON_CPU = frozenset({Precision.FP32})  # AmpOptimWrapper asserts an accelerator
+
+
+def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
+    """Plan the training that a Runner of this Config would do.
+
+    Micro-batch, accumulation, precision, learning rate and what is counted in iterations are set in a copy of the
+    config, which must be made before the Runner is.
+
+    Args:
+        cfg: the Config, command-line options merged in.
+        options: as for :func:`memplan.plan`.
+
+    Returns:
+        A copy of the config with the plan's values, and the plan.
+
+    Raises:
+        UsageError: the config lacks model, training data or optimizer.
+        MemplanError: as for :func:`memplan.plan`.
+    """
+    missing = [name for name in _NEEDED if not isinstance(cfg.get(name), Mapping)]
+    if missing:
+        raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
+    registered = _registered()
+    step = RunnerStep(parcel("config", (cfg, registered)), modules=registered.modules)
+    found = tuned(
+        step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
+        config_of_values(cfg.to_dict(), format_name=_FORMAT, label=cfg.filename or "the config"),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        on_cpu=_ON_CPU,
+        options=options,
+    )
+    changed = copy.deepcopy(cfg)
+    changed.merge_from_dict({key: _whole(value) for key, value in found.changes.items()})
+    return changed, found.plan
+
+
+def _whole(value: Any) -> Any:
+    """Mark a dict as taking the place of the one that is there."""
+    return {**value, "_delete_": True} if isinstance(value, Mapping) else value
+
+
+def _clip_norm(wrapper: Mapping[str, Any]) -> float | None:
+    """Return the largest gradient norm; clipping by value needs no memory of its own."""
+    settings = wrapper.get("clip_grad") or {}
+    return None if settings.get("type", "norm") != "norm" else settings.get("max_norm")
+
+
+def _registered() -> Registered:
+    """Collect what scripts and packages have registered on top of mmengine itself."""
+    found = list(_entries())
+    modules = {each.__module__ for _, _, each in found if not _is_own(each.__module__)}
+    return Registered(
+        modules=tuple(sorted(modules - {_SCRIPT})),
+        classes=tuple(entry for entry in found if entry[2].__module__ == _SCRIPT),
+    )
+
+
+def _entries() -> Iterator[tuple[str, str, Any]]:
+    for name in dir(registry):
+        held = getattr(registry, name)
+        if isinstance(held, registry.Registry):
+            for key, each in held.module_dict.items():
+                yield name, key, each
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] in ("mmengine", "torch")

@@ -1,0 +1,189 @@
+"""A step of mmengine's Runner as a workload: what runs in the child processes that estimate and try a step.
+
+Model, data preprocessor, dataset, collate function and optimizer are built from the config by mmengine's registries, as
+the Runner does it; ``train_step`` runs with an optimizer wrapper that keeps the loss and takes no step. The batch is
+preprocessed before the step: raw samples and what the preprocessor makes on its way are not counted, since they are
+gone when the forward pass peaks.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from mmengine.optim import OptimWrapperDict, build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+from mmengine.runner.activation_checkpointing import turn_on_activation_checkpointing
+from torch import nn
+
+from memplan.errors import WorkloadError
+from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.largest_samples import LargestSamples
+from memplan.integrations.packed_batches import PackedBatch, packed
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.optim import Optimizer
+
+    from memplan.integrations.parcels import Parcel
+
+_LOOK_AT = 512  # images are decoded and augmented for it, in every child process
+_OWN_SCOPE = "mmengine"
+_SINGLE = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
+_WRAPPER_ONLY = ("accumulative_counts", "dtype", "loss_scale", "clip_grad", "use_fsdp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What the caller's process has put into mmengine's registries.
+
+    Args:
+        modules: modules to import, which register what they define.
+        classes: registry name, key and class of what a script defines itself.
+    """
+
+    modules: tuple[str, ...]
+    classes: tuple[tuple[str, str, Any], ...]
+
+
+class RunnerStep:
+    """The four callables of a workload that mmengine's Runner trains.
+
+    Args:
+        config: the Config and what is registered, packed.
+        modules: what to import along with the workload.
+    """
+
+    def __init__(self, config: Parcel, *, modules: tuple[str, ...]) -> None:
+        self._packed_config = config
+        self._modules = modules
+        self._config: Any = None
+        self._module: Any = None
+        self._loader: Any = None
+        self._largest: Any = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
+        self.__dict__.update(state)
+        for name in self._modules:
+            importlib.import_module(name)
+        loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
+        self._loader = Runner.build_dataloader(loader_config, seed=0)
+        self._largest = LargestSamples(self._loader.dataset, look_at=_LOOK_AT)
+
+    def workload(self, *, grad_clip_norm: float | None) -> Workload:
+        """Return the workload of these callables."""
+        return Workload(
+            model=self.model,
+            batch=self.batch,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            grad_clip_norm=grad_clip_norm,
+        )
+
+    def model(self) -> nn.Module:
+        """Build the model, its preprocessor from the top of the config where it has none of its own.
+
+        Raises:
+            WorkloadError: the optimizer wrapper has several optimizers.
+        """
+        config = self._opened()
+        wanted = copy.deepcopy(config.model)
+        if self._preprocessing() is not None:
+            wanted["data_preprocessor"] = self._preprocessing()
+        module = MODELS.build(wanted)
+        if config.get("activation_checkpointing") is not None:
+            turn_on_activation_checkpointing(module, config.activation_checkpointing)
+        self._module = module
+        self._optimizer_of(module)
+        return module.train()  # type: ignore[no-any-return]  # a model is a Module
+
+    def batch(self, micro_batch_size: int) -> PackedBatch:
+        """Collate the largest samples of the training dataset, and preprocess them."""
+        wanted = self._preprocessing()
+        preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
+        return packed(preprocess(self._loader.collate_fn(self._largest.take(micro_batch_size)), True))
+
+    def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
+        """Run ``train_step`` up to its loss.
+
+        Raises:
+            WorkloadError: it updates no parameters, or more than once.
+        """
+        taker, own = _LossTaker(), model.data_preprocessor
+        model.data_preprocessor = _Done()
+        try:
+            model.train_step(batch.unpacked(), taker)
+        finally:
+            model.data_preprocessor = own
+        if len(taker.losses) != 1:
+            raise WorkloadError(
+                f"{type(model).__name__}.train_step updates parameters {len(taker.losses)} times, and memplan plans "
+                "for one update a step",
+                hint="describe the step with memplan.Workload and call memplan.plan",
+            )
+        return taker.losses[0]
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""
+        with borrowed_parameters(self._module, parameters):
+            return self._optimizer_of(self._module)
+
+    def _optimizer_of(self, module: nn.Module) -> Optimizer:
+        settings = copy.deepcopy(self._opened().optim_wrapper)
+        for name in _WRAPPER_ONLY:
+            settings.pop(name, None)
+        settings["type"] = "OptimWrapper"  # one that autocasts refuses to be built without a card
+        wrapper = build_optim_wrapper(module, settings)
+        if isinstance(wrapper, OptimWrapperDict):
+            raise WorkloadError(
+                f"optim_wrapper has {len(wrapper)} optimizers, and memplan plans for steps of one",
+                hint="plan each part by itself with memplan.plan(workload, ...)",
+            )
+        return wrapper.optimizer  # type: ignore[no-any-return]  # a torch Optimizer
+
+    def _preprocessing(self) -> Any:
+        """Return the preprocessor's settings: the model's own, or those at the top of the config; None for neither."""
+        config = self._opened()
+        return copy.deepcopy(config.model.get("data_preprocessor") or config.get("data_preprocessor"))
+
+    def _opened(self) -> Any:
+        if self._config is None:
+            self._config, registered = self._packed_config.opened()
+            for name, key, each in registered.classes:
+                _registry_named(name).register_module(name=key, module=each, force=True)
+            init_default_scope(self._config.get("default_scope") or _OWN_SCOPE)
+        return self._config
+
+
+class _Done(nn.Module):
+    """Stands in for a data preprocessor that has done its work."""
+
+    def forward(self, data: Any, training: bool = False) -> Any:  # noqa: ARG002, FBT001, FBT002 - mmengine's interface
+        return data
+
+
+class _LossTaker:
+    """Stands in for an optimizer wrapper: memplan itself casts, accumulates and steps."""
+
+    def __init__(self) -> None:
+        self.losses: list[torch.Tensor] = []
+
+    def optim_context(self, _model: nn.Module) -> nullcontext[None]:
+        return nullcontext()
+
+    def update_params(self, loss: torch.Tensor, *_: object, **__: object) -> None:
+        self.losses.append(loss)
+
+
+def _registry_named(name: str) -> Any:
+    registries = importlib.import_module("mmengine.registry")
+    return getattr(registries, name)

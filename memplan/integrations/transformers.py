@@ -1,0 +1,119 @@
+"""Plan a Hugging Face training before its Trainer is built, and check the plan while it runs.
+
+::
+
+    args, plan = memplan.integrations.transformers.tune(args, model_init=make_model, train_dataset=dataset)
+    trainer = Trainer(args=args, model_init=make_model, train_dataset=dataset, callbacks=[MemplanCallback(plan)])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Unpack
+
+from memplan.configs.in_memory import config_of_values
+from memplan.errors import UsageError
+from memplan.integrations.extras import needs_extra
+from memplan.integrations.parcels import parcel
+from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.recipe import Precision
+
+with needs_extra("transformers", "transformers", "accelerate"):
+    import accelerate  # noqa: F401 - the Trainer needs it
+    from transformers import Trainer, TrainerCallback
+
+from memplan.integrations.transformers_step import TrainerStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan.plans import Plan
+
+_FORMAT = "huggingface"
+_ALWAYS = ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "bf16", "fp16", "tf32")
+_CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # the name from transformers 5.23 on, and before
+_LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
+_SHARDING = ("deepspeed", "fsdp")
+
+
+def tune(
+    args: Any,
+    *,
+    train_dataset: Any,
+    model_init: Callable[..., Any] | None = None,
+    model: Any = None,
+    data_collator: Callable[..., Any] | None = None,
+    processing_class: Any = None,
+    trainer_class: type[Any] = Trainer,
+    trainer_options: Mapping[str, Any] | None = None,
+    **options: Unpack[PlanOptions],
+) -> tuple[Any, Plan]:
+    """Plan the training that a Trainer of these arguments would do, with the longest samples of the dataset.
+
+    Give it what the Trainer is going to get. Precision, batch, accumulation, learning rate and what is counted in
+    optimizer steps are set in a copy of the arguments, which must be made before the Trainer is: it reads them once.
+
+    Args:
+        args: the TrainingArguments.
+        train_dataset: the training dataset; up to 10,000 samples are read to find the longest.
+        model_init: makes the model; of a model with adapters only what is trained gets an optimizer.
+        model: the model itself, where there is no ``model_init``; it travels without the values of its weights.
+        data_collator: makes batches; None for the Trainer's default.
+        processing_class: tokenizer or processor.
+        trainer_class: the Trainer's class; its ``compute_loss`` and ``create_optimizer`` are used.
+        trainer_options: further arguments of it, such as ``compute_loss_func``.
+        options: as for :func:`memplan.plan`; ``device`` is the CPU where ``args.use_cpu`` says so.
+
+    Returns:
+        A copy of the arguments with the plan's values, and the plan.
+
+    Raises:
+        UsageError: there is no model or there are two, or the arguments shard it.
+        MemplanError: as for :func:`memplan.plan`.
+    """
+    if (model is None) == (model_init is None):
+        raise UsageError("tune takes either model_init= or model=, and exactly one of them")
+    _refuse_sharding(args)
+    step = TrainerStep(
+        model=None if model is None else parcel("model", model),
+        model_init=model_init,
+        data=(train_dataset, data_collator, processing_class),
+        trainer=(trainer_class, dict(trainer_options or {})),
+        arguments=(type(args), _values(args)),
+    )
+    found = tuned(
+        step.workload(grad_clip_norm=args.max_grad_norm or None),
+        config_of_values(_planned_values(args), format_name=_FORMAT, label="the TrainingArguments"),
+        world_size=args.world_size * max(args.n_gpu, 1),
+        on_cpu=_on_cpu(args),
+        options={"device": "cpu" if args.use_cpu else None, **options},
+    )
+    return dataclasses.replace(args, **found.changes), found.plan
+
+
+def _values(args: Any) -> dict[str, Any]:
+    return {each.name: getattr(args, each.name) for each in dataclasses.fields(args) if each.init}
+
+
+def _planned_values(args: Any) -> dict[str, Any]:
+    """Return what a plan reads and sets; lengths that are left at their defaults stay there."""
+    values = _values(args)
+    defaults = {each.name: each.default for each in dataclasses.fields(args)}
+    found = {name: values[name] for name in _ALWAYS}
+    found.update({name: values[name] for name in _LENGTHS if values[name] != defaults[name]})
+    checkpointing = next(name for name in _CHECKPOINTING if name in values)
+    return {**found, checkpointing: bool(values[checkpointing])}
+
+
+def _on_cpu(args: Any) -> frozenset[Precision]:
+    """Return what TrainingArguments accept on a CPU: bf16 with use_cpu only, and never fp16."""
+    return frozenset({Precision.FP32, Precision.BF16} if args.use_cpu else {Precision.FP32})
+
+
+def _refuse_sharding(args: Any) -> None:
+    for name in _SHARDING:
+        if getattr(args, name, None):
+            raise UsageError(
+                f"{name}={getattr(args, name)!r} shards the model, and memplan plans for one whole replica a device",
+                hint=f"plan without {name}, on one device",
+            )

@@ -1,0 +1,169 @@
+"""A Hugging Face Trainer's step as a workload: what runs in the child processes that estimate and try a step.
+
+The model is driven by a Trainer of the user's own class, on the CPU and without reporting: its collator makes the
+batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. Under autocast the model's outputs are
+turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a copy of the logits included.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import convert_outputs_to_fp32
+
+from memplan.estimators.untouched_build import untouched_fills
+from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.largest_samples import LargestSamples
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from memplan.integrations.parcels import Parcel
+
+_LOOK_AT = 10_000  # samples are short lists of numbers
+_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# What a single step in a process of its own has no use for.
+_PLAIN_ARGUMENTS = {
+    "use_cpu": True,  # memplan moves model and batch itself
+    "bf16": False,  # and casts
+    "fp16": False,
+    "tf32": None,
+    "bf16_full_eval": False,
+    "fp16_full_eval": False,
+    "torch_compile": False,
+    "torch_compile_backend": None,
+    "torch_compile_mode": None,
+    "deepspeed": None,
+    "report_to": [],
+    "push_to_hub": False,
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "load_best_model_at_end": False,
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+    "dataloader_prefetch_factor": None,
+    "dataloader_drop_last": False,
+    "disable_tqdm": True,
+}
+
+
+class TrainerStep:
+    """The four callables of a workload that a Trainer trains.
+
+    Args:
+        model: the model, packed; None where there is a function that makes it.
+        model_init: the function that makes the model; None where there is a model.
+        data: training dataset, collator and processing class.
+        trainer: the Trainer's class and its further arguments.
+        arguments: class and values of the TrainingArguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Parcel | None,
+        model_init: Callable[..., nn.Module] | None,
+        data: tuple[Any, Any, Any],
+        trainer: tuple[type[Any], dict[str, Any]],
+        arguments: tuple[type[Any], dict[str, Any]],
+    ) -> None:
+        self._packed_model = model
+        self._model_init = model_init
+        self._data = data
+        self._trainer_parts = trainer
+        self._arguments_parts = arguments
+        self._largest: LargestSamples | None = None
+        self._trainer: Any = None
+
+    def workload(self, *, grad_clip_norm: float | None) -> Workload:
+        """Return the workload of these callables."""
+        return Workload(
+            model=self.model,
+            batch=self.batch,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            grad_clip_norm=grad_clip_norm,
+        )
+
+    def model(self) -> nn.Module:
+        """Make the model anew, and a Trainer for it."""
+        module = called_model_init(self._model_init) if self._model_init else self._opened_model()
+        self._trainer = self._trainer_of(module, [], 1)
+        return module.train()
+
+    def batch(self, micro_batch_size: int) -> dict[str, Any]:
+        """Collate the longest samples, as the Trainer's own loader does."""
+        if self._trainer is None:
+            with untouched_fills():  # only the signature of its forward pass is wanted
+                self.model()
+        if self._largest is None:
+            self._largest = LargestSamples(self._data[0], look_at=_LOOK_AT)
+        samples = self._largest.take(micro_batch_size)
+        loader = self._trainer_of(self._trainer.model, samples, micro_batch_size).get_train_dataloader()
+        return dict(next(iter(loader)))
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+        """Run ``compute_loss``."""
+        with _outputs_as_prepared(model):
+            return self._trainer.compute_loss(model, dict(batch))  # type: ignore[no-any-return]  # by its interface
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """Return what ``create_optimizer`` makes for ``args.optim``: of a model with adapters, theirs only."""
+        with borrowed_parameters(self._trainer.model, parameters):
+            self._trainer.optimizer = None
+            return self._trainer.create_optimizer()  # type: ignore[no-any-return]  # by its interface
+
+    def _trainer_of(self, module: nn.Module, samples: list[Any], micro_batch_size: int) -> Any:
+        trainer_class, further = self._trainer_parts
+        _, collator, processing_class = self._data
+        return trainer_class(
+            model=module,
+            args=self._arguments(micro_batch_size),
+            train_dataset=samples or None,
+            data_collator=collator,
+            processing_class=processing_class,
+            **further,
+        )
+
+    def _arguments(self, micro_batch_size: int) -> Any:
+        for name in _LAUNCHER_VARIABLES:
+            os.environ.pop(name, None)  # this process is alone, whoever started its parent
+        arguments_class, values = self._arguments_parts
+        plain = {name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}
+        return arguments_class(**{
+            **values,
+            **plain,
+            "output_dir": tempfile.gettempdir(),
+            "per_device_train_batch_size": micro_batch_size,
+        })
+
+    def _opened_model(self) -> Any:
+        return None if self._packed_model is None else self._packed_model.opened()
+
+
+def called_model_init(model_init: Any) -> nn.Module:
+    """Call ``model_init`` as the Trainer does: with the trial of a hyper-parameter search where it takes one."""
+    takes_trial = len(inspect.signature(model_init).parameters) == 1
+    return model_init(None) if takes_trial else model_init()  # type: ignore[no-any-return]  # by its interface
+
+
+@contextmanager
+def _outputs_as_prepared(model: nn.Module) -> Iterator[None]:
+    """Turn the outputs of a model that runs under autocast to fp32 while the context is open."""
+    if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        yield
+        return
+    model.forward = convert_outputs_to_fp32(model.forward)
+    try:
+        yield
+    finally:
+        del model.forward
