@@ -104,4 +104,4 @@ class ChildError(MemplanError):
 
 
 class MissingExtraError(MemplanError, ImportError):
-    """A package is missing that only an optional part of memplan needs; an ``ImportError`` too, since imports raise it."""
+    """A package is missing that an optional part of memplan needs; an ``ImportError`` too, as imports raise it."""

@@ -12,20 +12,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Unpack
 
-from memplan.configs.in_memory import config_of_values
 from memplan.devices import read_cards
 from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import places_of
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel, parcel
-from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-        from pytorch_lightning import Callback
+        pass
     else:
-        from lightning.pytorch import Callback
+        pass
 
 from memplan.integrations.lightning_step import LightningStep
 
@@ -43,7 +42,6 @@ _RATE_NAMES = (
     "hparams.optimizer.lr",
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
-_BATCH, _RATE, _TRAINER = "data.batch_size", "model.lr", "trainer."
 _SHARDED = ("fsdp", "deepspeed", "model_parallel")
 # Lightning runs 16-mixed on a CPU as bf16-mixed, with a warning (trainer/connectors/accelerator_connector.py).
 _ON_CPU = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
@@ -91,7 +89,11 @@ def tune(
             hint="name the one that holds the batch size with batch_arg_name=",
         )
     plain = {name: value for name, value in settings.items() if value is None or isinstance(value, int | float | str)}
-    values = {"trainer": plain, "data": {"batch_size": size}, "model": {"lr": rates[0].value} if rates else {}}
+    values: dict[str, Any] = {
+        "trainer": plain,
+        "data": {"batch_size": size},
+        "model": {"lr": rates[0].value} if rates else {},
+    }
     step = LightningStep(
         parcel("LightningModule", module),
         _packed_data(datamodule, train_dataloaders),
@@ -99,18 +101,19 @@ def tune(
         batch_arg_name=batch_arg_name,
         settings=plain,
     )
-    found = tuned(
+    plan = planned(
         step.workload(grad_clip_norm=_clip_norm(settings)),
-        config_of_values(values, format_name=_FORMAT, label="the Trainer's arguments"),
-        world_size=_world_size(settings),
+        values,
+        format_name=_FORMAT,
         on_cpu=_ON_CPU,
-        options={"device": _device(settings), **options},
+        options={"device": _device(settings), "world_size": _world_size(settings), **options},
     )
-    for places, key in ((sizes, _BATCH), (rates, _RATE)):
-        for place in places:
-            place.write(found.changes.get(key, place.value))
-    changes = {key.removeprefix(_TRAINER): new for key, new in found.changes.items() if key.startswith(_TRAINER)}
-    return {**settings, **changes}, found.plan
+    changed = plan.apply(values, format_name=_FORMAT)
+    for place in sizes:
+        place.write(changed["data"]["batch_size"])
+    for place in rates:
+        place.write(changed["model"]["lr"])
+    return {**settings, **changed["trainer"]}, plan
 
 
 def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> None:

@@ -177,7 +177,7 @@ def only_optimizer(configured: Any) -> Optimizer:
             f"configure_optimizers returned {len(found) or 'no'} optimizers, and memplan plans for steps of one",
             hint="plan each part by itself with memplan.plan(workload, ...)",
         )
-    return found[0]
+    return found[0]  # type: ignore[no-any-return]  # an Optimizer
 
 
 def _optimizers_in(configured: Any) -> list[Any]:

@@ -10,20 +10,17 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from memplan.configs.in_memory import config_of_values
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import parcel
-from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
 with needs_extra("mmengine", "mmengine"):
     from mmengine import registry
-    from mmengine.hooks import Hook
 
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 
@@ -60,21 +57,14 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
     registered = _registered()
     step = RunnerStep(parcel("config", (cfg, registered)), modules=registered.modules)
-    found = tuned(
+    plan = planned(
         step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
-        config_of_values(cfg.to_dict(), format_name=_FORMAT, label=cfg.filename or "the config"),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        cfg.to_dict(),
+        format_name=_FORMAT,
         on_cpu=_ON_CPU,
         options=options,
     )
-    changed = copy.deepcopy(cfg)
-    changed.merge_from_dict({key: _whole(value) for key, value in found.changes.items()})
-    return changed, found.plan
-
-
-def _whole(value: Any) -> Any:
-    """Mark a dict as taking the place of the one that is there."""
-    return {**value, "_delete_": True} if isinstance(value, Mapping) else value
+    return plan.apply(copy.deepcopy(cfg), format_name=_FORMAT), plan
 
 
 def _clip_norm(wrapper: Mapping[str, Any]) -> float | None:

@@ -167,7 +167,7 @@ class RunnerStep:
 class _Done(nn.Module):
     """Stands in for a data preprocessor that has done its work."""
 
-    def forward(self, data: Any, training: bool = False) -> Any:  # noqa: ARG002, FBT001, FBT002 - mmengine's interface
+    def forward(self, data: Any, training: bool = False) -> Any:  # noqa: ARG002 - mmengine's interface
         return data
 
 

@@ -40,7 +40,7 @@ def packed(batch: object) -> PackedBatch:
     return PackedBatch(tensors=tuple(packer.tensors), structure=stream.getvalue())
 
 
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+class _Packer(cloudpickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
         self.tensors: list[torch.Tensor] = []

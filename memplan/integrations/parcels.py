@@ -60,7 +60,7 @@ def parcel(what: str, value: object) -> Parcel:
     return Parcel(payload=stream.getvalue())
 
 
-class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+class _Packer(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is nn.Parameter and obj.is_floating_point() and obj.numel() > _VERBATIM_ELEMENTS:
             mean, spread = _mean_and_spread(obj)
@@ -81,9 +81,7 @@ def _mean_and_spread(parameter: nn.Parameter) -> tuple[float, float]:
     return 0.0, 2.0 ** round(math.log2(spread)) if 0 < spread < math.inf else _UNKNOWN_SPREAD
 
 
-def _blank(
-    shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool, mean: float, spread: float
-) -> nn.Parameter:
+def _blank(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool, mean: float, spread: float) -> nn.Parameter:
     values = torch.empty(shape, dtype=dtype)
     if spread:
         values.normal_(mean, spread)

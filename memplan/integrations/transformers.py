@@ -11,16 +11,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Unpack
 
-from memplan.configs.in_memory import config_of_values
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import parcel
-from memplan.integrations.tuning import PlanOptions, tuned
+from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
 with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer
 
 from memplan.integrations.transformers_step import TrainerStep
 
@@ -31,7 +30,10 @@ if TYPE_CHECKING:
 
 _FORMAT = "huggingface"
 _ALWAYS = ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "bf16", "fp16", "tf32")
-_CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # the name from transformers 5.23 on, and before
+_CHECKPOINTING = (
+    "activation_checkpointing",
+    "gradient_checkpointing",
+)  # the name from transformers 5.23 on, and before
 _LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
 _SHARDING = ("deepspeed", "fsdp")
 
@@ -81,14 +83,19 @@ def tune(
         trainer=(trainer_class, dict(trainer_options or {})),
         arguments=(type(args), _values(args)),
     )
-    found = tuned(
+    values = _planned_values(args)
+    plan = planned(
         step.workload(grad_clip_norm=args.max_grad_norm or None),
-        config_of_values(_planned_values(args), format_name=_FORMAT, label="the TrainingArguments"),
-        world_size=args.world_size * max(args.n_gpu, 1),
+        values,
+        format_name=_FORMAT,
         on_cpu=_on_cpu(args),
-        options={"device": "cpu" if args.use_cpu else None, **options},
+        options={
+            "device": "cpu" if args.use_cpu else None,
+            "world_size": args.world_size * max(args.n_gpu, 1),
+            **options,
+        },
     )
-    return dataclasses.replace(args, **found.changes), found.plan
+    return dataclasses.replace(args, **plan.apply(values, format_name=_FORMAT)), plan
 
 
 def _values(args: Any) -> dict[str, Any]:

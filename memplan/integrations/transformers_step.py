@@ -1,8 +1,8 @@
 """A Hugging Face Trainer's step as a workload: what runs in the child processes that estimate and try a step.
 
 The model is driven by a Trainer of the user's own class, on the CPU and without reporting: its collator makes the
-batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. Under autocast the model's outputs are
-turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a copy of the logits included.
+batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. Under autocast the model's outputs
+are turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a copy of the logits included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LOOK_AT = 10_000  # samples are short lists of numbers
 _LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # What a single step in a process of its own has no use for.
-_PLAIN_ARGUMENTS = {
+_PLAIN_ARGUMENTS: dict[str, Any] = {
     "use_cpu": True,  # memplan moves model and batch itself
     "bf16": False,  # and casts
     "fp16": False,
@@ -139,12 +139,14 @@ class TrainerStep:
             os.environ.pop(name, None)  # this process is alone, whoever started its parent
         arguments_class, values = self._arguments_parts
         plain = {name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}
-        return arguments_class(**{
-            **values,
-            **plain,
-            "output_dir": tempfile.gettempdir(),
-            "per_device_train_batch_size": micro_batch_size,
-        })
+        return arguments_class(
+            **{
+                **values,
+                **plain,
+                "output_dir": tempfile.gettempdir(),
+                "per_device_train_batch_size": micro_batch_size,
+            }
+        )
 
     def _opened_model(self) -> Any:
         return None if self._packed_model is None else self._packed_model.opened()

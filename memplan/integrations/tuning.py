@@ -1,17 +1,17 @@
-"""What every framework's ``tune`` does: plan a workload, and say the plan in the framework's own keys."""
+"""What every framework's ``tune`` does: read its settings, and plan for what they and the device can say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from memplan import api
 from memplan.cards import DeviceKind
-from memplan.configs import RecipeChange, expressible
-from memplan.configs.in_memory import changed_values
+from memplan.configs import expressible
+from memplan.configs.objects import config_of_object
 from memplan.devices import resolve_device
 from memplan.planning.live import precisions_of
-from memplan.recommend.scaling import iteration_factor, optimizer_step_factor
+from memplan.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,52 +34,34 @@ class PlanOptions(TypedDict, total=False):
     precisions: Sequence[str] | None
     global_batch: int | None
     lr_rule: str | None
+    world_size: int | None
     store: str | Path
     observer: Observer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """A plan and what it changes.
-
-    Args:
-        plan: the plan.
-        changes: dotted key in the framework's settings -> new value; lengths counted in steps included.
-    """
-
-    plan: Plan
-    changes: Mapping[str, Any]
-
-
-def tuned(
+def planned(
     workload: Workload,
-    config: UserConfig,
+    values: Mapping[str, Any],
     *,
-    world_size: int,
+    format_name: str,
     on_cpu: frozenset[Precision],
     options: PlanOptions,
-) -> Tuned:
+) -> Plan:
     """Plan a workload that is trained by settings of a known ecosystem.
 
     Args:
         workload: what is trained.
-        config: the settings, read.
-        world_size: data-parallel replicas.
+        values: the settings, nested, by the ecosystem's keys.
+        format_name: the ecosystem.
         on_cpu: the precisions in which the framework trains on the CPU.
         options: what is wanted of the device.
 
     Raises:
         MemplanError: as for :func:`memplan.plan`.
     """
-    current = replace(config.recipe, world_size=world_size)
-    chosen: PlanOptions = {**options, "precisions": options.get("precisions") or _precisions(config, options, on_cpu)}
-    plan = api.plan(workload, recipe=current, **chosen)
-    change = RecipeChange(
-        recipe=plan.recipe,
-        iteration_factor=iteration_factor(current, plan.recipe),
-        optimizer_step_factor=optimizer_step_factor(current, plan.recipe),
-    )
-    return Tuned(plan=plan, changes=changed_values(config, change))
+    config = config_of_object(values, assumed=Recipe(micro_batch_size=1), format_name=format_name)
+    wanted: PlanOptions = {**options, "precisions": options.get("precisions") or _precisions(config, options, on_cpu)}
+    return api.plan(workload, recipe=config.recipe, **wanted)
 
 
 def _precisions(config: UserConfig, options: PlanOptions, on_cpu: frozenset[Precision]) -> list[str]:
