@@ -9,22 +9,23 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.devices import read_cards
 from memplan.errors import DeviceError, UsageError
-from memplan.integrations.attributes import places_of
+from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra
-from memplan.integrations.parcels import Parcel, parcel
+from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-        pass
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
+        from pytorch_lightning import LightningModule
     else:
-        pass
+        from lightning.pytorch import LightningModule
 
 from memplan.integrations.lightning_step import LightningStep
 
@@ -80,26 +81,20 @@ def tune(
         MemplanError: as for :func:`memplan.plan`.
     """
     _refuse_what_cannot_be_planned(settings, module)
-    sizes = places_of(_holders(datamodule, module), (batch_arg_name, f"hparams.{batch_arg_name}"))
+    data = datamodule if datamodule is not None else train_dataloaders
+    sizes = places_of([datamodule, module], (batch_arg_name, f"hparams.{batch_arg_name}"))
     rates = places_of([module], (lr_arg_name,) if lr_arg_name else _RATE_NAMES)
-    size = sizes[0].value if sizes else getattr(train_dataloaders, "batch_size", None)
-    if size is None:
-        raise UsageError(
-            f"neither module nor datamodule has an attribute or hyper-parameter {batch_arg_name!r}",
-            hint="name the one that holds the batch size with batch_arg_name=",
-        )
-    plain = {name: value for name, value in settings.items() if value is None or isinstance(value, int | float | str)}
     values: dict[str, Any] = {
-        "trainer": plain,
-        "data": {"batch_size": size},
+        "trainer": {name: each for name, each in settings.items() if isinstance(each, int | float | str | None)},
+        "data": {"batch_size": _batch_size(sizes, train_dataloaders, batch_arg_name)},
         "model": {"lr": rates[0].value} if rates else {},
     }
     step = LightningStep(
-        parcel("LightningModule", module),
-        _packed_data(datamodule, train_dataloaders),
+        Parcel(module),
+        None if data is None else Parcel(data),
         module_type=type(module),
         batch_arg_name=batch_arg_name,
-        settings=plain,
+        settings=values["trainer"],
     )
     plan = planned(
         step.workload(grad_clip_norm=_clip_norm(settings)),
@@ -108,17 +103,30 @@ def tune(
         on_cpu=_ON_CPU,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
     )
-    changed = plan.apply(values, format_name=_FORMAT)
-    for place in sizes:
-        place.write(changed["data"]["batch_size"])
-    for place in rates:
-        place.write(changed["model"]["lr"])
+    changed = plan.apply(copy.deepcopy(values), format_name=_FORMAT)
+    _write(sizes, changed["data"].get("batch_size"))
+    _write(rates, changed["model"].get("lr"))
     return {**settings, **changed["trainer"]}, plan
+
+
+def _batch_size(sizes: list[Place], train_dataloaders: Any, batch_arg_name: str) -> float:
+    size = sizes[0].value if sizes else getattr(train_dataloaders, "batch_size", None)
+    if size is None:
+        raise UsageError(
+            f"neither module nor datamodule has an attribute or hyper-parameter {batch_arg_name!r}",
+            hint="name the one that holds the batch size with batch_arg_name=",
+        )
+    return float(size) if isinstance(size, float) else int(size)
+
+
+def _write(places: list[Place], value: float) -> None:
+    for place in places:
+        place.write(value)
 
 
 def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> None:
     name = type(module).__name__
-    if not hasattr(module, "training_step") or not hasattr(module, "configure_optimizers"):
+    if not isinstance(module, LightningModule):
         raise UsageError(f"{name} is no LightningModule", hint="call tune(settings, module, datamodule=...)")
     if not module.automatic_optimization:
         raise UsageError(
@@ -131,16 +139,6 @@ def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> 
             f"strategy={strategy!r} shards the model, and memplan plans for one whole replica a device",
             hint="plan with strategy='ddp' or on one device",
         )
-
-
-def _holders(datamodule: Any, module: Any) -> list[Any]:
-    return [each for each in (datamodule, module) if each is not None]
-
-
-def _packed_data(datamodule: Any, train_dataloaders: Any) -> Parcel | None:
-    if datamodule is not None:
-        return parcel("LightningDataModule", datamodule)
-    return None if train_dataloaders is None else parcel("DataLoader", train_dataloaders)
 
 
 def _clip_norm(settings: Mapping[str, Any]) -> float | None:

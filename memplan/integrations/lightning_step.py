@@ -109,6 +109,7 @@ class LightningStep:
             WorkloadError: it returns no loss.
         """
         model.trainer = self._trainer  # a copy of a module is not attached to any
+        model.log = model.log_dict = _log_nothing
         data = self._transfer_hook("on_after_batch_transfer", model)(batch.unpacked(), 0)
         takes = [each.kind for each in inspect.signature(model.training_step).parameters.values()]
         takes_index = len(takes) > 1 or inspect.Parameter.VAR_POSITIONAL in takes
@@ -192,11 +193,11 @@ def _optimizers_in(configured: Any) -> list[Any]:
 
 
 def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
-    """Return what modules ask their trainer for; a bare-bones trainer leaves what they log alone."""
+    """Return what modules ask their trainer for."""
     max_steps = settings.get("max_steps")
     steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
     return SimpleNamespace(
-        barebones=True,
+        barebones=False,
         training=True,
         validating=False,
         testing=False,
@@ -225,6 +226,10 @@ def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
         callback_metrics={},
         datamodule=None,
     )
+
+
+def _log_nothing(*_: object, **__: object) -> None:
+    """Stand in for ``self.log``, which needs a training loop to log to."""
 
 
 def _as_tree(loaders: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
-from memplan.integrations.parcels import parcel
+from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
@@ -56,7 +56,7 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
     if missing:
         raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
     registered = _registered()
-    step = RunnerStep(parcel("config", (cfg, registered)), modules=registered.modules)
+    step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
         step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
         cfg.to_dict(),

@@ -10,61 +10,55 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import torch
 from torch import nn
 
-from memplan.errors import UsageError
-
 _SAMPLED_ELEMENTS = 1 << 16
 _VERBATIM_ELEMENTS = 16
 _UNKNOWN_SPREAD = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """Pickled objects of the caller's process.
+    """An object that is pickled without the values of its weights when it travels, and rebuilt when it is opened.
 
     Args:
-        payload: cloudpickle bytes in which parameters are blank.
+        value: any object that cloudpickle can carry; nothing of it is changed or copied to another device.
     """
 
-    payload: bytes
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stream = io.BytesIO()
+        _Packer(stream).dump(self._value)
+        return _ArrivedParcel, (stream.getvalue(),)
 
     def opened(self) -> Any:
-        """Rebuild the objects, a new copy every time, on the CPU."""
-        return pickle.loads(self.payload)  # noqa: S301 - made by the caller's own process
+        """Return the object."""
+        return self._value
 
 
-def parcel(what: str, value: object) -> Parcel:
-    """Pickle an object; nothing of it is changed or copied to another device.
+class _ArrivedParcel(Parcel):
+    """A parcel in the process it was sent to: every opening makes a new copy, on the CPU."""
 
-    Args:
-        what: what to call it in messages.
-        value: any object that cloudpickle can carry.
+    def __init__(self, payload: bytes) -> None:
+        super().__init__(None)
+        self._payload = payload
 
-    Raises:
-        UsageError: it cannot be pickled.
-    """
-    stream = io.BytesIO()
-    try:
-        _Packer(stream).dump(value)
-    except Exception as error:
-        raise UsageError(
-            f"the {what} cannot be handed to a child process: {type(error).__name__}: {error}",
-            hint="it must not hold open files, locks or generators",
-        ) from error
-    return Parcel(payload=stream.getvalue())
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ArrivedParcel, (self._payload,)
+
+    def opened(self) -> Any:
+        return pickle.loads(self._payload)  # noqa: S301 - made by the caller's own process
 
 
 class _Packer(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is nn.Parameter and obj.is_floating_point() and obj.numel() > _VERBATIM_ELEMENTS:
-            mean, spread = _mean_and_spread(obj)
-            return _blank, (tuple(obj.shape), obj.dtype, obj.requires_grad, mean, spread), dict(obj.__dict__) or None
+            return _blank, (tuple(obj.shape), obj.dtype, _mean_and_spread(obj), obj.requires_grad, dict(obj.__dict__))
         if isinstance(obj, torch.Tensor) and obj.device.type not in ("cpu", "meta"):
             return _same, (obj.detach().cpu(), obj.requires_grad, isinstance(obj, nn.Parameter))
         return super().reducer_override(obj)
@@ -81,13 +75,21 @@ def _mean_and_spread(parameter: nn.Parameter) -> tuple[float, float]:
     return 0.0, 2.0 ** round(math.log2(spread)) if 0 < spread < math.inf else _UNKNOWN_SPREAD
 
 
-def _blank(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool, mean: float, spread: float) -> nn.Parameter:
-    values = torch.empty(shape, dtype=dtype)
+def _blank(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    mean_and_spread: tuple[float, float],
+    requires_grad: bool,
+    attributes: dict[str, Any],
+) -> nn.Parameter:
+    values, (mean, spread) = torch.empty(shape, dtype=dtype), mean_and_spread
     if spread:
         values.normal_(mean, spread)
     else:
         values.fill_(mean)
-    return nn.Parameter(values, requires_grad=requires_grad)
+    parameter = nn.Parameter(values, requires_grad=requires_grad)
+    parameter.__dict__.update(attributes)
+    return parameter
 
 
 def _same(tensor: torch.Tensor, requires_grad: bool, is_parameter: bool) -> torch.Tensor:

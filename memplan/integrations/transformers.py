@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
-from memplan.integrations.parcels import parcel
+from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
 
@@ -21,7 +21,7 @@ with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
     from transformers import Trainer
 
-from memplan.integrations.transformers_step import TrainerStep
+from memplan.integrations.transformers_step import TrainerStep, step_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,11 +77,11 @@ def tune(
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     _refuse_sharding(args)
     step = TrainerStep(
-        model=None if model is None else parcel("model", model),
+        model=None if model is None else Parcel(model),
         model_init=model_init,
         data=(train_dataset, data_collator, processing_class),
         trainer=(trainer_class, dict(trainer_options or {})),
-        arguments=(type(args), _values(args)),
+        arguments=(type(args), step_arguments(_values(args))),
     )
     values = _planned_values(args)
     plan = planned(

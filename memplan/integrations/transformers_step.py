@@ -8,7 +8,6 @@ are turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a cop
 from __future__ import annotations
 
 import inspect
-import os
 import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from memplan.integrations.largest_samples import LargestSamples
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import nn
     from torch.optim import Optimizer
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from memplan.integrations.parcels import Parcel
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
-_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # What a single step in a process of its own has no use for.
 _PLAIN_ARGUMENTS: dict[str, Any] = {
     "use_cpu": True,  # memplan moves model and batch itself
@@ -53,6 +51,9 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
     "dataloader_prefetch_factor": None,
     "dataloader_drop_last": False,
     "disable_tqdm": True,
+    "output_dir": None,
+    "logging_dir": None,
+    "run_name": None,
 }
 
 
@@ -96,7 +97,7 @@ class TrainerStep:
 
     def model(self) -> nn.Module:
         """Make the model anew, and a Trainer for it."""
-        module = called_model_init(self._model_init) if self._model_init else self._opened_model()
+        module = called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
         self._trainer = self._trainer_of(module, [], 1)
         return module.train()
 
@@ -135,21 +136,14 @@ class TrainerStep:
         )
 
     def _arguments(self, micro_batch_size: int) -> Any:
-        for name in _LAUNCHER_VARIABLES:
-            os.environ.pop(name, None)  # this process is alone, whoever started its parent
         arguments_class, values = self._arguments_parts
-        plain = {name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}
-        return arguments_class(
-            **{
-                **values,
-                **plain,
-                "output_dir": tempfile.gettempdir(),
-                "per_device_train_batch_size": micro_batch_size,
-            }
-        )
+        own = {"output_dir": tempfile.gettempdir(), "per_device_train_batch_size": micro_batch_size}
+        return arguments_class(**{**values, **own})
 
-    def _opened_model(self) -> Any:
-        return None if self._packed_model is None else self._packed_model.opened()
+
+def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the TrainingArguments of a single step from those of a whole training."""
+    return {**values, **{name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}}
 
 
 def called_model_init(model_init: Any) -> nn.Module:

@@ -1,0 +1,66 @@
+"""The worst batch is made of the largest samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan.integrations.largest_samples import LargestSamples, size_of
+
+
+class Counted:
+    """A dataset that counts how often it is read."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        self.reads += 1
+        return {"input_ids": [0] * self.lengths[index]}
+
+
+def lengths_of(samples: list[dict[str, list[int]]]) -> list[int]:
+    return [len(each["input_ids"]) for each in samples]
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30), count=st.integers(1, 40))
+def test_the_longest_come_first_and_over_again_where_there_are_fewer(lengths: list[int], count: int) -> None:
+    taken = lengths_of(LargestSamples(Counted(lengths), look_at=100).take(count))
+    longest = sorted(lengths, reverse=True)[:count]
+    looked_at = lengths[:8] if len(set(lengths[:8])) == 1 else lengths
+    longest = sorted(looked_at, reverse=True)[:count]
+    assert taken == [longest[index % len(longest)] for index in range(count)]
+
+
+def test_samples_of_one_size_are_not_all_read() -> None:
+    dataset = Counted([5] * 1000)
+    LargestSamples(dataset, look_at=500).take(2)
+    assert dataset.reads == 10  # eight looked at, two taken
+
+
+def test_only_so_many_are_looked_at_spread_over_the_dataset() -> None:
+    dataset = Counted(list(range(1, 1001)))
+    taken = lengths_of(LargestSamples(dataset, look_at=10).take(1))
+    assert taken == [901]
+    assert dataset.reads == 11
+
+
+def test_a_stream_is_looked_at_from_its_beginning() -> None:
+    stream = ({"input_ids": [0] * length} for length in (1, 9, 3))
+    assert lengths_of(LargestSamples(stream, look_at=10).take(2)) == [9, 3]
+
+
+def test_an_empty_dataset_is_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="training dataset is empty"):
+        LargestSamples([], look_at=10).take(1)
+
+
+def test_size_counts_bytes_of_tensors_and_one_for_any_other_value() -> None:
+    assert size_of({"image": torch.ones(4), "label": 3}) == 17
+    assert size_of((torch.ones(2), [torch.ones(1), torch.ones(1)])) == 16

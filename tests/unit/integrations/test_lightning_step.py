@@ -1,0 +1,166 @@
+"""A LightningModule is driven as Lightning's own loop would."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from memplan.errors import UsageError, WorkloadError
+
+lightning = pytest.importorskip("lightning.pytorch", reason="needs memplan[lightning]")
+
+from memplan.integrations.lightning import tune  # noqa: E402 - after it is known that Lightning is there
+from memplan.integrations.lightning_step import LightningStep  # noqa: E402
+from memplan.integrations.parcels import Parcel  # noqa: E402
+
+
+class Sequences(Dataset[Any]):
+    """Twenty sequences; the one at 10 is the longest."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(9 if index == 10 else 1 + index % 3, 4)
+
+
+class Data(lightning.LightningDataModule):
+    def __init__(self, batch_size: int = 2) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def setup(self, stage: str) -> None:
+        self.sequences = Sequences()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.sequences, self.batch_size, collate_fn=nn.utils.rnn.pad_sequence, num_workers=2)
+
+    def on_after_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+        return batch * 2
+
+
+class Net(lightning.LightningModule):
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__()
+        self.lr = lr
+        self.net = nn.Linear(4, 1)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        loss = self.net(batch).sum() + self.trainer.max_epochs
+        self.log("loss", loss)
+        return {"loss": loss}
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(
+            [{"params": [self.net.bias], "weight_decay": 0.0}, {"params": [self.net.weight]}], self.lr
+        )
+        warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=self.trainer.estimated_stepping_batches)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": warm_up, "interval": "step"}}
+
+
+class Configured(Net):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def configure_optimizers(self) -> Any:
+        one, other = (torch.optim.SGD(each.parameters(), 0.1) for each in (self.net, self.net))
+        schedulers = [torch.optim.lr_scheduler.ConstantLR(one)]
+        forms = {
+            "one": one,
+            "list": [one],
+            "pair": ([one], schedulers),
+            "dicts": [{"optimizer": one}],
+            "two": [one, other],
+            "two in a pair": ([one, other], []),
+            "none": None,
+        }
+        return forms[self.form]
+
+
+def arrived(module: Any, data: Any, **settings: Any) -> Any:
+    """Return the workload as a child process gets it."""
+    packed = None if data is None else Parcel(data)
+    step = LightningStep(
+        Parcel(module), packed, module_type=type(module), batch_arg_name="batch_size", settings=settings
+    )
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None)))
+
+
+def test_the_batch_is_collated_from_the_largest_samples_by_the_users_own_loader() -> None:
+    batch = arrived(Net(), Data()).batch(3)
+    assert [tuple(each.shape) for each in batch.tensors] == [(9, 3, 4)]  # longest, samples, features
+
+
+def test_the_step_runs_with_the_modules_hooks_and_what_it_asks_its_trainer() -> None:
+    workload = arrived(Net(), Data(), max_epochs=7)
+    model = workload.model()
+    nn.init.ones_(model.net.weight)
+    nn.init.zeros_(model.net.bias)
+    loss = workload.loss(model, workload.batch(1))
+    assert float(loss.detach()) == 9 * 4 * 2 + 7  # nine times four ones, doubled by the transfer hook; epochs
+
+
+def test_the_optimizer_is_the_modules_own_over_the_given_parameters_before_its_warm_up() -> None:
+    workload = arrived(Net(lr=0.5), Data())
+    workload.model()
+    given = nn.Linear(4, 1)
+    bias, weight = workload.optimizer(given.parameters()).param_groups
+    assert bias["params"][0] is given.bias
+    assert weight["params"][0] is given.weight
+    assert (bias["lr"], weight["lr"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("form", ["one", "list", "pair", "dicts"])
+def test_every_form_of_one_optimizer_is_understood(form: str) -> None:
+    assert isinstance(arrived(Configured(form), Data()).model(), Configured)
+
+
+@pytest.mark.parametrize(("form", "count"), [("two", "2"), ("two in a pair", "2"), ("none", "no")])
+def test_any_other_number_of_optimizers_is_refused(form: str, count: str) -> None:
+    with pytest.raises(WorkloadError, match=f"configure_optimizers returned {count} optimizers"):
+        arrived(Configured(form), Data()).model()
+
+
+def test_a_step_without_a_loss_is_refused() -> None:
+    class Silent(Net):
+        def training_step(self, batch: torch.Tensor) -> None:
+            return None
+
+    workload = arrived(Silent(), Data())
+    with pytest.raises(WorkloadError, match="training_step returned NoneType where a loss is expected"):
+        workload.loss(workload.model(), workload.batch(1))
+
+
+def test_a_plain_dataloader_and_several_of_them_will_do() -> None:
+    loader = DataLoader(Sequences(), 2, collate_fn=nn.utils.rnn.pad_sequence)
+    assert arrived(Net(), loader).batch(2).tensors[0].shape == (9, 2, 4)
+
+    class Two(Data):
+        def train_dataloader(self) -> Any:
+            return {"a": loader, "b": loader}
+
+    assert set(arrived(Net(), Two()).batch(1).unpacked()) == {"a", "b"}
+
+
+def test_a_module_that_optimizes_by_hand_is_refused_before_anything_is_built() -> None:
+    class ByHand(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+    with pytest.raises(UsageError, match=r"ByHand optimizes manually"):
+        tune({}, ByHand(), datamodule=Data())
+
+
+def test_a_strategy_that_shards_and_a_missing_batch_size_are_refused() -> None:
+    with pytest.raises(UsageError, match="strategy='fsdp' shards the model"):
+        tune({"strategy": "fsdp"}, Net(), datamodule=Data())
+    with pytest.raises(UsageError, match="attribute or hyper-parameter 'bs'"):
+        tune({}, Net(), datamodule=Data(), batch_arg_name="bs")

@@ -1,0 +1,126 @@
+"""A Runner's config is built by mmengine's own registries and driven through train_step."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from memplan.errors import UsageError, WorkloadError
+
+with warnings.catch_warnings():
+    # mmengine 0.10 uses torch.jit.script, which torch 2.13 calls deprecated
+    warnings.filterwarnings("ignore", message=r".*torch\.jit\.script", category=DeprecationWarning)
+    mmengine = pytest.importorskip("mmengine", reason="needs memplan[mmengine]")
+    pytest.importorskip("mmengine.runner", reason="needs memplan[mmengine]")
+
+from mmengine.config import Config
+from mmengine.model import BaseModel
+from mmengine.registry import DATASETS, MODELS
+from mmengine.structures import BaseDataElement
+
+from memplan.integrations.mmengine import tune
+from memplan.integrations.mmengine_step import Registered, RunnerStep
+from memplan.integrations.parcels import Parcel
+
+
+@MODELS.register_module(name="MemplanToyNet")
+class ToyNet(BaseModel):
+    def __init__(self, updates: int = 1, data_preprocessor: Any = None) -> None:
+        super().__init__(data_preprocessor)
+        self.head = nn.Linear(3, 1)
+        self.updates = updates
+
+    def forward(self, inputs: torch.Tensor, data_samples: Any, mode: str) -> dict[str, torch.Tensor]:
+        target = torch.stack([each.label for each in data_samples])
+        return {"loss": (self.head(inputs.mean((2, 3))).sum(1) - target).square().mean()}
+
+    def train_step(self, data: Any, optim_wrapper: Any) -> Any:
+        for _ in range(self.updates):
+            logged = super().train_step(data, optim_wrapper)
+        return logged
+
+
+@DATASETS.register_module(name="MemplanToys")
+class Toys:
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        size = 8 if index == 6 else 4
+        image = torch.full((3, size, size), 2, dtype=torch.uint8)
+        return {"inputs": image, "data_samples": BaseDataElement(label=torch.tensor(1.0))}
+
+
+def config(**changes: Any) -> Config:
+    found = Config(
+        {
+            "model": {"type": "MemplanToyNet"},
+            "data_preprocessor": {"type": "ImgDataPreprocessor", "mean": [1.0] * 3, "std": [0.5] * 3},
+            "train_dataloader": {
+                "batch_size": 2,
+                "num_workers": 2,
+                "persistent_workers": True,
+                "dataset": {"type": "MemplanToys"},
+                "sampler": {"type": "DefaultSampler", "shuffle": True},
+            },
+            "optim_wrapper": {
+                "type": "AmpOptimWrapper",
+                "loss_scale": "dynamic",
+                "accumulative_counts": 4,
+                "optimizer": {"type": "SGD", "lr": 0.1},
+                "paramwise_cfg": {"bias_lr_mult": 2.0},
+            },
+        }
+    )
+    found.merge_from_dict(changes)
+    return found
+
+
+def arrived(cfg: Config) -> Any:
+    """Return the workload as a child process gets it."""
+    step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None)))
+
+
+def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
+    batch = arrived(config()).batch(2).unpacked()
+    assert batch["inputs"].shape == (2, 3, 8, 8)
+    assert float(batch["inputs"].max()) == 2.0  # (2 - 1) / 0.5
+    assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
+
+
+def test_the_loss_is_that_of_train_step_and_no_step_is_taken() -> None:
+    workload = arrived(config())
+    model = workload.model()
+    nn.init.ones_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    before = model.head.weight.clone()
+    # one image of 8x8 twos among 8x8, normalised to 2.0: three channels of mean 2 make 6, and (6 - 1) ** 2 is 25
+    assert float(workload.loss(model, workload.batch(1)).detach()) == 25.0
+    assert torch.equal(model.head.weight, before)
+
+
+def test_the_optimizer_has_the_parameter_wise_settings_without_a_card() -> None:
+    workload = arrived(config())
+    model = workload.model()
+    groups = workload.optimizer(model.parameters()).param_groups
+    rates = {id(each): group["lr"] for group in groups for each in group["params"]}
+    assert rates[id(model.head.weight)] == 0.1
+    assert rates[id(model.head.bias)] == 0.2
+
+
+def test_a_model_that_updates_more_than_once_a_step_is_refused() -> None:
+    workload = arrived(config(**{"model.updates": 2}))
+    with pytest.raises(WorkloadError, match="updates parameters 2 times"):
+        workload.loss(workload.model(), workload.batch(1))
+
+
+def test_a_config_that_trains_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="the config has no train_dataloader and no optim_wrapper"):
+        tune(Config({"model": {"type": "MemplanToyNet"}}))

@@ -1,0 +1,138 @@
+"""A Trainer's collator, loss and optimizer are used as they are."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import torch
+
+from memplan.errors import UsageError
+
+transformers = pytest.importorskip("transformers", reason="needs memplan[transformers]")
+pytest.importorskip("accelerate", reason="needs memplan[transformers]")
+
+from memplan.integrations.parcels import Parcel  # noqa: E402 - after it is known that transformers is there
+from memplan.integrations.transformers import tune  # noqa: E402
+from memplan.integrations.transformers_step import TrainerStep, step_arguments  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = (3, 5, 2, 8, 4, 6, 1, 7, 2, 16, 3, 4)
+
+
+def make_model() -> Any:
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    )
+
+
+def samples() -> list[dict[str, Any]]:
+    return [{"input_ids": [1] * length, "labels": [1] * length, "text": "a" * length} for length in LENGTHS]
+
+
+def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    width = max(len(row["input_ids"]) for row in rows)
+    assert all("text" not in row for row in rows)  # the Trainer removes what the model does not take
+    return {
+        "input_ids": torch.tensor([row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows]),
+        "labels": torch.tensor([row["labels"] + [-100] * (width - len(row["labels"])) for row in rows]),
+    }
+
+
+def arrived(arguments: Any, *, model: Any = None, trainer_class: type[Any] = transformers.Trainer) -> Any:
+    """Return the workload as a child process gets it."""
+    values = {name: getattr(arguments, name) for name in type(arguments).__dataclass_fields__}
+    step = TrainerStep(
+        model=None if model is None else Parcel(model),
+        model_init=make_model if model is None else None,
+        data=(samples(), padded, None),
+        trainer=(trainer_class, {}),
+        arguments=(type(arguments), step_arguments(values)),
+    )
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0)))
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Any:
+    return transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", optim="adamw_torch", learning_rate=0.01, weight_decay=0.1
+    )
+
+
+def test_the_longest_samples_come_first_as_the_trainers_collator_makes_them(arguments: Any) -> None:
+    workload = arrived(arguments)
+    assert workload.batch(2)["input_ids"].shape == (2, 16)
+    assert workload.batch(1)["input_ids"].ne(0).sum() == 16
+
+
+def test_the_loss_is_the_trainers_own(arguments: Any) -> None:
+    class Doubled(transformers.Trainer):
+        def compute_loss(self, *positional: Any, **named: Any) -> Any:
+            return 2 * super().compute_loss(*positional, **named)
+
+    plain, doubled = arrived(arguments), arrived(arguments, trainer_class=Doubled)
+    batch = plain.batch(1)
+    torch.manual_seed(0)
+    once = plain.loss(plain.model().eval(), batch)  # without dropout
+    twice = doubled.loss(doubled.model().eval(), batch)
+    torch.testing.assert_close(twice, 2 * once)
+
+
+def test_the_optimizer_is_the_one_of_the_arguments_with_decay_where_the_trainer_puts_it(arguments: Any) -> None:
+    workload = arrived(arguments)
+    model = workload.model()
+    optimizer = workload.optimizer(model.parameters())
+    assert type(optimizer) is torch.optim.AdamW
+    decayed, spared = optimizer.param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"], decayed["lr"]) == (0.1, 0.0, 0.01)
+    assert any(each is model.transformer.ln_f.weight for each in spared["params"])
+
+
+def test_a_model_in_evaluation_mode_is_trained_in_training_mode(arguments: Any) -> None:
+    assert arrived(arguments, model=make_model().eval()).model().training
+
+
+def test_only_what_is_trained_gets_an_optimizer(arguments: Any) -> None:
+    model = make_model()
+    model.transformer.requires_grad_(False)
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros(32, 8))  # untied, so that there is something to train
+    workload = arrived(arguments, model=model)
+    built = workload.model()
+    trained = [each for group in workload.optimizer(built.parameters()).param_groups for each in group["params"]]
+    assert trained == [built.lm_head.weight]
+
+
+def test_outputs_are_fp32_under_autocast_as_accelerate_makes_them(arguments: Any) -> None:
+    seen = []
+
+    class Watching(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **named: Any) -> Any:
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+            seen.append(outputs["logits"].dtype)
+            return loss
+
+    step = TrainerStep(
+        model=None,
+        model_init=make_model,
+        data=(samples(), padded, None),
+        trainer=(Watching, {}),
+        arguments=(type(arguments), {"use_cpu": True, "report_to": []}),
+    ).workload(grad_clip_norm=None)
+    model = step.model()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step.loss(model, step.batch(1))
+    assert seen == [torch.float32]
+    assert "forward" not in vars(model)
+
+
+def test_arguments_that_shard_and_two_models_are_refused(arguments: Any) -> None:
+    arguments.deepspeed = "ds.json"
+    with pytest.raises(UsageError, match=r"deepspeed='ds\.json' shards the model"):
+        tune(arguments, model_init=make_model, train_dataset=samples())
+    with pytest.raises(UsageError, match="either model_init= or model="):
+        tune(arguments, train_dataset=samples())
