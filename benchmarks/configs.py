@@ -1,6 +1,6 @@
 """Patch public configs and hold the result against their own loaders: how many can be patched, and is any wrong?
 
-    python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...] [--within NAME] [--every N] [--processes]
+    python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...] [--within NAME] [--suffixes .py ...] [--every N] [--processes]
     python benchmarks/configs.py --results FILE
 
 Every config of the folders (copied first) is read, its micro-batch and learning rate are doubled, its lengths halved
@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
 
 SUFFIXES = (".py", ".yaml", ".yml", ".json")
+BATCH_KEYS = (
+    "train_dataloader.batch_size",
+    "data.samples_per_gpu",
+    "data.imgs_per_gpu",
+    "data.train_dataloader.samples_per_gpu",
+    "per_device_train_batch_size",
+    "micro_batch_size",
+    "SOLVER.IMS_PER_BATCH",
+)
 VERIFIED, REFUSED, UNREAD, WRONG = "verified", "refused", "not read", "WRONG"
 _SAYS_NO_BATCH = (
     "no micro-batch size",
@@ -165,14 +174,14 @@ def outcome_of(path: Path) -> tuple[str, str, str]:
 
 def _unread(path: Path, error: MemplanError) -> tuple[str, str, str]:
     """Say whether a config that memplan does not read is one for training that its own loader loads."""
-    if any(each in error.problem for each in _SAYS_NO_BATCH):
-        return NO_TRAINING, error.problem, ""
     guess = {".py": "mmengine", ".json": "deepspeed"}.get(path.suffix, "axolotl")
     try:
-        config_loaders.load(path, guess)
+        values = config_loaders.load(path, guess)
     except Exception as reason:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config
         return UNLOADABLE, f"{type(reason).__name__}: {reason}".splitlines()[0][:150], ""
-    return UNREAD, error.problem, ""
+    has_batch = isinstance(values, dict) and any(get(values, key) for key in BATCH_KEYS)
+    says_none = any(each in error.problem for each in _SAYS_NO_BATCH) and not has_batch
+    return (NO_TRAINING if says_none else UNREAD), error.problem, ""
 
 
 def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, Any] | str]:
@@ -207,9 +216,9 @@ def _in_this_process(module: str, request: object, **_: Any) -> SimpleNamespace:
     return SimpleNamespace(messages=messages, stop_reason="it ended without an answer", return_code=1, log_tail="")
 
 
-def configs_in(folder: Path, within: str | None) -> list[Path]:
+def configs_in(folder: Path, suffixes: tuple[str, ...], within: str | None) -> list[Path]:
     """Return the configs of a tree that a user would name: no bases; only those below folders of a name, if given."""
-    found = (each for each in sorted(folder.rglob("*")) if each.suffix in SUFFIXES and each.is_file())
+    found = (each for each in sorted(folder.rglob("*")) if each.suffix in suffixes and each.is_file())
     own = (each for each in found if "_base_" not in each.parts and each.name != "__init__.py")
     return [each for each in own if within is None or within in each.relative_to(folder).parts]
 
@@ -219,7 +228,7 @@ def run(name: str, folder: Path, options: argparse.Namespace) -> None:
     done = {(each["corpus"], each["path"]) for each in _results(options.results)}
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(shutil.copytree(folder, Path(scratch) / "configs"))
-        for path in configs_in(tree, options.within)[:: options.every]:
+        for path in configs_in(tree, tuple(options.suffixes), options.within)[:: options.every]:
             shown = path.relative_to(tree).as_posix()
             if (name, shown) in done:
                 continue
@@ -255,6 +264,7 @@ def main() -> None:
     parser.add_argument("corpora", nargs="*", metavar="NAME=FOLDER")
     parser.add_argument("--results", type=Path, required=True, help="JSON lines, one for each config")
     parser.add_argument("--within", help="take only what lies below folders of this name")
+    parser.add_argument("--suffixes", nargs="+", default=SUFFIXES, help="file name endings of the configs")
     parser.add_argument("--every", type=int, default=1, help="take every Nth config")
     parser.add_argument("--processes", action="store_true", help="read in child processes, as memplan does")
     options = parser.parse_args()

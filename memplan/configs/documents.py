@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.interpolations import resolved
+from memplan.configs.python_style import PythonStyle, style_of
 from memplan.configs.spans import line_ending
 from memplan.errors import ConfigError, PatchError
 
@@ -60,6 +62,12 @@ class Document:
     values: dict[str, Any]
     inherited: tuple[SourceFile, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def resolved_values(self) -> dict[str, Any]:
+        """The effective values with interpolations filled in, for languages whose loaders do that."""
+        is_lazy = style_of(self.source.text) is PythonStyle.LAZY_CONFIG
+        return resolved(self.values) if self.syntax.name == "YAML" or is_lazy else self.values
 
     @property
     def path(self) -> Path:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_LISTED_KEYS = 20_000
-_REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w.]*)\s*\}")
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_TARGET = re.compile(r"(?P<dots>\.*)(?P<key>[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*)")
 _FOLLOW_LIMIT = 20
 
 
@@ -38,10 +39,28 @@ def followed(values: Mapping[str, Any], key: str) -> str:
     for _ in range(_FOLLOW_LIMIT):
         value = get(values, key)
         reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if reference is None or not contains(values, reference[1]):
+        target = None if reference is None else target_of(reference[1], tuple(key.split(".")))
+        if target is None or not contains(values, target):
             return key
-        key = reference[1]
+        key = target
     return key
+
+
+def target_of(reference: str, at: tuple[str, ...]) -> str | None:
+    """Return the dotted key that the inside of an interpolation names; None where it is a resolver's.
+
+    Args:
+        reference: what stands between the braces.
+        at: key parts of the value it stands in.
+    """
+    match = _TARGET.fullmatch(reference.strip())
+    if match is None:
+        return None
+    key = match["key"].replace("[", ".").replace("]", "")
+    up = len(match["dots"])
+    if up > len(at):
+        return None
+    return ".".join([*at[: len(at) - up], key]) if up else key
 
 
 def get(values: Mapping[str, Any], key: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs.companions import companion_of, recipe_beside, remark_on
@@ -89,7 +90,7 @@ def _companion(document: Document, recipe: Recipe, options: MemplanOptions) -> U
 
 def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys) -> Recipe:
     try:
-        return ecosystem.recipe(document, keys)
+        return ecosystem.recipe(replace(document, values=document.resolved_values), keys)
     except UsageError as error:
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
 

@@ -164,7 +164,7 @@ class UserConfig:
             )
         return WorkloadReference(
             target=self.workload_target,
-            config=self.values,
+            config=self.document.resolved_values,
             config_path=str(self.path),
             search_path=self.search_path,
         )
