@@ -1,6 +1,7 @@
 """Patch public configs and hold the result against their own loaders: how many can be patched, and is any wrong?
 
-    python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...] [--within NAME] [--suffixes .py ...] [--every N] [--processes]
+    python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...]
+        [--suffix .py] [--within NAME] [--every N] [--processes]
     python benchmarks/configs.py --results FILE
 
 Every config of the folders (copied first) is read, its micro-batch and learning rate are doubled, its lengths halved
@@ -216,8 +217,9 @@ def _in_this_process(module: str, request: object, **_: Any) -> SimpleNamespace:
     return SimpleNamespace(messages=messages, stop_reason="it ended without an answer", return_code=1, log_tail="")
 
 
-def configs_in(folder: Path, suffixes: tuple[str, ...], within: str | None) -> list[Path]:
+def configs_in(folder: Path, suffix: str | None, within: str | None) -> list[Path]:
     """Return the configs of a tree that a user would name: no bases; only those below folders of a name, if given."""
+    suffixes = SUFFIXES if suffix is None else (suffix,)
     found = (each for each in sorted(folder.rglob("*")) if each.suffix in suffixes and each.is_file())
     own = (each for each in found if "_base_" not in each.parts and each.name != "__init__.py")
     return [each for each in own if within is None or within in each.relative_to(folder).parts]
@@ -228,7 +230,7 @@ def run(name: str, folder: Path, options: argparse.Namespace) -> None:
     done = {(each["corpus"], each["path"]) for each in _results(options.results)}
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(shutil.copytree(folder, Path(scratch) / "configs"))
-        for path in configs_in(tree, tuple(options.suffixes), options.within)[:: options.every]:
+        for path in configs_in(tree, options.suffix, options.within)[:: options.every]:
             shown = path.relative_to(tree).as_posix()
             if (name, shown) in done:
                 continue
@@ -264,7 +266,7 @@ def main() -> None:
     parser.add_argument("corpora", nargs="*", metavar="NAME=FOLDER")
     parser.add_argument("--results", type=Path, required=True, help="JSON lines, one for each config")
     parser.add_argument("--within", help="take only what lies below folders of this name")
-    parser.add_argument("--suffixes", nargs="+", default=SUFFIXES, help="file name endings of the configs")
+    parser.add_argument("--suffix", help="take only files whose names end so")
     parser.add_argument("--every", type=int, default=1, help="take every Nth config")
     parser.add_argument("--processes", action="store_true", help="read in child processes, as memplan does")
     options = parser.parse_args()
