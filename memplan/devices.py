@@ -134,6 +134,16 @@ def driver_version() -> str | None:
     return told
 
 
+def card_uuid(index: int) -> str:
+    """Return the driver's name for a card, or for a MIG slice of one, by its CUDA index.
+
+    Raises:
+        DeviceError: there is no such card, or the driver does not answer.
+    """
+    uuid: str = _asked(_library().nvmlDeviceGetUUID, _handle(index))
+    return uuid
+
+
 def default_cpu_budget_bytes() -> int:
     """Return what a step on the CPU may use: the smaller of free memory and what the control group leaves."""
     return host_memory().free_bytes

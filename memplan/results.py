@@ -209,6 +209,7 @@ class Measurement:
         losses: mean loss of each optimizer step, warm-up included, in order.
         alloc_retries: times the allocator had to free its cache and try again.
         loss_scale: gradient scale after the last step; None without a scaler.
+        notes: what the device did not tell and how it was got instead, one sentence each.
     """
 
     peak_allocated_bytes: int
@@ -221,6 +222,7 @@ class Measurement:
     losses: tuple[float, ...]
     alloc_retries: int = 0
     loss_scale: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +235,8 @@ class Outcome:
         duration_s: wall time of the whole trial, start of the process included.
         measurement: the readings; None where the trial ended before they were complete.
         log_tail: the end of what the trial printed, tracebacks included.
+        others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
+        others_after_bytes: likewise after it.
     """
 
     kind: OutcomeKind
@@ -240,6 +244,8 @@ class Outcome:
     duration_s: float
     measurement: Measurement | None = None
     log_tail: str = ""
+    others_before_bytes: int | None = None
+    others_after_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,10 @@ settings.load_profile("memplan")  # machines are noisy: how long an example take
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
 os.environ["MEMPLAN_CACHE_DIR"] = tempfile.mkdtemp(prefix="memplan-tests-")  # no test reads or writes the user's own
+
+# Tests side by side do not wait for each other's turns, nor for those of other programs on this machine.
+os.environ["MEMPLAN_TURNS_DIR"] = tempfile.mkdtemp(prefix="memplan-turns-")
+atexit.register(shutil.rmtree, os.environ["MEMPLAN_TURNS_DIR"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,6 +24,7 @@ LAYERS = (
         "devices",
         "host_memory",
         "launchers",
+        "turns",
         "visible_cards",
     ),
     ("configs",),

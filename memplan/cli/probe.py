@@ -63,6 +63,10 @@ def probe(
     workload: WorkloadName = None,
     knobs: KnobMap = None,
     format_name: Format = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the memory is free that the plan may use at most.")
+    ] = False,
+    wait_limit: Annotated[str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min.")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
@@ -89,10 +93,22 @@ def probe(
         store=store,
     )
     console = console_for(to_stderr=as_json)
+    if wait or wait_limit is not None:
+        request = _waited(request, wait_limit, console)
     plan = _plan(opened, wish, request, notes, console, fresh=fresh)
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
+
+
+def _waited(request: PlanRequest, limit: str | None, console: Console) -> PlanRequest:
+    """Wait for the memory of a device, and say for what."""
+    from memplan.planning.options import parse_duration
+    from memplan.planning.waiting import wait_for_memory
+    from memplan.report.live import LiveView
+
+    with LiveView(console) as view:
+        return wait_for_memory(request, view, limit_s=parse_duration(limit))
 
 
 def _command_wish(

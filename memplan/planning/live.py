@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
+from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
 from memplan.plans.changes import DEVICE_TOTAL
 from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
@@ -116,7 +117,6 @@ class LiveSearch:
         self._traces = traces
         self._observer = observer
         self._searches: list[SearchResult] = []
-        self._others_bytes = 0
 
     def try_current(self) -> Trial:
         """Run the recipe that the user has now, and learn from it what the estimate could not know.
@@ -129,13 +129,18 @@ class LiveSearch:
             raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)
-            self._others_bytes = measured.peak_device_bytes - measured.peak_process_bytes
         return trial
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """All trials so far, in order."""
         return self._session.trials
+
+    @property
+    def _others_bytes(self) -> int:
+        """What others used on the device when that was last read."""
+        known = (others_bytes(trial.outcome) for trial in reversed(self.trials))
+        return next((each for each in known if each is not None), 0)
 
     def probe(self) -> ProbeResult:
         """Search the subject's own precision only.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from memplan.configs import MemplanOptions, PatchStyle
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.recipe import Precision
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|)\s*", re.IGNORECASE)
+_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 
 
 def request_from(
@@ -67,6 +71,20 @@ def read_budget(budget: str | int | None) -> int | None:
         UsageError: the text is not a size.
     """
     return parse_bytes(budget) if isinstance(budget, str) else budget
+
+
+def parse_duration(text: str | None) -> float | None:
+    """Read a time such as ``90``, ``90s``, ``30min`` or ``2h`` as seconds; None stays None.
+
+    Raises:
+        UsageError: the text is not a positive time.
+    """
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"time {text!r} is not understood", hint="write it like 90s, 30min or 2h")
+    return float(match[1]) * _SECONDS[match[2].lower()]
 
 
 def parse_precisions(text: str | None) -> tuple[Precision, ...] | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from memplan.cards import DeviceKind
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
-from memplan.planning.session import follower
-from memplan.probe import Journal, run_trial
-from memplan.progress import TrialStarted, ignore
+from memplan.planning.neighbours import run_in_turn
+from memplan.probe import Journal
+from memplan.progress import Notice, TrialStarted, ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,6 @@ def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = igno
     if request.device.kind is DeviceKind.CPU:
         resolve_device("cpu", budget_bytes=request.budget_bytes)
     observer(TrialStarted(number=number, purpose="again", recipe=request.recipe))
-    outcome = run_trial(request, on_progress=follower(observer))
+    outcome = run_in_turn(request, told=lambda text: observer(Notice(text=text)), observer=observer, template=None)
     again = replace(stored.trial, purpose="again", outcome=outcome)
     return Rerun(run_id=stored.run_id, stored=stored.trial, again=again)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from memplan.probe import TrialRequest, run_trial
-from memplan.progress import TrialAdvanced, TrialEnded, TrialStarted
+from memplan.planning.neighbours import run_in_turn, was_disturbed
+from memplan.probe import TrialRequest
+from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from memplan.cards import DeviceSpec
     from memplan.children import Template
     from memplan.planning.traces import Traces
-    from memplan.probe import JournalRun, TrialProgress
+    from memplan.probe import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
+    from memplan.results import Outcome
     from memplan.workload import WorkloadSource
 
 # Endings that would come again; a crash or a bug may have been mended since the run was interrupted.
@@ -64,6 +64,7 @@ class TrialSession:
         self._configured_learning_rate = configured_learning_rate
         self._template = template
         self._trials: list[Trial] = []
+        self._told: set[str] = set()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -100,7 +101,10 @@ class TrialSession:
             reference_precision=reference.recipe.precision if reference else None,
             configured_learning_rate=self._configured_learning_rate,
         )
-        outcome = run_trial(request, on_progress=follower(self._observer), template=self._template)
+        outcome = self._run_in_turn(request)
+        if was_disturbed(outcome, budget_bytes=self._budget_bytes):
+            self._tell_once(f"trial {number} is run again: {outcome.evidence}")
+            outcome = self._run_in_turn(request)
         trial = Trial(
             number=number,
             purpose=purpose,
@@ -111,17 +115,17 @@ class TrialSession:
             estimate=estimate,
         )
         self._run.record(trial, request)
+        for note in outcome.measurement.notes if outcome.measurement else ():
+            self._tell_once(note)
         return trial
 
+    def _run_in_turn(self, request: TrialRequest) -> Outcome:
+        return run_in_turn(request, told=self._tell_once, observer=self._observer, template=self._template)
 
-def follower(observer: Observer) -> Callable[[TrialProgress], None]:
-    """Return what tells an observer of a trial's progress."""
-
-    def follow(progress: TrialProgress) -> None:
-        done = 0 if progress.step is None else progress.step - 1
-        observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))
-
-    return follow
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._observer(Notice(text=text))
 
 
 def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:

@@ -57,6 +57,7 @@ class CudaReadings:
         self._reserved_bytes = 0
         self._process_bytes = 0
         self._alloc_retries = 0
+        self._notes: dict[str, None] = {}
 
     def start(self) -> torch.device:
         """Measure the neighbours, make the context, and cap the allocator."""
@@ -105,6 +106,7 @@ class CudaReadings:
             device_bytes=self._process_bytes + self._others_bytes,
             breakdown=breakdown_of(peak, reserved_bytes=self._reserved_bytes, process_bytes=self._process_bytes),
             alloc_retries=self._alloc_retries,
+            notes=tuple(self._notes),
         )
 
     def release_limits(self) -> None:
@@ -121,17 +123,22 @@ class CudaReadings:
     def _context_bytes(self) -> int:
         """What the driver charges this process beyond the allocator's segments."""
         reserved_bytes = torch.cuda.memory_reserved(self._index)
-        process_bytes = process_used_bytes(self._index, os.getpid()).read_bytes
+        reading = process_used_bytes(self._index, os.getpid())
+        process_bytes = reading.read_bytes
         if process_bytes is None:
             process_bytes = self._card_used_bytes() - self._others_bytes
+            self._notes[f"the context is taken from the growth of the whole card's use: {reading.missing_because}"] = (
+                None
+            )
         return max(process_bytes - reserved_bytes, 0)
 
     def _card_used_bytes(self) -> int:
-        used_bytes = device_used_bytes(self._index).read_bytes
-        if used_bytes is None:
+        reading = device_used_bytes(self._index)
+        if reading.read_bytes is None:
             free_bytes, total_bytes = torch.cuda.mem_get_info(self._index)
+            self._notes[f"the card's use is CUDA's own figure: {reading.missing_because}"] = None
             return total_bytes - free_bytes
-        return used_bytes
+        return reading.read_bytes
 
 
 def _take_a_toy_step(device: torch.device) -> None:

@@ -26,6 +26,7 @@ class DevicePeaks:
     device_bytes: int
     breakdown: BreakdownBytes
     alloc_retries: int
+    notes: tuple[str, ...] = ()
 
 
 class DeviceReadings(Protocol):

@@ -110,6 +110,7 @@ def _measurement(
         samples_per_s=samples / statistics.median(timed),
         losses=tuple(step.loss for step in steps),
         alloc_retries=peaks.alloc_retries,
+        notes=peaks.notes,
         loss_scale=None if state.scaler is None else float(state.scaler.get_scale()),
     )
 

@@ -1,0 +1,118 @@
+"""What others use on a card around a trial, and whether they were the reason that it ran out of memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.devices import card_uuid, device_used_bytes
+from memplan.errors import DeviceError
+from memplan.probe import run_trial
+from memplan.progress import TrialAdvanced
+from memplan.turns import turn_on
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.cards import DeviceSpec
+    from memplan.children import Template
+    from memplan.probe import TrialProgress, TrialRequest
+    from memplan.progress import Observer
+    from memplan.results import Outcome
+
+# Others that grow by less than this share of the budget do not decide about a trial.
+_DISTURBING_SHARE = 0.02
+# The driver takes a moment to give back what a process held that has just ended.
+_SETTLES_WITHIN_S = 2.0
+_LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Reads what others use on one device; on the CPU, and on cards that do not tell, there is nothing to read.
+
+    Args:
+        device: where the trials run.
+    """
+
+    device: DeviceSpec
+
+    @property
+    def resource(self) -> str:
+        """The name under which turns are taken: the card's UUID, or the kind of device where it has none to tell."""
+        if self.device.live_index is None:
+            return str(self.device.kind)
+        try:
+            return card_uuid(self.device.live_index)
+        except DeviceError:
+            return f"cuda{self.device.live_index}"
+
+    def used_bytes(self) -> int | None:
+        """Bytes in use on the card, none of them a trial's; None where that is not known."""
+        if self.device.live_index is None:
+            return None
+        read_bytes = device_used_bytes(self.device.live_index).read_bytes
+        deadline = time.monotonic() + _SETTLES_WITHIN_S
+        while read_bytes is not None and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+            earlier_bytes, read_bytes = read_bytes, device_used_bytes(self.device.live_index).read_bytes
+            if read_bytes == earlier_bytes:
+                break
+        return read_bytes
+
+
+def with_neighbours(outcome: Outcome, *, before_bytes: int | None, after_bytes: int | None) -> Outcome:
+    """Add to an outcome what others used on the device before and after it, and say so where they grew."""
+    found = replace(outcome, others_before_bytes=before_bytes, others_after_bytes=after_bytes)
+    if before_bytes is None or after_bytes is None or not outcome.kind.is_too_large or after_bytes <= before_bytes:
+        return found
+    grew = f"others on the card went from {format_bytes(before_bytes)} to {format_bytes(after_bytes)} meanwhile"
+    return replace(found, evidence=f"{outcome.evidence}; {grew}")
+
+
+def was_disturbed(outcome: Outcome, *, budget_bytes: int) -> bool:
+    """Whether a trial ran out of memory while others took noticeably more of the card."""
+    before_bytes, after_bytes = outcome.others_before_bytes, outcome.others_after_bytes
+    if before_bytes is None or after_bytes is None or not outcome.kind.is_too_large:
+        return False
+    return after_bytes - before_bytes > _DISTURBING_SHARE * budget_bytes
+
+
+def others_bytes(outcome: Outcome) -> int | None:
+    """What others used on the device during a trial, by its own readings or by those around it; None where unknown."""
+    measured = outcome.measurement
+    if measured is not None:
+        return measured.peak_device_bytes - measured.peak_process_bytes
+    around = [each for each in (outcome.others_before_bytes, outcome.others_after_bytes) if each is not None]
+    return max(around, default=None)
+
+
+def run_in_turn(
+    request: TrialRequest, *, told: Callable[[str], None], observer: Observer, template: Template | None
+) -> Outcome:
+    """Run a trial once it is this process's turn on the device, with what others use read before and after it.
+
+    Args:
+        request: what to run.
+        told: called with a sentence where there is something to wait for.
+        observer: told how the trial moves on.
+        template: forks the trial's process; None starts it from nothing.
+    """
+    neighbours = Neighbours(device=request.device)
+    with turn_on(neighbours.resource, told=told):
+        before_bytes = neighbours.used_bytes()
+        outcome = run_trial(request, on_progress=follower(observer), template=template)
+        after_bytes = neighbours.used_bytes()
+    return with_neighbours(outcome, before_bytes=before_bytes, after_bytes=after_bytes)
+
+
+def follower(observer: Observer) -> Callable[[TrialProgress], None]:
+    """Return what tells an observer of a trial's progress."""
+
+    def follow(progress: TrialProgress) -> None:
+        done = 0 if progress.step is None else progress.step - 1
+        observer(TrialAdvanced(doing=str(progress.phase), done_steps=done, total_steps=progress.step_count or 1))
+
+    return follow

@@ -1,0 +1,109 @@
+"""Wait until a device has the memory that a plan may use."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.devices import CardReading, default_cpu_budget_bytes, read_cards, resolve_device
+from memplan.errors import DeviceError, UsageError
+from memplan.progress import Notice, Stage
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.plans import PlanRequest
+    from memplan.progress import Observer
+
+_LOOK_EVERY_S = 2.0
+
+
+def wait_for_memory(
+    request: PlanRequest, observer: Observer, *, limit_s: float | None = None, look_every_s: float = _LOOK_EVERY_S
+) -> PlanRequest:
+    """Wait until what a plan may use at most is free; return the request for the device that has it.
+
+    On a card that is the upper edge of the band; where the request names no card by its number, the first of the
+    visible ones that has as much is taken. On the CPU it is the budget.
+
+    Args:
+        request: what is wanted.
+        observer: told what is waited for.
+        limit_s: longest time to wait; None for as long as it takes.
+        look_every_s: time between two looks.
+
+    Raises:
+        DeviceError: it was not free within the limit, or the device is not one that can be waited for.
+        UsageError: the CPU is to be waited for, and no budget is named.
+    """
+    look = _look_at_cpu(request) if request.device.strip().lower() == "cpu" else _look_at_cards(request)
+    started, has_told = time.monotonic(), False
+    while True:
+        found, said = look()
+        if found is not None:
+            return replace(request, device=found)
+        waited_s = time.monotonic() - started
+        if limit_s is not None and waited_s >= limit_s:
+            raise DeviceError(f"after {waited_s:.0f} s still {said}", hint="wait longer, or ask for less by --budget")
+        observer(Stage(text=said))
+        if not has_told:
+            observer(Notice(text=said))
+            has_told = True
+        time.sleep(look_every_s if limit_s is None else min(look_every_s, max(limit_s - waited_s, 0)))
+
+
+def _look_at_cpu(request: PlanRequest) -> Callable[[], tuple[str | None, str]]:
+    budget_bytes = request.budget_bytes
+    if budget_bytes is None:
+        raise UsageError("--wait on the CPU needs a budget to wait for", hint="name one by --budget, e.g. 4GiB")
+
+    def look() -> tuple[str | None, str]:
+        free_bytes = default_cpu_budget_bytes()
+        said = f"waiting for {format_bytes(budget_bytes)} of main memory; {format_bytes(free_bytes)} are free"
+        return ("cpu" if free_bytes >= budget_bytes else None), said
+
+    return look
+
+
+def _look_at_cards(request: PlanRequest) -> Callable[[], tuple[str | None, str]]:
+    wanted, _, number = request.device.strip().lower().partition(":")
+    if wanted not in ("auto", "cuda", "gpu"):
+        raise DeviceError(
+            f"device {request.device!r} cannot be waited for", hint="--wait goes with cards of this machine"
+        )
+    if number:
+        resolve_device(request.device)  # says what is wrong with it
+
+    def look() -> tuple[str | None, str]:
+        cards = [card for card in read_cards() if not number or card.index == int(number)]
+        if not cards:
+            raise DeviceError("there is no visible card to wait for", hint="see memplan gpus")
+        ready = next((card for card in cards if card.free_bytes >= _needed_bytes(card, request)), None)
+        return (None if ready is None else f"cuda:{ready.index}"), _waiting_for(cards, request)
+
+    return look
+
+
+def _needed_bytes(card: CardReading, request: PlanRequest) -> int:
+    total_bytes = min(card.total_bytes, request.budget_bytes or card.total_bytes)
+    return round(total_bytes * request.max_utilisation)
+
+
+def _waiting_for(cards: list[CardReading], request: PlanRequest) -> str:
+    return "waiting for " + ", or ".join(
+        f"{format_bytes(_needed_bytes(card, request))} on cuda:{card.index}, where {format_bytes(card.free_bytes)} are"
+        f" free{_users(card)}"
+        for card in cards
+    )
+
+
+def _users(card: CardReading) -> str:
+    """Name who uses a card; nothing where the driver does not tell."""
+    named = [
+        f"{each.name or 'process'} {each.pid} has {format_bytes(each.used_bytes)}"
+        for each in card.processes or ()
+        if each.used_bytes is not None
+    ]
+    return f" ({', '.join(named)})" if named else ""

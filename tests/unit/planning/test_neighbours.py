@@ -1,0 +1,64 @@
+"""What others use on a card around a trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pynvml
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.planning.neighbours import Neighbours, others_bytes, was_disturbed, with_neighbours
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import GIB, MIB
+from tests.fake_driver import FakeCard
+from tests.making import measurement
+
+CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=24 * GIB, live_index=0)
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
+OUT_OF_MEMORY = Outcome(kind=OutcomeKind.DEVICE_OUT_OF_MEMORY, evidence="CUDA out of memory", duration_s=3.0)
+
+
+def test_a_card_is_taken_turns_on_by_its_uuid(install: Any) -> None:
+    install(FakeCard(uuid="GPU-abc"))
+    assert Neighbours(device=CARD).resource == "GPU-abc"
+    assert Neighbours(device=CPU).resource == "cpu"
+
+
+def test_what_is_in_use_on_the_card_is_read(install: Any) -> None:
+    install(FakeCard(total=24 * GIB, reserved=0, free=20 * GIB))
+    assert Neighbours(device=CARD).used_bytes() == 4 * GIB
+    assert Neighbours(device=CPU).used_bytes() is None
+
+
+def test_a_card_that_does_not_tell_leaves_it_unknown(install: Any) -> None:
+    install(FakeCard(fails=dict.fromkeys(("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), REFUSED)))
+    assert Neighbours(device=CARD).used_bytes() is None
+
+
+REFUSED = int(pynvml.NVML_ERROR_NO_PERMISSION)
+
+
+def test_others_that_grew_while_memory_ran_out_are_named_and_excuse_the_trial() -> None:
+    found = with_neighbours(OUT_OF_MEMORY, before_bytes=GIB, after_bytes=3 * GIB)
+    assert found.evidence == "CUDA out of memory; others on the card went from 1.00 GiB to 3.00 GiB meanwhile"
+    assert was_disturbed(found, budget_bytes=24 * GIB)
+
+
+def test_others_that_stayed_or_left_excuse_nothing() -> None:
+    for after_bytes in (GIB, GIB // 2, GIB + 10 * MIB):
+        found = with_neighbours(OUT_OF_MEMORY, before_bytes=GIB, after_bytes=after_bytes)
+        assert not was_disturbed(found, budget_bytes=24 * GIB)
+    assert not was_disturbed(OUT_OF_MEMORY, budget_bytes=24 * GIB)
+
+
+def test_a_trial_that_fits_is_not_disturbed_however_others_grew() -> None:
+    fits = replace(OUT_OF_MEMORY, kind=OutcomeKind.FITS)
+    assert not was_disturbed(with_neighbours(fits, before_bytes=0, after_bytes=GIB), budget_bytes=24 * GIB)
+
+
+def test_what_others_use_is_the_trials_own_reading_or_the_larger_of_those_around_it() -> None:
+    measured = replace(measurement(400), peak_device_bytes=700 * MIB)
+    assert others_bytes(replace(OUT_OF_MEMORY, measurement=measured)) == 300 * MIB
+    assert others_bytes(replace(OUT_OF_MEMORY, others_before_bytes=MIB, others_after_bytes=2 * MIB)) == 2 * MIB
+    assert others_bytes(OUT_OF_MEMORY) is None

@@ -1,0 +1,79 @@
+"""The trials of one run on a device that is simulated below the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.planning import session as sessions
+from memplan.planning.session import TrialSession
+from memplan.probe import Journal
+from memplan.progress import Notice
+from memplan.recipe import Recipe
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import MIB
+from memplan.workload import PickledWorkload
+from tests.making import measurement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISTURBED = Outcome(
+    kind=OutcomeKind.DEVICE_OUT_OF_MEMORY,
+    evidence="CUDA out of memory",
+    duration_s=1.0,
+    others_before_bytes=0,
+    others_after_bytes=500 * MIB,
+)
+FITS = Outcome(kind=OutcomeKind.FITS, evidence="", duration_s=1.0, measurement=measurement(700))
+
+
+class Untraceable:
+    def estimate_if_traceable(self, recipe: Recipe) -> None:
+        return None
+
+
+@pytest.fixture
+def heard() -> list[object]:
+    return []
+
+
+@pytest.fixture
+def session_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[object]):
+    """A session whose trials end as listed, one after another."""
+
+    def make(*endings: Outcome) -> TrialSession:
+        left = list(endings)
+        monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: left.pop(0))
+        return TrialSession(
+            source=PickledWorkload(payload=b"", fingerprint="f", search_path=()),
+            device=DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0),
+            budget_bytes=1000 * MIB,
+            run=Journal(tmp_path).open_run("f", {}),
+            traces=Untraceable(),
+            observer=heard.append,
+            configured_learning_rate=None,
+        )
+
+    return make
+
+
+def test_a_trial_that_neighbours_disturbed_is_run_once_more_and_the_second_counts(session_on, heard) -> None:
+    session = session_on(DISTURBED, FITS)
+    assert session.try_recipe(Recipe(micro_batch_size=4), "current recipe").fits
+    assert len(session.trials) == 1
+    notices = [each.text for each in heard if isinstance(each, Notice)]
+    assert notices == ["trial 1 is run again: CUDA out of memory"]
+
+
+def test_a_trial_that_is_disturbed_twice_is_taken_as_it_is(session_on) -> None:
+    session = session_on(DISTURBED, DISTURBED)
+    assert session.try_recipe(Recipe(micro_batch_size=4), "current recipe").outcome.kind.is_too_large
+
+
+def test_each_recipe_runs_once(session_on) -> None:
+    session = session_on(FITS)
+    first = session.try_recipe(Recipe(micro_batch_size=4), "current recipe")
+    assert session.try_recipe(Recipe(micro_batch_size=4), "same size") is first

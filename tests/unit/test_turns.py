@@ -1,0 +1,133 @@
+"""Turns on a device, taken by real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.turns import turn_on, turns_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLDER = """
+import sys, time
+from memplan.turns import turn_on
+for round in range(int(sys.argv[2])):
+    with turn_on("card", told=lambda text: print("told", text, flush=True)):
+        print(sys.argv[1], flush=True)
+        time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MEMPLAN_TURNS_DIR", str(tmp_path / "turns"))
+    return tmp_path / "turns"
+
+
+def holder(name: str, *, rounds: int = 1, for_s: float = 600.0) -> subprocess.Popen[str]:
+    program = [sys.executable, "-c", HOLDER, name, str(rounds), str(for_s)]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_turn_that_is_free_is_taken_without_a_word() -> None:
+    said: list[str] = []
+    for _ in range(2):
+        with turn_on("card", told=said.append):
+            pass
+    assert said == []
+
+
+def test_whoever_waits_is_told_who_has_the_turn_and_gets_it_when_that_one_is_killed() -> None:
+    first = holder("first")
+    assert line_of(first) == "first"
+    second = holder("second")
+    said = line_of(second)
+    assert f"waiting for card, which process {first.pid} (-c first" in said
+    first.kill()
+    assert line_of(second) == "second"
+    for process in (first, second):
+        process.kill()
+        process.communicate()
+
+
+def test_two_that_want_many_turns_have_them_by_turns() -> None:
+    first = holder("x", rounds=6, for_s=0.3)
+    assert line_of(first) == "x"
+    second = holder("y", rounds=3, for_s=0.3)
+    assert line_of(second).startswith("told")
+    said_by_first, said_by_second = (each.communicate()[0].splitlines() for each in (first, second))
+    assert said_by_second.count("y") == 3
+    assert any(line.startswith("told") for line in said_by_first), "the first had to wait for the second as well"
+
+
+def test_an_interrupt_while_waiting_is_answered_and_gives_the_place_up() -> None:
+    first = holder("first")
+    assert line_of(first) == "first"
+    second = holder("second")
+    assert line_of(second).startswith("told")
+    second.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    second.communicate()
+    assert second.returncode != 0
+    assert time.monotonic() - started < 10
+    first.kill()
+    first.communicate()
+    said: list[str] = []
+    with turn_on("card", told=said.append):
+        assert said == []
+
+
+def test_turns_on_different_cards_do_not_meet() -> None:
+    said: list[str] = []
+    with turn_on("GPU-1", told=said.append), turn_on("GPU-2", told=said.append):
+        assert said == []
+
+
+def test_where_no_file_can_be_locked_the_work_goes_on_and_says_so(folder: Path) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("not a folder")
+    said: list[str] = []
+    with turn_on("card", told=said.append):
+        pass
+    assert len(said) == 1
+    assert said[0].startswith("no turns are taken on card: ")
+
+
+def test_files_and_folder_are_open_to_every_user(folder: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        with turn_on("card", told=print):
+            assert folder.stat().st_mode & 0o7777 == 0o1777
+            assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o666}
+    finally:
+        os.umask(umask)
+
+
+def test_a_link_in_place_of_a_lock_file_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("content")
+    folder.mkdir()
+    (folder / "card.turn").symlink_to(target)
+    said: list[str] = []
+    with turn_on("card", told=said.append):
+        pass
+    assert said
+    assert target.read_text() == "content"
+
+
+def test_without_a_setting_the_folder_is_the_same_for_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMPLAN_TURNS_DIR")
+    assert turns_folder().name == "memplan-turns"
