@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.command_lines import as_flags
 from memplan.configs.keys import get
 from memplan.configs.knobs import (
-    declared_accumulation,
-    declared_precision,
+    declared_recipe,
     obstacle_of_single_values,
-    recipe_from,
     single_assignments,
 )
 from memplan.configs.syntaxes import YAML
@@ -83,12 +81,7 @@ class Accelerate:
                 where=str(document.path),
                 hint="name the script's own config, and keep mixed_precision here in agreement with it",
             )
-        return recipe_from(
-            document,
-            keys,
-            precision=declared_precision(document, keys),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
+        return declared_recipe(document, keys)
 
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Say how many processes share the work."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.deepspeed import AUTO
 from memplan.configs.documents import read_source
+from memplan.configs.group_files import group_patches, own_assignments
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.loading import load_document
@@ -38,7 +39,7 @@ class Draft:
         assignments: the values that change against the config as it was read.
         expected: what the patched config must evaluate to.
         notes: what the user should look at.
-        beside: the file that records the original, where the config itself cannot.
+        beside: other files that change: those of its groups, or the one that records the original where it cannot.
     """
 
     path: Path
@@ -85,10 +86,12 @@ def draft_companion(companion: UserConfig, change: RecipeChange) -> Draft:
 
 def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> Draft:
     document = config.document
-    text, notes = edited_text(document, assignments), stale_comments(document, assignments)
+    own = own_assignments(document, assignments)
+    text, notes = edited_text(document, own), stale_comments(document, own)
+    beside, group_notes = group_patches(document, assignments)
+    notes += group_notes
     changed = with_followed_names(document, assignments)
     expected = _with(config.values, changed)
-    beside: tuple[FilePatch, ...] = ()
     if assignments and document.syntax.comment_prefix is not None:
         marker = marker_line(config, change, assignments, parent=config, over=base_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])

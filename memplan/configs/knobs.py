@@ -109,6 +109,20 @@ def declared_accumulation(document: Document, keys: KnobKeys) -> int:
     return count_at(document, found[0]) if found else 1
 
 
+def declared_recipe(document: Document, keys: KnobKeys) -> Recipe:
+    """Build a recipe whose every part is one value at one key; fp32 and no accumulation where the config is silent.
+
+    Raises:
+        ConfigError: there is no micro-batch size, or a value is out of range.
+    """
+    return recipe_from(
+        document,
+        keys,
+        precision=declared_precision(document, keys),
+        accumulation_steps=declared_accumulation(document, keys),
+    )
+
+
 def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequence[KnobName]) -> str | None:
     """Return why the mapped knobs cannot express a recipe, or None."""
     current = config.recipe

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.knobs import (
-    declared_accumulation,
-    declared_precision,
+    declared_recipe,
     obstacle_of_single_values,
-    recipe_from,
     single_assignments,
 )
 from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
@@ -61,12 +59,7 @@ class Plain:
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe from the declared keys."""
-        return recipe_from(
-            document,
-            keys,
-            precision=declared_precision(document, keys),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
+        return declared_recipe(document, keys)
 
     def remarks(self, document: Document) -> tuple[str, ...]:  # noqa: ARG002 - the contract
         """Return nothing: nothing is known about such a config."""

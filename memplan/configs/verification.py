@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.children import run_child
@@ -14,7 +15,6 @@ from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 OWN_READER = "memplan's own reader"
 PACKAGE_TIMEOUT_S = 60.0
@@ -22,25 +22,29 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+")
 _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
-def verify(path: Path, text: str, expected: Mapping[str, Any], *, source: Path, package: str | None) -> str:
-    """Load a patched text as if it lay at ``path`` and compare all its values; return the loaders' names.
+def verify(
+    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, source: Path, package: str | None
+) -> str:
+    """Load a patched config as if its files lay where they belong and compare all its values; return the loader's name.
 
     Args:
-        path: where the text will lie.
-        text: the whole patched text.
+        path: where the config will lie.
+        texts: absolute path -> whole patched text, for each file that changes.
         expected: what it must evaluate to.
         source: the user's file, for messages.
-        package: the ecosystem's own package, which checks too where it is installed and can load the config.
+        package: the ecosystem's own package, which checks too where it is installed and can load the config, and only
+            one file of it changes.
 
     Raises:
         PatchError: it does not load, or another value than the intended ones differs.
     """
     try:
-        loaded = load_document(path, texts={str(path): text}).values
+        loaded = load_document(path, texts=texts).values
     except ConfigError as error:
         raise PatchError(f"the patched config would not load: {error.problem}", where=str(source)) from error
     _compare(expected, loaded, source)
-    answer = None if package is None else _loaded_by(package, path, text)
+    is_alone = not any(Path(each).suffix == path.suffix and each != str(path) for each in texts)
+    answer = None if package is None or not is_alone else _loaded_by(package, path, texts[str(path)])
     if answer is None:
         return OWN_READER
     if package == "omegaconf":

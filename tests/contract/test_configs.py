@@ -318,6 +318,7 @@ CASES = (
     Case("lightning yaml", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE),
     Case("lightning crlf", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("hydra experiment", "lightning-hydra", HYDRA_TREE, PatchStyle.CHILD),
+    Case("hydra groups in place", "lightning-hydra", HYDRA_TREE, PatchStyle.IN_PLACE),
     Case("lightning cli", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD),
     Case("lightning cli crlf", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD, {}, "\r\n", False),
     Case("lightning cli in place", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.IN_PLACE),

@@ -192,3 +192,75 @@ def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:
     assert (
         "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).files[0].patched_text
     )
+
+
+SUBCOMMANDS = (
+    "fit:\n  seed_everything: 1\n"
+    + "".join(f"  {line}\n" for line in CLI.splitlines())
+    + "test:\n  ckpt_path: best.ckpt\n"
+)
+
+
+def test_a_file_for_several_subcommands_has_the_trainings_keys_under_fit(tmp_path: Path) -> None:
+    config = config_of(tmp_path, SUBCOMMANDS)
+    assert config.format_name == "lightning-cli"
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2))
+    patch = plan_patch(config, change)
+    assert str(patch.override_line).startswith("fit --data.")
+    assert "--trainer.precision=bf16-mixed" in str(patch.override_line)
+    apply_patch(patch)
+    assert read_config(tmp_path / "x_memplan.yaml").recipe == change.recipe
+
+
+@pytest.mark.parametrize(("key", "word"), [("gpus", "16"), ("devices", "16-mixed")])
+def test_the_old_trainer_is_told_the_precision_in_its_own_words(tmp_path: Path, key: str, word: str) -> None:
+    config = config_of(tmp_path, HEAD.replace("devices", key))
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=4, precision="fp16")))
+    assert f"  precision: {word}\n" in patch.files[0].patched_text
+
+
+MODULE = """\
+class Depth(LightningDataModule):
+    def setup(self, stage):
+        self.batch_size_per_device = self.hparams.batch_size {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "remark"),
+    [
+        ("// self.trainer.world_size", "depth.py:3 divides data.batch_size by the number of devices"),
+        ("/ max(1, 2)", "data.batch_size is taken as the batch of one device"),
+    ],
+)
+def test_what_a_batch_size_is_of_is_said(
+    tmp_path: Path, rest: str, remark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "depth.py").write_text(MODULE.format(rest), encoding="utf-8")
+    (tmp_path / "configs").mkdir()
+    text = HEAD.replace("data:\n", "data:\n  _target_: src.depth.Depth\n").replace("devices: 1", "devices: 4")
+    assert any(each.startswith(remark) for each in config_of(tmp_path / "configs", text).notes)
+
+
+def test_each_value_of_a_hydra_tree_is_edited_in_its_own_group_file(tmp_path: Path) -> None:
+    files = {
+        "train.yaml": "defaults:\n  - data: depth\n  - trainer: gpu\n  - optimizer: adam\nseed: 1\n",
+        "data/depth.yaml": "batch_size: 4  # 4 fit on one card\n",
+        "trainer/gpu.yaml": "devices: 1\n",
+        "optimizer/adam.yaml": "lr: 0.1",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    config = read_config(tmp_path / "train.yaml")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2))
+    patch = plan_patch(config, change, style=PatchStyle.IN_PLACE)
+    texts = {each.path.removeprefix(f"{tmp_path}/"): each.patched_text for each in patch.files}
+    assert texts["data/depth.yaml"] == "batch_size: 8  # 4 fit on one card\n"
+    assert texts["trainer/gpu.yaml"] == "devices: 1\nprecision: bf16-mixed\n"
+    assert texts["optimizer/adam.yaml"] == "lr: 0.2"
+    assert texts["train.yaml"].startswith(files["train.yaml"] + "# memplan: {")
+    assert patch.notes == ("depth.yaml:1: the comment beside batch_size still says 4",)
