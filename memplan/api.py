@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.configs import MemplanOptions, UserConfig, apply_patch, read_config
 from memplan.errors import UsageError
 from memplan.estimators import TRACE_LIMIT_S
+from memplan.launchers import read_launch
 from memplan.planner import Planning
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, request_from
@@ -122,6 +124,9 @@ def plan(
     A plan that was made before for the same code, config, wishes, versions and device is given out again in no time;
     its ``cached_from`` says from when it is.
 
+    Under a launcher of several processes (torchrun, srun) rank 0 plans, before any process group exists; the others
+    wait and return the same plan, or raise the same error.
+
     What is None is taken from the config's own ``memplan`` section, and where that is silent too from the defaults of
     the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
 
@@ -166,9 +171,12 @@ def plan(
         store=Path(store),
     )
     made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer, fresh=fresh)
-    if made.config_patch is not None and output is not None:
+    launch = read_launch(os.environ)
+    if made.config_patch is None or (launch is not None and launch.rank != 0):
+        return made
+    if output is not None:
         write_text_atomically(Path(output), made.config_patch.diff)
-    if made.config_patch is not None and apply:
+    if apply:
         apply_patch(made.config_patch)
     return made
 

@@ -14,6 +14,7 @@
     ├── NothingFitsError         no recipe fits the budget
     ├── StoreError               the journal cannot be read or written
     ├── OutputError              a file cannot be written
+    ├── LaunchError              the plan that rank 0 was to make for all ranks never came
     ├── ChildError               a helper process ended without an answer
     └── MissingExtraError        a package is missing that only an optional part of memplan needs
 
@@ -97,6 +98,10 @@ class StoreError(MemplanError):
 
 class OutputError(MemplanError):
     """A file cannot be written."""
+
+
+class LaunchError(MemplanError):
+    """The plan that rank 0 was to make for all ranks never came."""
 
 
 class ChildError(MemplanError):

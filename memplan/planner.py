@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.devices import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
+from memplan.launchers import read_launch
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.recall import recalled
-from memplan.planning.request import Subject, device_for
+from memplan.planning.request import Subject, device_for, share_of
 from memplan.planning.session import TrialSession
+from memplan.planning.sharing import shared
 from memplan.planning.traces import Traces
 from memplan.plans import Plan, PlanRequest, evidence_of
 from memplan.probe import Journal, trial_template
@@ -55,7 +58,8 @@ class Planning:
     def __init__(self, subject: Subject, request: PlanRequest) -> None:
         self.subject = subject
         self.request = request
-        self.device = device_for(request.device, request.budget_bytes)
+        self._launch = read_launch(os.environ)
+        self.device = share_of(device_for(request.device, request.budget_bytes), request, self._launch)
         self.band = Band(
             total_bytes=self.device.total_bytes,
             min_utilisation=request.min_utilisation,
@@ -66,8 +70,12 @@ class Planning:
     def plan(self, observer: Observer = ignore, *, fresh: bool = False) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored.
 
-        A plan that was made before for the same question is given out again, unless a fresh one is wanted.
+        A plan that was made before for the same question is given out again, unless a fresh one is wanted. Where a
+        launcher started this process with others, rank 0 makes the plan and the others wait for it.
         """
+        return shared(lambda: self._own_plan(observer, fresh=fresh), self.request.store, observer, self._launch)
+
+    def _own_plan(self, observer: Observer, *, fresh: bool) -> Plan:
         if self.subject.is_command and self._is_absent:
             raise UsageError(f"device {self.device.name!r} is not present", hint="a training command is only run live")
         known = None if fresh else recalled(self._journal, self._fingerprint, self.subject, self.band, self.device)

@@ -16,12 +16,11 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.cards import DeviceKind
-from memplan.devices import driver_version
 from memplan.host_memory import processor_name
 from memplan.planning.code_digest import code_digest
 from memplan.planning.value_digest import value_digest
@@ -53,19 +52,26 @@ def fingerprint_of(subject: Subject, request: PlanRequest, device: DeviceSpec, s
         None if subject.config is None else _config_facts(subject.config),
         request.facts(),
         str(request.patch_style),
-        plain(device) if device.kind is DeviceKind.CUDA else str(device.kind),
+        _device_facts(device),
         dict(surroundings),
     )
     return hashlib.sha256(_canonical(facts).encode()).hexdigest()
 
 
+def _device_facts(device: DeviceSpec) -> object:
+    """Return what a device is; without what happens to be free on a CPU, or was found out about a present card."""
+    if device.kind is DeviceKind.CPU:
+        return str(device.kind)
+    if device.live_index is not None:
+        device = replace(device, context_bytes=None, context_basis=None, context_measured_on=None)
+    return plain(device)
+
+
 def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what is not the user's but decides a plan as well: versions, driver, processor and settings."""
+    """Return what is not the user's but decides a plan as well: versions, processor and settings."""
     found = {name: importlib.metadata.version(name) for name in ("memplan", "torch")}
     found["python"] = platform.python_version()
-    if device.live_index is not None:
-        found["driver"] = driver_version() or "not told"
-    else:  # trials run on this machine's processor
+    if device.live_index is None:  # trials run on this machine's processor
         found["processor"] = f"{processor_name()} x {len(os.sched_getaffinity(0))}"
     return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from memplan.calibration import calibrated
+from memplan.cards import DeviceKind
 from memplan.configs import expressible
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
@@ -18,6 +19,8 @@ from memplan.workload import PickledWorkload, TrainingCommand
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
+    from memplan.launchers import Launch
+    from memplan.plans import PlanRequest
     from memplan.recipe import Recipe
     from memplan.workload import Workload, WorkloadSource
 
@@ -109,3 +112,11 @@ def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
     spec = calibrated(resolve_device(text, budget_bytes=budget_bytes))
     total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
     return replace(spec, total_bytes=total_bytes)
+
+
+def share_of(device: DeviceSpec, request: PlanRequest, launch: Launch | None) -> DeviceSpec:
+    """Leave each of several processes on one machine its part of the memory, where nothing says how much that is."""
+    sharers = launch.local_world_size if launch else None
+    if sharers is None or device.kind is not DeviceKind.CPU or request.budget_bytes is not None:
+        return device
+    return replace(device, total_bytes=device.total_bytes // sharers)

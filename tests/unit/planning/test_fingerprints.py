@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1)
-CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24, compute_capability=(8, 6), live_index=0)
-VERSIONS = {"memplan": "1", "torch": "2.13.0", "driver": "580"}
+CARD = DeviceSpec(
+    name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24, compute_capability=(8, 6), driver_version="580", live_index=0
+)
+VERSIONS = {"memplan": "1", "torch": "2.13.0"}
 
 
 def subject(folder: Path, **config: object) -> Subject:
@@ -61,12 +63,19 @@ def test_torch_driver_and_card_each_change_the_digest(tmp_path: Path) -> None:
     assert all_differ([
         digest(of),
         digest(of, versions={**VERSIONS, "torch": "2.14.0"}),
-        digest(of, versions={**VERSIONS, "driver": "590"}),
         digest(of, versions={**VERSIONS, "memplan": "2"}),
         digest(of, device=CARD),
+        digest(of, device=replace(CARD, driver_version="590")),
         digest(of, device=replace(CARD, name="a100-40gb", compute_capability=(8, 0))),
         digest(of, device=replace(CARD, total_bytes=25)),
     ])  # fmt: skip
+
+
+def test_what_a_trial_found_out_about_a_present_card_does_not_change_it(tmp_path: Path) -> None:
+    measured = replace(CARD, context_bytes=400, context_measured_on="2026-01-31")
+    assert digest(subject(tmp_path), device=CARD) == digest(subject(tmp_path), device=measured)
+    planned_for, known = (replace(each, live_index=None) for each in (CARD, measured))
+    assert digest(subject(tmp_path), device=planned_for) != digest(subject(tmp_path), device=known)
 
 
 def test_the_memory_that_happens_to_be_free_does_not_change_it(tmp_path: Path) -> None:

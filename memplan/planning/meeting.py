@@ -1,0 +1,129 @@
+"""Where the processes of one run meet over a plan: a sign that it is being made, and the answer, as two files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from memplan.errors import StoreError
+from memplan.plans import Plan
+from memplan.probe.journal_file import make_store
+from memplan.probe.records import from_json, to_json
+from memplan.textfiles import write_text_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.launchers import Launch
+
+T = TypeVar("T")
+_KEPT_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that no later one can be mistaken for; ``started_at`` in seconds since the epoch."""
+
+    host: str
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """That a rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
+
+    by: Process
+    given_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error of memplan's, as it crosses from one process to another."""
+
+    kind: str
+    problem: str
+    where: str | None
+    hint: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What rank 0 came to: a plan or why there is none; ``given_at`` in seconds since the epoch."""
+
+    by: Process
+    given_at: float
+    plan: Plan | None
+    failure: Failure | None
+
+
+class MeetingPoint:
+    """The files of one question in one run.
+
+    Args:
+        store: folder of the journal, which all ranks must see.
+        launch: this process's place.
+        number: how many plans this process has asked for, this one included.
+    """
+
+    def __init__(self, store: Path, launch: Launch, number: int) -> None:
+        self._name = name = hashlib.sha256(f"{launch.run_name} {launch.world_size} {number}".encode()).hexdigest()[:16]
+        self._folder = store / "launches"
+        self.answer_path = self._folder / f"{name}.answer.json"
+        self.sign_path = self._folder / f"{name}.sign.json"
+        self._others = launch.world_size - 1
+        self._store = store
+
+    def announce(self, process: Process) -> None:
+        """Take away what an earlier run left, and say who makes the plan now."""
+        make_store(self._store)
+        self._folder.mkdir(exist_ok=True)
+        for path in self._folder.iterdir():
+            if path.name.startswith(self._name) or time.time() - path.stat().st_mtime > _KEPT_S:
+                path.unlink(missing_ok=True)
+        write_text_atomically(self.sign_path, to_json(Sign(by=process, given_at=time.time())))
+
+    def renew(self) -> None:
+        """Show that rank 0 still runs."""
+        with contextlib.suppress(OSError):
+            os.utime(self.sign_path)
+
+    def give(self, answer: Answer) -> None:
+        """Let the others have the answer."""
+        write_text_atomically(self.answer_path, to_json(answer))
+
+    def take(self, rank: int) -> None:
+        """Let rank 0 know that a rank has the answer."""
+        with contextlib.suppress(OSError):
+            (self._folder / f"{self._name}.{rank}.taken").touch()
+
+    @property
+    def is_taken_by_all(self) -> bool:
+        """Whether every other rank has the answer."""
+        return len(list(self._folder.glob(f"{self._name}.*.taken"))) >= self._others
+
+    def answer(self) -> Answer | None:
+        """Read the answer; None where there is none yet, or one that another version of memplan left."""
+        return _read(Answer, self.answer_path)
+
+    def sign(self) -> Sign | None:
+        """Read who makes the plan; None where nobody has said so yet, or another version of memplan has."""
+        return _read(Sign, self.sign_path)
+
+    def renewed_at(self) -> float | None:
+        """When rank 0 last showed that it runs, by the clock of the files; None where it never did."""
+        try:
+            return self.sign_path.stat().st_mtime
+        except OSError:
+            return None
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    with contextlib.suppress(FileNotFoundError, StoreError):
+        return from_json(kind, path.read_text(encoding="utf-8"))
+    return None
