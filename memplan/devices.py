@@ -124,6 +124,16 @@ def process_used_bytes(index: int, pid: int) -> BytesReading:
     return BytesReading(read_bytes=None, missing_because=f"process {pid} holds nothing on card {index}")
 
 
+def card_uuid(index: int) -> str:
+    """Return the driver's name for a card, or for a MIG slice of one, by its CUDA index.
+
+    Raises:
+        DeviceError: there is no such card, or the driver does not answer.
+    """
+    uuid: str = _asked(_library().nvmlDeviceGetUUID, _handle(index))
+    return uuid
+
+
 def default_cpu_budget_bytes() -> int:
     """Return what a step on the CPU may use: the smaller of free memory and what the control group leaves."""
     return host_memory().free_bytes
