@@ -210,6 +210,8 @@ def _deliver(
     if output is not None:
         write_text_atomically(output, patch.diff)
         say(console, f"wrote {output}")
+    if not patch.files:
+        return  # a change of the command alone
     if apply_now:
         apply_patch(patch)
         say_what_was_written(console, patch)

@@ -32,9 +32,22 @@ def as_flags(
     """Return ``--name value`` words, with dashes in the names where the program wants them; None as above."""
     return _joined(
         assignments,
-        lambda each, word: f"--{each.key.replace('_', '-') if dashed else each.key} {word}",
+        lambda each, word: f"{_flag(each, dashed=dashed)} {word}",
         write or python_word,
     )
+
+
+def as_switched_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str | None:
+    """Return flags of a program whose switches have no value; None where one would have to be turned off."""
+    if any(each.value is False for each in assignments):
+        return None
+    flags = as_flags([each for each in assignments if each.value is not True], dashed=dashed)
+    switches = [_flag(each, dashed=dashed) for each in assignments if each.value is True]
+    return None if flags is None else " ".join([*([flags] if flags else []), *switches])
+
+
+def _flag(assignment: Assignment, *, dashed: bool) -> str:
+    return assignment.flag or f"--{assignment.key.replace('_', '-') if dashed else assignment.key}"
 
 
 def _joined(

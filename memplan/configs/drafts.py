@@ -60,8 +60,9 @@ def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assign
 def default_style(config: UserConfig) -> PatchStyle:
     """Return how a change is written where nothing else is asked for: as a child where this config can have one."""
     ecosystem = ecosystem_named(config.format_name)
-    has_child = ecosystem.child_form(_parent_document(config)) is not None
-    return ecosystem.styles[0] if has_child else PatchStyle.IN_PLACE
+    style = ecosystem.styles[0]
+    needs_child = style is PatchStyle.CHILD and ecosystem.child_form(_parent_document(config)) is None
+    return PatchStyle.IN_PLACE if needs_child else style
 
 
 def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
@@ -71,6 +72,19 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
         PatchError: a value is not written in this file, or cannot be edited there.
     """
     return _in_place(config, change, changed_assignments(config, change))
+
+
+def draft_flags(config: UserConfig, change: RecipeChange) -> Draft:
+    """Draft a change that is made on the command line alone: no file differs."""
+    text = config.document.source.text
+    return Draft(
+        path=config.path,
+        before=text,
+        text=text,
+        assignments=tuple(changed_assignments(config, change)),
+        expected=config.values,
+        notes=(),
+    )
 
 
 def draft_companion(companion: UserConfig, change: RecipeChange) -> Draft:

@@ -25,11 +25,13 @@ class Assignment:
         key: dotted key.
         value: the new effective value.
         reason: why, in a few words.
+        flag: how the command line calls it, where that is not ``--key``.
     """
 
     key: str
     value: Any
     reason: str
+    flag: str | None = None
 
 
 class ChildWriter(Protocol):

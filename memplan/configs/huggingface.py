@@ -20,7 +20,7 @@ from memplan.configs.knobs import (
     recipe_from,
     single_assignments,
 )
-from memplan.configs.syntaxes import JSON, YAML
+from memplan.configs.syntaxes import JSON, SHELL, YAML
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
@@ -57,7 +57,7 @@ class HuggingFace:
     def recognises(self, document: Document) -> bool:
         """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
         values = document.values
-        is_flat = document.syntax in (YAML, JSON) and any(key in values for key in _BATCH_KEYS)
+        is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
         return is_flat and any(key in values for key in _SIGNS)
 
     def own_keys(self, document: Document) -> KnobKeys:

@@ -82,8 +82,8 @@ def _edit(document: Document, assignment: Assignment, location: Location | None)
         raise _refusal(document, assignment, location.obstacle, line=location.line)
     text, span = document.source.text, location.span
     written = _literal(document, assignment, like=text[span.start : span.end])
-    follows_colon = span.start == span.end and text[span.start - 1 : span.start] == ":"
-    return Edit(span=span, text=f" {written}" if follows_colon else written)
+    touches = span.start == span.end and not text[span.start - 1 : span.start].isspace()
+    return Edit(span=span, text=f" {written}" if touches else written)
 
 
 def _additions(document: Document, assignments: list[Assignment]) -> list[Edit]:

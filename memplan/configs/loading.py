@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.children import ChildEnding, run_child
+from memplan.configs.argparse_source import declares_arguments
 from memplan.configs.documents import Document, read_source
 from memplan.configs.plain_data import as_plain
 from memplan.configs.reader_messages import ReadAnswer, ReadRequest
-from memplan.configs.syntaxes import YAML, syntax_of
+from memplan.configs.syntaxes import ARGUMENTS, PYTHON, YAML, syntax_of
 from memplan.configs.yaml_chain import YamlChain, read_chain
 from memplan.errors import ConfigError
 
@@ -34,6 +35,8 @@ def load_document(path: Path, *, texts: Mapping[str, str] | None = None) -> Docu
     """
     source = read_source(path, texts=texts)
     syntax = syntax_of(source.path)
+    if syntax is PYTHON and declares_arguments(source.text):
+        syntax = ARGUMENTS  # a script, which must not be run to be read
     if syntax.load is None:
         reading = _read_in_child(source.path, texts or {})
         return Document(

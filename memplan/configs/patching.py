@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.applying import require_unchanged
 from memplan.configs.diffs import unified_diff
 from memplan.configs.discovery import common_root
-from memplan.configs.drafts import default_style, draft_child, draft_companion, draft_in_place
+from memplan.configs.drafts import default_style, draft_child, draft_companion, draft_flags, draft_in_place
 from memplan.configs.keys import contains, get
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.remarks import NOT_SET
@@ -50,9 +50,16 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
     if style is PatchStyle.CHILD and style not in styles:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     require_unchanged(config.path, config.document.source.sha256)
-    draft = draft_child(config, change) if style is PatchStyle.CHILD else draft_in_place(config, change)
+    draft = _DRAFTS[style](config, change)
     beside = [(each, draft_companion(each, change)) for each in config.companions]
     return _joined((config, draft), *beside)
+
+
+_DRAFTS = {
+    PatchStyle.CHILD: draft_child,
+    PatchStyle.IN_PLACE: draft_in_place,
+    PatchStyle.FLAGS: draft_flags,
+}
 
 
 def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) -> ConfigPatch:

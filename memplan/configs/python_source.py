@@ -44,6 +44,12 @@ def _parsed(text: str) -> _Module | None:
     return _Module(tree.body, lines, tuple(starts))
 
 
+def span_of(text: str, node: ast.expr) -> Span:
+    """Return where an expression of a valid Python text is written, its own byte order mark not counted."""
+    module = _parsed(text)
+    return Span(start=0, end=0) if module is None else module.span(node)
+
+
 def locate_in_python(text: str, key: str) -> Location | None:
     """Find the literal that gives a dotted key its value; None where this file does not mention the key.
 

@@ -16,6 +16,7 @@ from memplan.configs.lightning_cli import LightningCLI
 from memplan.configs.mmengine import MMEngine
 from memplan.configs.openmmlab import OpenMMLab0
 from memplan.configs.plain import Plain
+from memplan.configs.script_flags import LaunchScript, ScriptArguments
 from memplan.configs.syntaxes import SYNTAXES
 from memplan.configs.timm_args import Timm
 from memplan.configs.ultralytics import Ultralytics
@@ -39,6 +40,8 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     Accelerate(),
     Ultralytics(),
     Timm(),
+    LaunchScript(),
+    ScriptArguments(),
     *(Plain(each) for each in SYNTAXES),
 )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from memplan.configs.argparse_source import load_arguments, locate_in_arguments, no_addition
 from memplan.configs.json_source import add_to_json, load_json, locate_in_json
 from memplan.configs.literals import write_json, write_python, write_toml, write_yaml
 from memplan.configs.python_source import add_to_python, locate_in_python
+from memplan.configs.shell_source import add_to_shell, load_shell, locate_in_shell, write_shell
 from memplan.configs.toml_source import add_to_toml, load_toml, locate_in_toml
 from memplan.configs.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
 from memplan.errors import ConfigError
@@ -92,7 +94,25 @@ TOML = Syntax(
     add=add_to_toml,
     write=write_toml,
 )
-SYNTAXES = (PYTHON, YAML, JSON, TOML)
+SHELL = Syntax(
+    name="Shell",
+    suffixes=(".sh", ".bash", ".sbatch", ".slurm"),
+    comment_prefix="#",
+    load=load_shell,
+    locate=locate_in_shell,
+    add=add_to_shell,
+    write=write_shell,
+)
+ARGUMENTS = Syntax(  # told from other Python by its content
+    name="Argparse",
+    suffixes=(),
+    comment_prefix="#",
+    load=load_arguments,
+    locate=locate_in_arguments,
+    add=no_addition,
+    write=write_python,
+)
+SYNTAXES = (PYTHON, YAML, JSON, TOML, SHELL, ARGUMENTS)
 
 
 def syntax_of(path: Path) -> Syntax:

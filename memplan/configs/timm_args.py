@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.command_lines import as_flags
+from memplan.configs.command_lines import as_switched_flags
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import get
 from memplan.configs.knobs import declared_accumulation, reason_for, recipe_from, single_assignments
-from memplan.configs.syntaxes import YAML
+from memplan.configs.syntaxes import SHELL, YAML
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
@@ -41,17 +41,13 @@ class Timm:
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of train.py; what it can only switch on cannot be switched off there."""
-        if any(each.value is False for each in assignments):
-            return None
-        switches = [f"--{each.key.replace('_', '-')}" for each in assignments if each.value is True]
-        flags = as_flags([each for each in assignments if each.value is not True], dashed=True)
-        return " ".join([*([flags] if flags else []), *switches])
+        return as_switched_flags(assignments, dashed=True)
 
     def recognises(self, document: Document) -> bool:
         """See a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""
         values = document.values
         named = isinstance(values.get("model"), str) and "batch_size" in values
-        return document.syntax is YAML and named and sum(each in values for each in _SIGNS) >= 2
+        return document.syntax in (YAML, SHELL) and named and sum(each in values for each in _SIGNS) >= 2
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the arguments that are set; a rate that timm chooses itself is none."""
@@ -88,6 +84,8 @@ class Timm:
             return "the number of replicas is set by the launcher, not by the config"
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):
             return f"timm's train.py has no argument for {recipe.precision}"
+        if config.document.syntax is SHELL and config.recipe.precision in _DTYPES and recipe.precision not in _DTYPES:
+            return "--amp is a switch, which a value cannot turn off"
         return None
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:

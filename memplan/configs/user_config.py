@@ -22,7 +22,7 @@ class KnobName(StrEnum):
     """What memplan can turn in a config, by the names that ``--map`` and ``knobs=dict(...)`` use.
 
     ``iterations`` and ``optimizer_steps`` take several keys, separated by commas: lengths and intervals counted in
-    forward/backward passes and in optimizer steps.
+    forward/backward passes and in optimizer steps. What the loader does is read, and never changed.
     """
 
     MICRO_BATCH_SIZE = "micro_batch_size"
@@ -34,13 +34,18 @@ class KnobName(StrEnum):
     ACTIVATION_CHECKPOINTING = "activation_checkpointing"
     ITERATIONS = "iterations"
     OPTIMIZER_STEPS = "optimizer_steps"
+    LOADER_WORKERS = "loader_workers"
+    PIN_MEMORY = "pin_memory"
+    PREFETCH_FACTOR = "prefetch_factor"
+    PERSISTENT_WORKERS = "persistent_workers"
 
 
 class PatchStyle(StrEnum):
-    """How a change is written: a new config that inherits from the user's, or the user's own file edited."""
+    """How a change is written: a config that inherits from the user's, the user's own file edited, or flags alone."""
 
     CHILD = "child"
     IN_PLACE = "in-place"
+    FLAGS = "flags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

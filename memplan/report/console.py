@@ -219,6 +219,8 @@ def patch_view(patch: ConfigPatch) -> RenderableType:
     """Show the patch as a coloured diff with the loader that verified it, and what says the same without it."""
     checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=QUIET)
     notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
+    if not patch.files:
+        return Group(Text("Change", style="bold"), *notes, *_override_lines(patch))
     diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True)
     return Group(Text("Patch", style="bold"), diff, checked, *notes, *_override_lines(patch))
 
@@ -228,4 +230,5 @@ def _override_lines(patch: ConfigPatch) -> list[RenderableType]:
     if patch.override_line is None:
         return []
     words = textwrap.wrap(patch.override_line, _COMMAND_COLUMNS, break_long_words=False, break_on_hyphens=False)
-    return [Text("or, without changing a file, add to the training command:", style=QUIET), Text(" \\\n".join(words))]
+    lead = "or, without changing a file, add" if patch.files else "add"
+    return [Text(f"{lead} to the training command:", style=QUIET), Text(" \\\n".join(words))]
