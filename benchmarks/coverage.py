@@ -65,12 +65,15 @@ LAYER_SETTINGS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "enc
 
 
 def _shortened(family: str) -> dict[str, Any]:
-    """Two layers, where the configuration says how many by one number."""
+    """Two layers where the configuration says how many by one number; three where every third is of another kind."""
     import transformers
 
     defaults = getattr(transformers, f"{family}Config")()
+    layers = 3 if family == "RecurrentGemma" else 2
     settings: dict[str, Any] = {
-        name: 2 for name in LAYER_SETTINGS if isinstance(getattr(defaults, name, None), int) and name in vars(defaults)
+        name: layers
+        for name in LAYER_SETTINGS
+        if isinstance(getattr(defaults, name, None), int) and name in vars(defaults)
     }
     if family == "GPTNeo":
         settings["attention_types"] = [[["global", "local"], 1]]

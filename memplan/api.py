@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import MemplanOptions, UserConfig, apply_patch, read_config
 from memplan.errors import UsageError
-from memplan.estimators import TRACE_LIMIT_S
 from memplan.launchers import read_launch
 from memplan.planner import Planning
 from memplan.planning.estimating import estimate_subject
@@ -35,7 +34,7 @@ def estimate(
     device: str = "auto",
     *,
     budget: str | int | None = None,
-    trace_limit_s: float = TRACE_LIMIT_S,
+    trace_limit_s: float | None = None,
 ) -> Estimate:
     """Predict what one training step of a workload needs on a device, without one.
 
@@ -44,7 +43,7 @@ def estimate(
         recipe: the setting to predict; micro-batch 1 in fp32 where it is None.
         device: card name, size such as ``24GiB``, live device such as ``cuda:0``, ``cpu`` or ``auto``.
         budget: what the step may use, in bytes or as text; None for the whole device.
-        trace_limit_s: how long the trace may take, imports included.
+        trace_limit_s: how long the trace may take, imports included; None for ten minutes.
 
     Returns:
         Allocated, reserved and process peaks in bytes, and the components of the process peak.

@@ -126,7 +126,7 @@ class Planning:
 
     def _proven_traces(self, observer: Observer) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
-        traces = Traces(self.subject.source, self.device, observer)
+        traces = Traces(self.subject.source, self.device, observer, trace_limit_s=self.request.trace_limit_s)
         if self.device.live_index is not None or not traces.can_trace:
             traces.of_if_traceable(self.subject.current)  # the card may run what cannot be traced
         else:
@@ -192,7 +192,8 @@ class Planning:
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
         found = predict(self.subject, self.request, self.device, self.band, traces)
         cpu = resolve_device("cpu")
-        session = self._session(cpu, Traces(self.subject.source, cpu, observer), run, observer)
+        on_cpu = Traces(self.subject.source, cpu, observer, trace_limit_s=self.request.trace_limit_s)
+        session = self._session(cpu, on_cpu, run, observer)
         check = check_on_cpu(self.subject, session)
         optimizer_name = traces.optimizer_name(found.estimate.recipe)
         scaled = scale(found.estimate.recipe, self.subject, self.request, optimizer_name)

@@ -47,7 +47,7 @@ def estimate(
     """Predict what one training step needs on a device, without one."""
     from memplan.configs import read_config
     from memplan.planning.estimating import EstimateRequest, estimate_config
-    from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes
+    from memplan.planning.options import parse_duration, parse_knob_keys, parse_precisions, parse_sizes
     from memplan.report.live import LiveView
     from memplan.units import parse_bytes
 
@@ -61,7 +61,7 @@ def estimate(
         precisions=parse_precisions(precision),
         with_savings=savings,
         with_snapshot=snapshot is not None,
-        **({} if trace_limit is None else {"trace_limit_s": trace_limit}),
+        trace_limit_s=parse_duration(trace_limit),
     )
     with LiveView(console_for(to_stderr=True)) as view:
         found = estimate_config(opened, request, view)

@@ -26,6 +26,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew, even where this
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
 TraceLimit = Annotated[
-    float | None, typer.Option("--trace-limit", help="Seconds one trace may take, imports included; by default 600.")
+    str | None, typer.Option("--trace-limit", help="Longest time for one trace, e.g. 30min; by default 10min.")
 ]
 DEFAULT_STORE = Path(".memplan")

@@ -22,6 +22,7 @@ from memplan.cli.options import (
     MinUtil,
     Precisions,
     Store,
+    TraceLimit,
     WorkloadName,
     WorldSize,
 )
@@ -71,6 +72,7 @@ def probe(
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
     fresh: Fresh = False,
+    trace_limit: TraceLimit = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -91,6 +93,7 @@ def probe(
         world_size=world_size,
         in_place=in_place,
         store=store,
+        trace_limit=trace_limit,
     )
     console = console_for(to_stderr=as_json)
     if wait or wait_limit is not None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import CONTEXT_RANGE_BYTES
+from memplan.cards import CONTEXT_RANGE_BYTES, DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocator import DEFAULT_CONFIG
-from memplan.estimators.figures import Figures, Peaks, figures_at, peaks_at
+from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, peaks_at
+from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from memplan.cards import DeviceSpec
     from memplan.estimators.allocator_config import AllocatorConfig
     from memplan.estimators.step_trace import StepTrace
@@ -75,9 +78,10 @@ def largest_micro_batch(
         UsageError: the cap is below 1, or the trace was lowered to another kind of device.
     """
     _check(trace, cap, device)
+    process_bytes = _process_peak(trace, device, allocator)
 
     def excess(size: int) -> int:
-        return _process_bytes(trace, size, device, allocator) - limit_bytes
+        return process_bytes(size) - limit_bytes
 
     fits, fails = 1, cap
     excess_at_fit, excess_at_fail = excess(fits), excess(fails)
@@ -96,6 +100,26 @@ def largest_micro_batch(
             fits, excess_at_fit = size, found
         tries += 1
     return fits
+
+
+def process_peaks(
+    trace: StepTrace,
+    micro_batch_sizes: Iterable[int],
+    *,
+    device: DeviceSpec,
+    allocator: AllocatorConfig = DEFAULT_CONFIG,
+) -> tuple[int, ...]:
+    """Predict the process peak alone, in bytes, at many micro-batch sizes; each is replayed, none is interpolated.
+
+    Raises:
+        UsageError: a size is below 1, or the trace was lowered to another kind of device.
+    """
+    process_bytes = _process_peak(trace, device, allocator)
+    peaks = []
+    for size in micro_batch_sizes:
+        _check(trace, size, device)
+        peaks.append(process_bytes(size))
+    return tuple(peaks)
 
 
 def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
@@ -124,12 +148,21 @@ def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     return ()
 
 
-def _process_bytes(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig) -> int:
-    if len(trace.timelines) == 1:
-        peaks = peaks_at(trace.timelines[0], micro_batch_size, device, allocator)
-    else:
-        peaks = _figures(trace, micro_batch_size, device, allocator).peaks
-    return peaks.process_bytes + (_context_bytes(trace, device) or 0)
+def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorConfig) -> Callable[[int], int]:
+    """Return what answers with the process peak, and nothing else, at a micro-batch size."""
+    context_bytes = _context_bytes(trace, device) or 0
+    if len(trace.timelines) > 1:
+        return lambda size: _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
+    timeline = trace.timelines[0]
+    if device.kind is DeviceKind.CPU:
+        return lambda size: peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
+    reserved_peaks = ReservedPeaks(allocator)
+
+    def process_bytes(size: int) -> int:
+        events = events_at(timeline, size)
+        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
+
+    return process_bytes
 
 
 def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:

@@ -52,7 +52,7 @@ def trace_step(
     *,
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
     fused_optimizer: bool = False,
-    limit_s: float = TRACE_LIMIT_S,
+    limit_s: float | None = None,
 ) -> StepTrace:
     """Trace a workload's training step on fake tensors in a child process that sees no GPU.
 
@@ -64,7 +64,7 @@ def trace_step(
         device: what the step is lowered to; nothing runs on it.
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
-        limit_s: how long the child may take, imports included.
+        limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
 
     Raises:
         UsageError: fewer than two different sizes are given, or no time.
@@ -73,6 +73,7 @@ def trace_step(
     """
     if len(set(batch_sizes)) < 2 or min(batch_sizes) < 1:
         raise UsageError(f"batch_sizes={batch_sizes!r} must be at least two different whole numbers above 0")
+    limit_s = TRACE_LIMIT_S if limit_s is None else limit_s
     if not limit_s > 0:
         raise UsageError(f"trace-limit {limit_s:g} must be more than 0 seconds")
     request = TraceRequest(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators import TRACE_LIMIT_S
 from memplan.planning.request import device_for, subject_of_config
 from memplan.planning.savings import possible_savings
 from memplan.planning.traces import Traces
@@ -36,7 +35,7 @@ class EstimateRequest:
         precisions: precisions to predict; None for the config's own.
         with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.
         with_snapshot: whether to write the timeline in PyTorch's snapshot format; for one recipe on a card only.
-        trace_limit_s: how long one trace may take.
+        trace_limit_s: how long one trace may take; None for the estimator's own limit.
     """
 
     device: str | None = None
@@ -45,7 +44,7 @@ class EstimateRequest:
     precisions: Sequence[Precision] | None = None
     with_savings: bool = True
     with_snapshot: bool = False
-    trace_limit_s: float = TRACE_LIMIT_S
+    trace_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Predictions:
 
 
 def estimate_subject(
-    subject: Subject, device: str, budget_bytes: int | None, *, trace_limit_s: float = TRACE_LIMIT_S
+    subject: Subject, device: str, budget_bytes: int | None, *, trace_limit_s: float | None = None
 ) -> Estimate:
     """Predict the step of a subject's current recipe on a device."""
     traces = Traces(subject.source, device_for(device, budget_bytes), ignore, trace_limit_s=trace_limit_s)

@@ -37,6 +37,7 @@ def request_from(
     world_size: int | None,
     in_place: bool,
     store: Path,
+    trace_limit: str | None = None,
 ) -> PlanRequest:
     """Combine the command line with what the config asks for; the command line wins.
 
@@ -61,6 +62,7 @@ def request_from(
         world_size=launched_world_size(os.environ) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
+        trace_limit_s=parse_duration(trace_limit),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.calibration import remember_context
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators import TRACE_LIMIT_S, estimate, largest_micro_batch, step_snapshot, trace_step
+from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
@@ -41,7 +41,7 @@ class Traces:
     """The traces of one workload on one device, made when they are first asked for."""
 
     def __init__(
-        self, source: WorkloadSource, device: DeviceSpec, observer: Observer, *, trace_limit_s: float = TRACE_LIMIT_S
+        self, source: WorkloadSource, device: DeviceSpec, observer: Observer, *, trace_limit_s: float | None = None
     ) -> None:
         self._source = source
         self._device = device

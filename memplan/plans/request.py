@@ -30,6 +30,7 @@ class PlanRequest:
         micro_batch_cap: largest micro-batch that is tried.
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
+        trace_limit_s: how long one trace may take; None for the estimator's own limit. It decides no answer.
 
     Raises:
         UsageError: a value is out of range.
@@ -46,6 +47,7 @@ class PlanRequest:
     micro_batch_cap: int = LARGEST_MICRO_BATCH
     patch_style: PatchStyle | None = None
     store: Path = Path(".memplan")
+    trace_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.budget_bytes is not None and self.budget_bytes < 1:

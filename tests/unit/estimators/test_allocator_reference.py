@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan.estimators.allocator import AllocatorPeaks, replay
 from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
 
 Events = list[tuple[int, int]]
@@ -344,3 +346,13 @@ def test_a_limit_that_is_never_reached_changes_nothing(events: Events, config: A
     free_run = replay(names, sizes, config=without_collection)
     limit_bytes = 2 * free_run.peak_reserved_bytes + 128 * MIB
     assert replay(names, sizes, config=without_collection, limit_bytes=limit_bytes) == free_run
+
+
+@settings(max_examples=300, deadline=None)
+@given(event_sequences(), configs)
+def test_the_reserved_peak_alone_is_that_of_the_full_replay(events: Events, config: AllocatorConfig) -> None:
+    names, sizes = zip(*events, strict=True)
+    full = replay(names, sizes, config=config).peak_reserved_bytes
+    peaks = ReservedPeaks(config)
+    asked = (np.array(names, dtype=np.int32), np.array(sizes, dtype=np.int64))
+    assert [peaks.of(*asked), peaks.of(*asked)] == [full, full]  # the second answer is remembered
