@@ -15,6 +15,7 @@ from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
+from memplan.planning.loader_notes import loader_notes
 from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.recall import recalled
 from memplan.planning.request import Subject, device_for, share_of
@@ -237,7 +238,13 @@ class Planning:
             precisions=verdicts,
             reasons=reasons,
             config_patch=patch,
-            notes=(*notes, *trouble, *own_notes, *(estimate.notes if estimate else ())),
+            notes=(
+                *notes,
+                *trouble,
+                *own_notes,
+                *loader_notes(self.subject.config, self.device, estimate),
+                *(estimate.notes if estimate else ()),
+            ),
             request=self.request,
             config_path=str(self.subject.config.path) if self.subject.config else None,
             command=command_to_run(self.subject, recipe),

@@ -1,8 +1,8 @@
 """Hugging Face TrainingArguments in flat YAML or JSON.
 
 Keys and defaults from transformers' ``TrainingArguments``: rate 5e-5, no accumulation; ``max_steps``, ``warmup_steps``,
-``save_steps`` and ``eval_steps`` count optimizer steps, floats below 1 are ratios and negative values mean unset.
-Tools that share the keys call the micro-batch ``micro_batch_size`` and take ``bf16: auto``.
+``save_steps``, ``eval_steps`` and ``logging_steps`` count optimizer steps, floats below 1 are ratios, negative
+values mean unset. Tools that share the keys call the micro-batch ``micro_batch_size`` and take ``bf16: auto``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.command_lines import as_flags
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import contains
+from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
     count_at,
     obstacle_of_single_values,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_LEARNING_RATE = 5e-5
 STEPS_KEY, _RATE = "gradient_accumulation_steps", "learning_rate"
 _BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
+_FLOOR = "lr_scheduler_kwargs.min_lr"
 _CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 _SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
@@ -71,9 +72,10 @@ class HuggingFace:
         found = {
             name: tuple(each for each in named if contains(document.values, each))[:1] for name, named in keys.items()
         }
-        counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
+        counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps", "logging_steps")
         lengths = tuple(each for each in counted if _is_count(document.values.get(each)))
-        return {**found, KnobName.OPTIMIZER_STEPS: lengths}
+        floors = (_FLOOR,) if isinstance(get(document.values, _FLOOR), float) else ()
+        return {**found, KnobName.MIN_LEARNING_RATE: floors, KnobName.OPTIMIZER_STEPS: lengths}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe, with the defaults of TrainingArguments where the file is silent."""

@@ -9,6 +9,7 @@ from memplan.configs.companions import companion_of, recipe_beside, remark_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.loader_keys import loader_keys
 from memplan.configs.loading import load_document
 from memplan.configs.marker import find_original, remark_on_sidecar
 from memplan.configs.registry import ecosystem_named, ecosystem_of
@@ -50,7 +51,8 @@ def read_config(
     where = str(document.path)
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
     _require_present(document, declared)
-    keys = _followed(document, {**ecosystem.own_keys(document), **declared})
+    own_keys = {**loader_keys(document, format_name=ecosystem.name), **ecosystem.own_keys(document)}
+    keys = _followed(document, {**own_keys, **declared})
     stale, recipe = remark_on_sidecar(document), _recipe(ecosystem, document, keys)
     beside = companion_of(document, format_name=ecosystem.name)
     return UserConfig(

@@ -41,7 +41,6 @@ _NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp", "fp16"),
     KnobName.AMP_DTYPE: ("amp_dtype",),
     KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
-    KnobName.LOADER_WORKERS: ("num_workers", "workers"),
 }
 _FLOORS = ("min_lr", "warmup_lr")
 _OBSTRUCTING = (

@@ -9,12 +9,13 @@ counted in                  examples                                            
 forward/backward passes     mmcv and mmengine with ``by_epoch=False``: max_iters, warm-up,          q
                             milestones, checkpoint and evaluation intervals; detectron2 MAX_ITER,
                             STEPS; Lightning val_check_interval, limit_train_batches
-optimizer steps             Hugging Face max_steps, warmup_steps, save and eval steps; Lightning    1 / r
-                            max_steps and step-interval schedulers; DeepSpeed and torchtitan steps
+optimizer steps             Hugging Face max_steps, warmup_steps, save, eval and logging steps;     1 / r
+                            Lightning max_steps and step-interval schedulers; DeepSpeed and
+                            torchtitan steps
 epochs or ratios            max_epochs, warmup_epochs, warmup_ratio, fractions of the length        1
 learning rates              the peak rate, absolute floors and peaks (min_lr, eta_min, max_lr)      r, sqrt(r) or 1
 relative learning rates     lr_mult, start_factor, warmup_ratio, lrf                                1
-logging                     log intervals                                                           1
+logging                     OpenMMLab's log intervals, which count passes but only show progress    1
 ==========================  ======================================================================  =================
 
 Where G is held by accumulation, r = 1 and q = A_new / A_old: rates and optimizer steps stay, passes follow A.
