@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import pytest
 
@@ -13,6 +14,13 @@ def test_every_public_name_exists_and_the_list_is_sorted() -> None:
     assert memplan.__all__ == sorted(memplan.__all__)
     for name in memplan.__all__:
         assert getattr(memplan, name) is not None
+
+
+def test_a_public_name_stays_one_when_the_room_of_the_same_name_is_imported() -> None:
+    room = importlib.import_module("memplan.probe")
+    assert room.run_trial is not None
+    assert callable(memplan.probe)
+    assert memplan.probe is memplan.probe
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
