@@ -1,0 +1,249 @@
+"""How many trials and how much time a search takes, and how fast and how full its answer runs, beside other finders.
+
+    python benchmarks/search.py --out benchmarks/search_cpu.json [--budget 768MiB] [--device cpu] [--only NAME,...]
+
+For ten small models and one budget: memplan, PyTorch Lightning's batch-size finder (power and binsearch), accelerate's
+``find_executable_batch_size`` and an exhaustive search, which tries every micro-batch from 1 until one is too large.
+All run for real; needs lightning and accelerate. The others run in a process whose memory is limited to the budget
+(``search_tools.py`` says how). What each found is then run again as trials of memplan, by turns, three times; its
+throughput is that of the fastest timed step, which other work on the machine disturbs least. Every finished part is
+stored, and what is stored is not run again. With ``--device cuda:0`` the same runs on a card, capped at the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from search_models import MODELS
+from search_tools import TOOLS
+
+import memplan
+from memplan.devices import resolve_device
+from memplan.probe import TrialRequest, run_trial, trial_template
+from memplan.progress import TrialEnded
+from memplan.textfiles import write_text_atomically
+from memplan.units import format_bytes, parse_bytes
+from memplan.workload import WorkloadReference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from memplan.children import Template
+    from memplan.results import Outcome
+
+BAND = (0.6, 0.8)
+ROUNDS = 3
+FINDER_LIMIT_S = 1200
+FOLDER = Path(__file__).parent
+OURS, EXHAUSTIVE = "memplan", "exhaustive"
+STARTS_AT = 2  # what Lightning starts from too
+
+
+class Bench:
+    """One model on one device under one budget."""
+
+    def __init__(self, model: str, device: str, budget_bytes: int, template: Template) -> None:
+        self.model, self.device, self.budget_bytes, self.template = model, device, budget_bytes, template
+
+    def tried(self, size: int) -> Outcome:
+        """Run one micro-batch as memplan does."""
+        request = TrialRequest(
+            source=WorkloadReference(
+                target=f"search_models:{self.model}", config={}, config_path=None, search_path=(str(FOLDER),)
+            ),
+            recipe=memplan.Recipe(micro_batch_size=size),
+            device=resolve_device(self.device, budget_bytes=self.budget_bytes),
+            budget_bytes=self.budget_bytes,
+        )
+        return run_trial(request, template=self.template)
+
+    def reading(self, size: int) -> dict[str, Any]:
+        """What a run of one micro-batch showed: how full, how fast, and how it ended."""
+        outcome = self.tried(size)
+        measured = outcome.measurement
+        full = None if measured is None else measured.peak_device_bytes / self.budget_bytes
+        fastest_s = None if measured is None else min(measured.step_times_s)
+        return {
+            "size": size,
+            "fits": str(outcome.kind) == "fits",
+            "utilisation": None if full is None else round(full, 4),
+            "samples_per_s": None if fastest_s is None else round(size / fastest_s, 3),
+        }
+
+    def exhaustive(self) -> dict[str, Any]:
+        """Try every micro-batch until one is too large."""
+        started, readings = time.perf_counter(), []
+        while not readings or readings[-1]["fits"]:
+            readings.append(self.reading(len(readings) + 1))
+        inside = [each for each in readings if each["fits"] and in_band(each["utilisation"])]
+        best = max(inside, key=lambda each: each["samples_per_s"], default=None)
+        return {
+            "size": best and best["size"],
+            "trials": len(readings),
+            "wall_s": round(time.perf_counter() - started, 2),
+            "readings": readings,
+        }
+
+    def ours(self) -> dict[str, Any]:
+        """Let memplan search, its estimate included."""
+        trials = 0
+
+        def count(event: object) -> None:
+            nonlocal trials
+            trials += isinstance(event, TrialEnded)
+
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as store:
+            found = memplan.probe(
+                MODELS[self.model](None), memplan.Recipe(micro_batch_size=STARTS_AT), self.device, BAND[1],
+                min_util=BAND[0], budget=self.budget_bytes, store=store, observer=count,
+            )  # fmt: skip
+        wall_s = round(time.perf_counter() - started, 2)
+        return {"size": found.recipe.micro_batch_size, "trials": trials, "wall_s": wall_s}
+
+    def other(self, tool: str) -> dict[str, Any]:
+        """Run another finder in a process of its own."""
+        command = [
+            sys.executable,
+            str(FOLDER / "search_tools.py"),
+            tool,
+            self.model,
+            self.device,
+            str(self.budget_bytes),
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            ended = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=FINDER_LIMIT_S, check=False
+            )
+        lines = ended.stdout.splitlines()
+        if not lines or not lines[-1].startswith("{"):
+            tail = ended.stderr.strip().splitlines()[-1:] or ["no output"]
+            return {
+                "size": None,
+                "trials": None,
+                "wall_s": None,
+                "failure": f"exit {ended.returncode}: {tail[0][:200]}",
+            }
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def confirmed(self, sizes: Iterable[int]) -> dict[str, Any]:
+        """Run the sizes that were found by turns, and keep the fastest step and the highest peak of each."""
+        wanted = sorted(set(sizes))
+        runs = [self.reading(size) for _ in range(ROUNDS) for size in wanted]
+        return {
+            str(size): {
+                "fits": all(run["fits"] for run in runs if run["size"] == size),
+                "utilisation": _largest(run["utilisation"] for run in runs if run["size"] == size),
+                "samples_per_s": _largest(run["samples_per_s"] for run in runs if run["size"] == size),
+            }
+            for size in wanted
+        }
+
+
+def in_band(utilisation: float | None) -> bool:
+    """Whether a utilisation lies in the band."""
+    return utilisation is not None and BAND[0] <= utilisation <= BAND[1]
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+class Store:
+    """What has been found so far, in one file."""
+
+    def __init__(self, path: Path, device: str, budget_bytes: int) -> None:
+        self._path = path
+        self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        about = {"device": device, "budget_bytes": budget_bytes, "memplan": memplan.__version__}
+        if self.content.setdefault("about", about) != about:
+            raise SystemExit(f"{path} is about {self.content['about']}, not {about}; name another file with --out")
+
+    def once(self, model: str, part: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a part, which is worked out and stored where it is missing."""
+        parts: dict[str, Any] = self.content.setdefault(model, {})
+        if part not in parts:
+            parts[part] = work()
+            write_text_atomically(self._path, json.dumps(self.content, indent=1) + "\n")
+            shown = {key: value for key, value in parts[part].items() if key != "readings"}
+            print(f"{model}  {part}: {shown}", flush=True)
+        found: dict[str, Any] = parts[part]
+        return found
+
+
+def run_model(bench: Bench, store: Store) -> None:
+    """Let every finder search one model, then run what they found by turns."""
+    found = {
+        OURS: store.once(bench.model, OURS, bench.ours),
+        **{tool: store.once(bench.model, tool, lambda tool=tool: bench.other(tool)) for tool in TOOLS},
+        EXHAUSTIVE: store.once(bench.model, EXHAUSTIVE, bench.exhaustive),
+    }
+    sizes = [each["size"] for each in found.values() if each["size"]]
+    store.once(bench.model, "confirmed", lambda: bench.confirmed(sizes))
+
+
+def table(content: dict[str, Any]) -> str:
+    """Write the results as Markdown: one row for each model, one cell for each finder."""
+    tools = (OURS, *TOOLS, EXHAUSTIVE)
+    lines = ["| model | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
+    finished = {name: parts for name, parts in content.items() if "confirmed" in parts}
+    for name, parts in finished.items():
+        lines.append(f"| {name} | " + " | ".join(_cell(parts, tool) for tool in tools) + " |")
+    lines.append("| **trials, seconds in all** | " + " | ".join(_totals(finished, tool) for tool in tools) + " |")
+    lines.append("| **in the band** | " + " | ".join(_landed(finished, tool) for tool in tools) + " |")
+    return "\n".join(lines)
+
+
+def _cell(parts: dict[str, Any], tool: str) -> str:
+    found = parts[tool]
+    if not found["size"]:
+        return f"nothing ({found.get('failure') or 'no size in the band'})"
+    seen, best = parts["confirmed"][str(found["size"])], parts[EXHAUSTIVE]["size"]
+    effort = f"{found['trials']} trials, {found['wall_s']:.0f} s"
+    if not seen["fits"]:
+        return f"b={found['size']}, {effort}, **over the budget**"
+    reference = parts["confirmed"][str(best)]["samples_per_s"] if best else None
+    speed = f", {seen['samples_per_s'] / reference:.0%}" if reference else ""
+    return f"b={found['size']}, {effort}, {seen['utilisation']:.0%} full{speed}"
+
+
+def _totals(finished: dict[str, Any], tool: str) -> str:
+    found = [parts[tool] for parts in finished.values()]
+    return f"{sum(each['trials'] or 0 for each in found)}, {sum(each['wall_s'] or 0 for each in found):.0f} s"
+
+
+def _landed(finished: dict[str, Any], tool: str) -> str:
+    sizes = [(parts, parts[tool]["size"]) for parts in finished.values()]
+    inside = sum(bool(size) and in_band(parts["confirmed"][str(size)]["utilisation"]) for parts, size in sizes)
+    return f"{inside} of {len(sizes)}"
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--budget", default="768MiB")
+    parser.add_argument("--only", default=",".join(MODELS))
+    parser.add_argument("--table", action="store_true", help="only print what is stored")
+    arguments = parser.parse_args()
+    budget_bytes = parse_bytes(arguments.budget)
+    store = Store(arguments.out, arguments.device, budget_bytes)
+    if not arguments.table:
+        print(f"{arguments.device}, {format_bytes(budget_bytes)}", flush=True)
+        with trial_template() as template:
+            for model in arguments.only.split(","):
+                run_model(Bench(model, arguments.device, budget_bytes, template), store)
+    print(table({name: parts for name, parts in store.content.items() if name != "about"}))
+
+
+if __name__ == "__main__":
+    main()
