@@ -187,7 +187,7 @@ class Planning:
                 *explain(chosen, search.trials, self.band, current=self.subject.current),
                 *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
             ),
-            notes=(*command_notes(self.subject), *_accumulation_notes(chosen.recipe, traces)),
+            notes=(*command_notes(self.subject, search.trials), *_accumulation_notes(chosen.recipe, traces)),
         )
 
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:

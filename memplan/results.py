@@ -210,6 +210,7 @@ class Measurement:
         alloc_retries: times the allocator had to free its cache and try again.
         loss_scale: gradient scale after the last step; None without a scaler.
         notes: what the device did not tell and how it was got instead, one sentence each.
+        optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
     """
 
     peak_allocated_bytes: int
@@ -223,6 +224,7 @@ class Measurement:
     alloc_retries: int = 0
     loss_scale: float | None = None
     notes: tuple[str, ...] = ()
+    optimizer_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

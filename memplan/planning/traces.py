@@ -53,6 +53,7 @@ class Traces:
         is_live = device.live_index is not None
         self._allocator = AllocatorConfig.from_environment(os.environ if is_live else {})
         self._correction = 1.0
+        self._measured_optimizer_name: str | None = None
 
     @property
     def can_trace(self) -> bool:
@@ -114,9 +115,9 @@ class Traces:
         return None if self.of_if_traceable(recipe) is None else self.estimate(recipe)
 
     def optimizer_name(self, recipe: Recipe) -> str:
-        """Class name of the optimizer, or a paraphrase where the step cannot be traced."""
+        """Class name of the optimizer as traced or seen in a trial, or a paraphrase where neither is known."""
         trace = self.of_if_traceable(recipe)
-        return "the optimizer" if trace is None else trace.optimizer_name
+        return (self._measured_optimizer_name or "the optimizer") if trace is None else trace.optimizer_name
 
     def uses_batch_norm(self, recipe: Recipe) -> bool:
         """Whether a statistic over the micro-batch is known to be taken."""

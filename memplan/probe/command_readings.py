@@ -88,6 +88,7 @@ def measure(
         samples_per_s=len(last) * micro_batch_size * passes / step_s,
         losses=(),
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
+        optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 

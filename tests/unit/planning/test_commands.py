@@ -13,6 +13,7 @@ from memplan.planning.commands import CommandWish, command_notes, command_to_run
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
+from tests.making import trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,15 @@ def test_a_command_that_takes_no_learning_rate_is_not_run_again_for_another_one(
 def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
     subject, _ = subject_of(f"{PLAIN} --steps {{steps}}", steps=30)
     assert command_to_run(subject, Recipe(micro_batch_size=9)) == "python train.py --bs 9 --steps {steps}"
-    assert any("after 30 optimizer steps" in note for note in command_notes(subject))
+    assert any("after 30 optimizer steps" in note for note in command_notes(subject, ()))
+
+
+def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
+    subject, _ = subject_of(PLAIN)
+    flat, rising = (trial(4, 500), trial(9, 502)), (trial(4, 500), trial(9, 520))
+    assert any("4 and 9 are alike" in note for note in command_notes(subject, flat))
+    assert not any("alike" in note for note in command_notes(subject, rising))
+    assert not any("alike" in note for note in command_notes(subject, flat[:1]))
 
 
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

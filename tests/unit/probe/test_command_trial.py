@@ -1,0 +1,162 @@
+"""A trial of a training command: what ends it, and what it reads of a card, the driver's figures made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices import BytesReading
+from memplan.probe import TrialRequest, command_hook, command_trial, run_trial
+from memplan.recipe import Recipe
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import GIB, MIB
+from memplan.workload import TrainingCommand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
+CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=300 * MIB, live_index=0)
+MEASURED_CARD = {
+    "index": 0,
+    "allocated_peak_bytes": 600 * MIB,
+    "reserved_peak_bytes": 700 * MIB,
+    "reserved_bytes": 640 * MIB,
+    "used_bytes": 1200 * MIB,
+    "alloc_retries": 0,
+}
+
+
+def command_of(template: str, folder: Path, steps: int = 3) -> TrainingCommand:
+    return TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
+
+
+def ran(script: str, folder: Path, *, budget_bytes: int = GIB, time_limit_s: float = 60) -> Outcome:
+    (folder / "train.py").write_text(script)
+    command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", folder)
+    recipe = Recipe(micro_batch_size=2)
+    request = TrialRequest(
+        source=command, recipe=recipe, device=CPU, budget_bytes=budget_bytes, time_limit_s=time_limit_s
+    )
+    return run_trial(request)
+
+
+def test_a_script_that_hangs_before_its_first_step_is_stopped_and_shows_where_it_is(tmp_path: Path) -> None:
+    outcome = ran(
+        "import time\ndef wait_for_a_lock_of_nobody():\n    time.sleep(600)\nwait_for_a_lock_of_nobody()\n",
+        tmp_path,
+        time_limit_s=2,
+    )
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "none of its Python processes imported torch.optim" in outcome.evidence
+    assert "wait_for_a_lock_of_nobody" in outcome.log_tail
+
+
+def test_a_script_that_takes_more_than_the_budget_is_stopped(tmp_path: Path) -> None:
+    outcome = ran(
+        "held = bytearray(b'x') * (600 << 20)\nimport time\ntime.sleep(600)\n", tmp_path, budget_bytes=GIB // 2
+    )
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert outcome.evidence.endswith("above its 512.0 MiB")
+    assert outcome.measurement is None
+
+
+def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Path) -> None:
+    command = command_of(f"{sys.executable} -I -c pass {{micro_batch_size}}", tmp_path)
+    request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB)
+    outcome = run_trial(request)
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "is PYTHONPATH kept" in outcome.evidence
+
+
+def test_the_hook_asks_cuda_for_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "is_initialized": True,
+        "synchronize": None,
+        "mem_get_info": (7 * GIB, 8 * GIB),
+        "current_device": 1,
+        "max_memory_allocated": 600,
+        "max_memory_reserved": 700,
+        "memory_reserved": 640,
+        "memory_stats": {"num_alloc_retries": 2},
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    assert command_hook._cards() == {
+        "index": 1,
+        "allocated_peak_bytes": 600,
+        "reserved_peak_bytes": 700,
+        "reserved_bytes": 640,
+        "used_bytes": GIB,
+        "alloc_retries": 2,
+    }
+
+
+def test_without_cuda_there_is_no_card_to_ask_for() -> None:
+    assert command_hook._cards() is None
+
+
+@pytest.fixture
+def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A watch over a card of which others hold 200 MiB, and process 7 so much as it is told."""
+
+    def make(process_bytes: int | None, card_bytes: tuple[int, int]) -> tuple[command_trial._Watch, Path]:
+        used = iter(card_bytes)
+        last = SimpleNamespace(value=card_bytes[-1])
+        monkeypatch.setattr(
+            command_trial, "device_used_bytes", lambda index: BytesReading(read_bytes=next(used, last.value))
+        )
+        monkeypatch.setattr(
+            command_trial, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
+        )
+        request = TrialRequest(
+            source=command_of("t {micro_batch_size}", tmp_path),
+            recipe=Recipe(micro_batch_size=4),
+            device=CARD,
+            budget_bytes=8 * GIB,
+        )
+        (tmp_path / "leave").mkdir()
+        events = tmp_path / "events"
+        lines = [{"event": "built", "pid": 7, "resident_bytes": 1, "parameters_bytes": 1}]
+        for number in (1, 2, 3):
+            figures = {"passes": 1, "skipped": 0, "optimizers": 1, "resident_peak_bytes": 1, "resident_file_bytes": 1}
+            lines.append(
+                {"event": "step", "pid": 7, "step": number, "duration_s": 0.5, **figures, "card": MEASURED_CARD}
+            )
+        lines.append({"event": "finished", "pid": 7, "is_finite": True, "loss_scale": None})
+        events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        watch = command_trial._Watch(request, request.source, tmp_path, None)
+        watch.hear()
+        return watch, tmp_path / "leave" / "7"
+
+    return make
+
+
+def test_on_a_card_the_driver_is_asked_before_the_process_may_leave(card_watch) -> None:
+    watch, leave = card_watch(1000 * MIB, (200 * MIB, 1200 * MIB))
+    assert leave.exists()
+    measured = watch.measure()
+    assert measured.breakdown.context == (1000 - 640) * MIB
+    assert measured.peak_process_bytes == (700 + 360) * MIB
+    assert measured.peak_device_bytes == (700 + 360 + 200) * MIB
+
+
+def test_where_the_driver_does_not_list_processes_the_growth_of_the_card_stands_for_them(card_watch) -> None:
+    watch, _ = card_watch(None, (200 * MIB, 1200 * MIB))
+    assert watch.measure().breakdown.context == (1200 - 200 - 640) * MIB
+
+
+def test_the_allocators_share_leaves_room_for_context_and_neighbours() -> None:
+    request = TrialRequest(
+        source=command_of("t {micro_batch_size}", sys.path[0]),
+        recipe=Recipe(micro_batch_size=4),
+        device=CARD,
+        budget_bytes=4 * GIB + 300 * MIB + 200 * MIB,
+    )
+    assert command_trial._card_fraction(request, 200 * MIB) == 0.5
