@@ -5,9 +5,10 @@
 For ten small models and one budget: memplan, PyTorch Lightning's batch-size finder (power and binsearch), accelerate's
 ``find_executable_batch_size`` and an exhaustive search, which tries every micro-batch from 1 until one is too large.
 All run for real; needs lightning and accelerate. The others run in a process whose memory is limited to the budget
-(``search_tools.py`` says how). What each found is then run again as trials of memplan, by turns, three times; its
-throughput is that of the fastest timed step, which other work on the machine disturbs least. Every finished part is
-stored, and what is stored is not run again. With ``--device cuda:0`` the same runs on a card, capped at the budget.
+(``search_tools.py`` says how). How full and how fast their answers run is read off the exhaustive search; memplan's
+answer and the best one are run again by turns. A throughput is that of the fastest timed step, which other work on the
+machine disturbs least. Every finished part is stored, and what is stored is not run again. With ``--device cuda:0`` the
+same runs on a card, capped at the budget.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from memplan.units import format_bytes, parse_bytes
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from memplan.children import Template
     from memplan.results import Outcome
@@ -42,7 +43,7 @@ BAND = (0.6, 0.8)
 ROUNDS = 3
 FINDER_LIMIT_S = 1200
 FOLDER = Path(__file__).parent
-OURS, EXHAUSTIVE = "memplan", "exhaustive"
+OURS, EXHAUSTIVE, DUEL = "memplan", "exhaustive", "duel"
 STARTS_AT = 2  # what Lightning starts from too
 
 
@@ -134,27 +135,19 @@ class Bench:
         found: dict[str, Any] = json.loads(lines[-1])
         return found
 
-    def confirmed(self, sizes: Iterable[int]) -> dict[str, Any]:
-        """Run the sizes that were found by turns, and keep the fastest step and the highest peak of each."""
-        wanted = sorted(set(sizes))
-        runs = [self.reading(size) for _ in range(ROUNDS) for size in wanted]
-        return {
-            str(size): {
-                "fits": all(run["fits"] for run in runs if run["size"] == size),
-                "utilisation": _largest(run["utilisation"] for run in runs if run["size"] == size),
-                "samples_per_s": _largest(run["samples_per_s"] for run in runs if run["size"] == size),
-            }
-            for size in wanted
-        }
+    def duel(self, ours: int, best: int) -> dict[str, Any]:
+        """Run two sizes by turns and return the throughput of the first over that of the second."""
+        speeds: dict[int, float] = {}
+        for _ in range(ROUNDS if ours != best else 0):
+            for size in (ours, best):
+                reading = self.reading(size)
+                speeds[size] = max(speeds.get(size, 0.0), reading["samples_per_s"] or 0.0)
+        return {"relative_speed": round(speeds[ours] / speeds[best], 4) if speeds else 1.0}
 
 
 def in_band(utilisation: float | None) -> bool:
     """Whether a utilisation lies in the band."""
     return utilisation is not None and BAND[0] <= utilisation <= BAND[1]
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 class Store:
@@ -186,33 +179,38 @@ def run_model(bench: Bench, store: Store) -> None:
         **{tool: store.once(bench.model, tool, lambda tool=tool: bench.other(tool)) for tool in TOOLS},
         EXHAUSTIVE: store.once(bench.model, EXHAUSTIVE, bench.exhaustive),
     }
-    sizes = [each["size"] for each in found.values() if each["size"]]
-    store.once(bench.model, "confirmed", lambda: bench.confirmed(sizes))
+    ours, best = found[OURS]["size"], found[EXHAUSTIVE]["size"]
+    if ours and best:
+        store.once(bench.model, DUEL, lambda: bench.duel(ours, best))
 
 
 def table(content: dict[str, Any]) -> str:
     """Write the results as Markdown: one row for each model, one cell for each finder."""
     tools = (OURS, *TOOLS, EXHAUSTIVE)
     lines = ["| model | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
-    finished = {name: parts for name, parts in content.items() if "confirmed" in parts}
+    finished = {name: parts for name, parts in content.items() if DUEL in parts}
     for name, parts in finished.items():
         lines.append(f"| {name} | " + " | ".join(_cell(parts, tool) for tool in tools) + " |")
-    lines.append("| **trials, seconds in all** | " + " | ".join(_totals(finished, tool) for tool in tools) + " |")
-    lines.append("| **in the band** | " + " | ".join(_landed(finished, tool) for tool in tools) + " |")
+    for title, sum_up in (("trials, seconds", _totals), ("in the band", _landed), ("over the budget", _burst)):
+        lines.append(f"| **{title}** | " + " | ".join(sum_up(finished, tool) for tool in tools) + " |")
     return "\n".join(lines)
+
+
+def _reading(parts: dict[str, Any], size: int) -> dict[str, Any] | None:
+    """What the exhaustive search saw of a size; None beyond the first that was too large."""
+    return next((each for each in parts[EXHAUSTIVE]["readings"] if each["size"] == size and each["fits"]), None)
 
 
 def _cell(parts: dict[str, Any], tool: str) -> str:
     found = parts[tool]
     if not found["size"]:
         return f"nothing ({found.get('failure') or 'no size in the band'})"
-    seen, best = parts["confirmed"][str(found["size"])], parts[EXHAUSTIVE]["size"]
-    effort = f"{found['trials']} trials, {found['wall_s']:.0f} s"
-    if not seen["fits"]:
-        return f"b={found['size']}, {effort}, **over the budget**"
-    reference = parts["confirmed"][str(best)]["samples_per_s"] if best else None
-    speed = f", {seen['samples_per_s'] / reference:.0%}" if reference else ""
-    return f"b={found['size']}, {effort}, {seen['utilisation']:.0%} full{speed}"
+    effort = f"{found['size']} in {found['trials']} trials, {found['wall_s']:.0f} s"
+    seen, best = _reading(parts, found["size"]), _reading(parts, parts[EXHAUSTIVE]["size"])
+    if seen is None or best is None:
+        return f"{effort}; **over the budget**"
+    speed = parts[DUEL]["relative_speed"] if tool == OURS else seen["samples_per_s"] / best["samples_per_s"]
+    return f"{effort}; {seen['utilisation']:.0%} full, {speed:.0%} of the speed"
 
 
 def _totals(finished: dict[str, Any], tool: str) -> str:
@@ -221,9 +219,13 @@ def _totals(finished: dict[str, Any], tool: str) -> str:
 
 
 def _landed(finished: dict[str, Any], tool: str) -> str:
+    seen = [_reading(parts, parts[tool]["size"]) for parts in finished.values()]
+    return f"{sum(each is not None and in_band(each['utilisation']) for each in seen)} of {len(seen)}"
+
+
+def _burst(finished: dict[str, Any], tool: str) -> str:
     sizes = [(parts, parts[tool]["size"]) for parts in finished.values()]
-    inside = sum(bool(size) and in_band(parts["confirmed"][str(size)]["utilisation"]) for parts, size in sizes)
-    return f"{inside} of {len(sizes)}"
+    return f"{sum(bool(size) and _reading(parts, size) is None for parts, size in sizes)} of {len(sizes)}"
 
 
 def main() -> None:

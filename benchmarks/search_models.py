@@ -165,7 +165,7 @@ recommender = _workload("recommender", lambda: Recommender(150_000, 64), _drawn(
 MODELS = {
     name: globals()[name]
     for name in (
-        "perceptron", "convolutions", "unet", "attention", "words", "audio", "graph", "recommender", "separable",
-        "volumes",
+        "perceptron", "words", "audio", "recommender", "separable", "convolutions", "unet", "attention", "volumes",
+        "graph",
     )
 }  # fmt: skip
