@@ -17,6 +17,7 @@ from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.loader_notes import loader_notes
 from memplan.planning.patching import draft, scale, write_patch
+from memplan.planning.rates import with_proven_rate
 from memplan.planning.recall import recalled
 from memplan.planning.request import Subject, device_for, share_of
 from memplan.planning.session import TrialSession
@@ -254,12 +255,21 @@ class Planning:
         """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
         if self.subject.unwritable is not None:
             return None, (f"no patch: {self.subject.unwritable}",)
+        write = functools.partial(
+            write_patch,
+            subject=self.subject,
+            request=self.request,
+            why=why,
+            device_total_bytes=self.band.total_bytes,
+        )
         try:
-            return write_patch(
-                recipe, self.subject, self.request, why=why, device_total_bytes=self.band.total_bytes
-            ), ()
+            patch = write(recipe)
+            if patch is None:
+                return None, ()
+            patch, remark = with_proven_rate(patch, recipe, self.subject, write, template=self._template)
         except PatchError as error:
             return None, (f"no patch could be written: {error}",)
+        return patch, _sentence(remark)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
+from memplan.probe.rates import RatesRequest
 from memplan.probe.trials import ForkRefused, TrialPhase, TrialProgress
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def _preload() -> None:
     import memplan.probe.trial_run  # noqa: PLC0415, F401 - and with it torch
 
 
-def _run(request: TrialRequest, reply: Callable[[object], None]) -> None:
+def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) -> None:
+    if isinstance(request, RatesRequest):
+        from memplan.probe.rates_run import run_rates  # noqa: PLC0415 - it imports torch, as below
+
+        run_rates(request, reply)
+        return
     reply(TrialProgress(phase=TrialPhase.STARTING))
     # torch is loaded only once the child is guarded and has told its parent that it is there
     import torch  # noqa: PLC0415

@@ -1,0 +1,88 @@
+"""Hold a patch's learning rate against the optimizer that the workload really makes: never scale twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.configs import KnobName
+from memplan.configs.loading import load_document
+from memplan.probe.rates import read_rates
+from memplan.workload import WorkloadReference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from memplan.children import Template
+    from memplan.configs import UserConfig
+    from memplan.patches import ConfigPatch
+    from memplan.planning.request import Subject
+    from memplan.recipe import Recipe
+
+_NEAR = 1e-6  # relative
+
+
+def with_proven_rate(
+    patch: ConfigPatch,
+    recipe: Recipe,
+    subject: Subject,
+    rewrite: Callable[[Recipe], ConfigPatch | None],
+    *,
+    template: Template | None = None,
+) -> tuple[ConfigPatch | None, str | None]:
+    """Make the optimizer under the old config and under the patched one, and compare the rates of their groups.
+
+    Args:
+        patch: the patch as it was planned.
+        recipe: what it sets.
+        subject: what is trained.
+        rewrite: writes the patch anew for another recipe.
+        template: a template of trials, which forks the child.
+
+    Returns:
+        The patch, without the learning rate where the code scales that itself; and what was found, as a sentence. None
+        for the sentence where no workload of a config is at hand or its optimizer could not be made.
+    """
+    source, config = subject.source, subject.config
+    if config is None or not isinstance(source, WorkloadReference):
+        return patch, None
+    found = read_rates((source, _patched(source, patch)), template=template)
+    if found is None or not found.of_each[0] or len(found.of_each[0]) != len(found.of_each[1]):
+        return patch, None
+    before, after = found.of_each
+    planned = _planned_factor(config, patch)
+    if _all_scaled(before, after, planned):
+        return patch, f"checked: {_change_of(before, after)}, as the optimizer made from each config says"
+    by_code = recipe.global_batch_size / subject.current.global_batch_size
+    if planned != 1 and _all_scaled(before, after, planned * by_code):
+        other = rewrite(replace(recipe, learning_rate=None))
+        return other, "the training code scales the learning rate with the batch itself, so the config's is left alone"
+    return patch, f"{_change_of(before, after)}, where the config's changes by a factor of {planned:.4g}: look into it"
+
+
+def _patched(source: WorkloadReference, patch: ConfigPatch) -> WorkloadReference:
+    texts = {each.path: each.patched_text for each in patch.files}
+    values = load_document(Path(patch.files[0].path), texts=texts).resolved_values
+    return replace(source, config=values, config_path=patch.files[0].path)
+
+
+def _planned_factor(config: UserConfig, patch: ConfigPatch) -> float:
+    """Return by what the patch multiplies the learning rate that stands in the config; 1 where it leaves it alone."""
+    knob = config.knob(KnobName.LEARNING_RATE)
+    new = next((each.value for each in patch.changes if knob is not None and each.key == knob.key), None)
+    return 1.0 if knob is None or not isinstance(new, int | float) else float(new) / float(knob.value)
+
+
+def _all_scaled(before: Sequence[float], after: Sequence[float], factor: float) -> bool:
+    return all(math.isclose(old * factor, new, rel_tol=_NEAR) for old, new in zip(before, after, strict=True))
+
+
+def _change_of(before: Sequence[float], after: Sequence[float]) -> str:
+    """Say in words how the highest rate changes."""
+    old, new = max(before), max(after)
+    many = f" (highest of {len(before)} parameter groups)" if len(before) > 1 else ""
+    if old == new:
+        return f"the learning rate stays at {old:.6g}{many}"
+    return f"the learning rate goes from {old:.6g} to {new:.6g}{many}"

@@ -1,0 +1,44 @@
+"""The learning rates that a workload's optimizer really has, read in a child process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.children import Template, run_child
+
+if TYPE_CHECKING:
+    from memplan.workload import WorkloadReference
+
+WORKER_MODULE = "memplan.probe.worker"
+RATES_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesRequest:
+    """Workloads whose optimizers are to be made, one after the other; no step is run."""
+
+    sources: tuple[WorkloadReference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerRates:
+    """The learning rate of each parameter group, for each workload in order; groups without a rate are left out."""
+
+    of_each: tuple[tuple[float, ...], ...]
+
+
+def read_rates(sources: tuple[WorkloadReference, ...], *, template: Template | None = None) -> OptimizerRates | None:
+    """Make the optimizers of some workloads in a child process and return their rates; None where that fails.
+
+    Args:
+        sources: where the workloads come from.
+        template: a template of trials, which forks the child; None starts it from nothing.
+    """
+    request = RatesRequest(sources=sources)
+    ending = run_child(WORKER_MODULE, request, watch=_too_long, template=template)
+    return next((each for each in ending.messages if isinstance(each, OptimizerRates)), None)
+
+
+def _too_long(_pid: int, age_s: float) -> str | None:
+    return f"no optimizer within {RATES_TIMEOUT_S:.0f} s" if age_s > RATES_TIMEOUT_S else None

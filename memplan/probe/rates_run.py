@@ -1,0 +1,29 @@
+"""Make optimizers and read their learning rates. Imports torch; child processes only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.workloads import load_workload
+from memplan.estimators.untouched_build import neutralise_initialisers, untouched_fills
+from memplan.probe.rates import OptimizerRates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.probe.rates import RatesRequest
+    from memplan.workload import WorkloadReference
+
+
+def run_rates(request: RatesRequest, reply: Callable[[object], None]) -> None:
+    """Reply with the :class:`OptimizerRates`; weights are not written, since only the rates are wanted."""
+    neutralise_initialisers()
+    reply(OptimizerRates(of_each=tuple(_rates_of(each) for each in request.sources)))
+
+
+def _rates_of(source: WorkloadReference) -> tuple[float, ...]:
+    workload = load_workload(source)
+    with untouched_fills():
+        model = workload.model()
+    groups = workload.optimizer(model.parameters()).param_groups
+    return tuple(float(group["lr"]) for group in groups if group.get("lr") is not None)

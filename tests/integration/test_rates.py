@@ -1,0 +1,88 @@
+"""The learning rate of a patch is held against the optimizer that the workload really makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import RecipeChange, plan_patch, read_config
+from memplan.planning.rates import with_proven_rate
+from memplan.planning.request import subject_of_config
+from memplan.probe import trial_template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from memplan.children import Template
+    from memplan.patches import ConfigPatch
+    from memplan.recipe import Recipe
+
+CONFIG = """\
+batch_size: 4
+lr: 0.1
+memplan: {workload: "net:make", knobs: {micro_batch_size: batch_size, learning_rate: lr}}
+"""
+MODULE = """\
+import torch
+from memplan import Workload
+
+def make(config):
+    return Workload(
+        model=lambda: torch.nn.Linear(8, 1),
+        batch=lambda size: torch.ones(size, 8),
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer=lambda parameters: {optimizer},
+    )
+"""
+GROUPS = "torch.optim.SGD([{'params': [each], 'lr': config.lr * (1 + i)} for i, each in enumerate(parameters)])"
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    with trial_template() as started:
+        yield started
+
+
+def proven(
+    folder: Path, optimizer: str, template: Template, rate: float = 0.2
+) -> tuple[ConfigPatch | None, str | None]:
+    (folder / "net.py").write_text(MODULE.replace("{optimizer}", optimizer), encoding="utf-8")
+    (folder / "x.yaml").write_text(CONFIG, encoding="utf-8")
+    config = read_config(folder / "x.yaml")
+    recipe = replace(config.recipe, micro_batch_size=8, learning_rate=0.2)
+
+    def write(wanted: Recipe) -> ConfigPatch:
+        return plan_patch(config, RecipeChange(recipe=wanted))
+
+    return with_proven_rate(write(recipe), recipe, subject_of_config(config), write, template=template)
+
+
+def test_every_parameter_group_is_seen_to_follow(tmp_path: Path, template: Template) -> None:
+    patch, remark = proven(tmp_path, GROUPS, template)
+    assert patch is not None
+    assert [each.key for each in patch.changes] == ["batch_size", "lr"]
+    assert remark is not None
+    assert "the learning rate goes from 0.2 to 0.4 (highest of 2 parameter groups)" in remark
+
+
+def test_a_rate_that_the_code_scales_itself_is_not_scaled_twice(tmp_path: Path, template: Template) -> None:
+    patch, remark = proven(tmp_path, "torch.optim.SGD(parameters, lr=config.lr * config.batch_size / 4)", template)
+    assert patch is not None
+    assert [each.key for each in patch.changes] == ["batch_size"]
+    assert "scales the learning rate with the batch itself" in str(remark)
+
+
+def test_a_rate_that_does_not_come_from_the_config_is_pointed_out(tmp_path: Path, template: Template) -> None:
+    patch, remark = proven(tmp_path, "torch.optim.SGD(parameters, lr=0.3)", template)
+    assert patch is not None
+    assert [each.key for each in patch.changes] == ["batch_size", "lr"]
+    assert remark == "the learning rate stays at 0.3, where the config's changes by a factor of 2: look into it"
+
+
+def test_an_optimizer_that_cannot_be_made_leaves_the_patch_as_it_is(tmp_path: Path, template: Template) -> None:
+    patch, remark = proven(tmp_path, "1 / 0", template)
+    assert patch is not None
+    assert remark is None
