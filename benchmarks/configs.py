@@ -32,6 +32,7 @@ import config_loaders
 
 from memplan.configs import RecipeChange, UserConfig, expressible, loading, plan_patch, read_config, verification
 from memplan.configs.keys import differences, get
+from memplan.configs.python_style import PythonStyle, style_of
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 
@@ -49,6 +50,7 @@ BATCH_KEYS = (
     "per_device_train_batch_size",
     "micro_batch_size",
     "SOLVER.IMS_PER_BATCH",
+    "dataloader.train.total_batch_size",
 )
 VERIFIED, REFUSED, UNREAD, WRONG = "verified", "refused", "not read", "WRONG"
 _SAYS_NO_BATCH = (
@@ -176,6 +178,8 @@ def outcome_of(path: Path) -> tuple[str, str, str]:
 def _unread(path: Path, error: MemplanError) -> tuple[str, str, str]:
     """Say whether a config that memplan does not read is one for training that its own loader loads."""
     guess = {".py": "mmengine", ".json": "deepspeed"}.get(path.suffix, "axolotl")
+    if path.suffix == ".py" and style_of(path.read_text(encoding="utf-8")) is PythonStyle.LAZY_CONFIG:
+        guess = "detectron2-lazy"
     try:
         values = config_loaders.load(path, guess)
     except Exception as reason:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config

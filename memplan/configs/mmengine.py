@@ -111,6 +111,9 @@ class MMEngine:
         """Return what the wrapper of this config cannot say."""
         if found := obstacle_of_single_values(config, recipe, names=_by_key(config)):
             return found
+        is_told = recipe.precision != config.recipe.precision or recipe.accumulation_steps > 1
+        if is_told and not isinstance(config.values.get(_WRAPPER), Mapping):
+            return f"the config has no {_WRAPPER}, which sets precision and accumulation"
         if config.knob(KnobName.PRECISION) is not None or recipe.precision == config.recipe.precision:
             return None
         if recipe.precision not in (Precision.FP32, *_DTYPES):
