@@ -28,6 +28,7 @@ from memplan.probe import Journal, trial_template
 from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
+from memplan.recommend.knee import knee_reason
 from memplan.report.facts import report_run
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Planning:
             verdicts=found.verdicts,
             reasons=(
                 *explain(chosen, search.trials, self.band, current=self.subject.current),
+                *_sentence(knee_reason(chosen, search.trials, self.band)),
                 *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
             ),
             notes=(*command_notes(self.subject, search.trials), *_accumulation_notes(chosen.recipe, traces)),
@@ -316,7 +318,7 @@ def stored_patch(store: Path, run_id: str | None) -> ConfigPatch:
 
 
 def _sentence(remark: str | None) -> tuple[str, ...]:
-    return () if remark is None else (f"{remark[0].upper()}{remark[1:]}.",)
+    return () if remark is None else (f"{remark[0].upper()}{remark[1:].removesuffix('.')}.",)
 
 
 def _accumulation_notes(recipe: Recipe, traces: Traces) -> tuple[str, ...]:

@@ -209,6 +209,8 @@ class Measurement:
         losses: mean loss of each optimizer step, warm-up included, in order.
         alloc_retries: times the allocator had to free its cache and try again.
         loss_scale: gradient scale after the last step; None without a scaler.
+        first_loss_scale: gradient scale before the first step; None without a scaler.
+        skipped_steps: steps that the gradient scaler skipped because gradients overflowed.
         notes: what the device did not tell and how it was got instead, one sentence each.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
     """
@@ -223,6 +225,8 @@ class Measurement:
     losses: tuple[float, ...]
     alloc_retries: int = 0
     loss_scale: float | None = None
+    first_loss_scale: float | None = None
+    skipped_steps: int = 0
     notes: tuple[str, ...] = ()
     optimizer_name: str | None = None
 
@@ -320,7 +324,10 @@ class PrecisionVerdict:
         estimate: prediction at its best micro-batch; None where there is none.
         loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
             either is missing.
-        remark: one line on why it was kept or dropped.
+        remark: one line on what it changes, and on why it was kept or dropped.
+        compared_steps: optimizer steps whose losses were compared; None where there are none.
+        allocated_change: allocated peak over that of fp32 at the same setting, less 1; None where either is missing.
+        speed_ratio: samples/s over those of fp32 at the same setting; None where either is missing.
     """
 
     precision: Precision
@@ -328,6 +335,9 @@ class PrecisionVerdict:
     estimate: Estimate | None
     loss_deviation: float | None
     remark: str
+    compared_steps: int | None = None
+    allocated_change: float | None = None
+    speed_ratio: float | None = None
 
 
 def plain(value: Any) -> Any:

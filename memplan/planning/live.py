@@ -19,6 +19,7 @@ from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place
 from memplan.recommend.choice import Choice, choose
+from memplan.recommend.knee import half_of
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
@@ -45,6 +46,9 @@ REPEATABILITY = 0.05
 # A precision whose step takes this many times as long as the reference's is not worth waiting for.
 _HOPELESS_SLOWDOWN = 10
 _SHORTEST_STEP_LIMIT_S = 10.0
+# A step of the reference's own precision that takes this many times as long hangs, or swaps.
+_HANGS_AFTER = 30
+_SHORTEST_HANG_S = 60.0
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
@@ -172,6 +176,8 @@ class LiveSearch:
         choice = choose(self._candidates(), self._band, current=self._subject.current)
         if choice is None:
             raise self._failure()
+        self._try_half(choice.trial.recipe, current)
+        choice = choose(self._candidates(), self._band, current=self._subject.current) or choice
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
             self._judged(precision) if obstacle is None else _unusable(precision, obstacle)
@@ -245,9 +251,12 @@ class LiveSearch:
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
         usual_s = usual_step_s(reference, recipe)
-        if usual_s is None or recipe.precision is reference.recipe.precision:
+        if usual_s is None:
             return self._session.try_recipe(recipe, purpose)
-        limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+        if recipe.precision is reference.recipe.precision:
+            limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
+        else:
+            limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
         return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference=reference)
 
     def _at(self, recipe: Recipe, micro_batch_size: int) -> Recipe:
@@ -291,6 +300,12 @@ class LiveSearch:
         accumulated = replace(recipe, accumulation_steps=2)
         if not self._subject.is_command or self._subject.obstacle(accumulated) is None:
             self._session.try_recipe(accumulated, "accumulation")
+
+    def _try_half(self, recipe: Recipe, reference: Trial) -> None:
+        """Run half the chosen micro-batch, where nothing that was tried shows what the last doubling gains."""
+        sizes = [size for size in self._sizes() if 2 * size <= recipe.micro_batch_size]
+        if sizes and half_of(self.trials, recipe) is None:
+            self._try(self._at(recipe, sizes[-1]), "half the size", reference)
 
     def _failure(self) -> NothingFitsError | WorkloadError:
         trials = self._session.trials

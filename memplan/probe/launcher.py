@@ -128,11 +128,14 @@ class _Watch:
         self._has_verdict = False
         self._has_readings = False
         self._since = time.monotonic()
+        self._stepping_since: float | None = None
 
     def hear(self, message: object) -> None:
         if isinstance(message, TrialProgress):
             self._progress = message
             self._since = time.monotonic()
+            if message.step is not None and self._stepping_since is None:
+                self._stepping_since = self._since
             if self._on_progress is not None:
                 self._on_progress(message)
         self._has_verdict = self._has_verdict or isinstance(message, TrialVerdict)
@@ -143,16 +146,22 @@ class _Watch:
         if self._has_verdict:
             return None
         if self._has_readings:
-            stop = self._over_time(time.monotonic() - self._since) or self._over_budget(pid)
+            stop = self._over_time(self._since) or self._over_budget(pid)
             return stop.evidence if stop else None
-        self.verdict = self._over_time(age_s) or self._over_step_limit() or self._over_budget(pid)
+        if self._stepping_since is None:
+            over_time = self._over(self._request.build_limit_s, age_s)
+        else:
+            over_time = self._over_time(self._stepping_since)
+        self.verdict = over_time or self._over_step_limit() or self._over_budget(pid)
         return self.verdict.evidence if self.verdict else None
 
-    def _over_time(self, age_s: float) -> TrialVerdict | None:
-        limit_s = self._request.time_limit_s
-        if age_s <= limit_s:
+    def _over_time(self, since: float) -> TrialVerdict | None:
+        return self._over(self._request.time_limit_s, time.monotonic() - since)
+
+    def _over(self, limit_s: float, running_s: float) -> TrialVerdict | None:
+        if running_s <= limit_s:
             return None
-        evidence = f"still {self._doing()} after {age_s:.0f} s (limit {limit_s:.0f} s)"
+        evidence = f"still {self._doing()} after {running_s:.0f} s (limit {limit_s:.0f} s)"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
 
     def _doing(self) -> str:

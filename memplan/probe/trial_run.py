@@ -22,7 +22,7 @@ from memplan.probe.users_part import users_part
 from memplan.results import Measurement, OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
@@ -91,14 +91,12 @@ def _run_trial(
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate
     )
-    steps = _run_steps(request, readings, state, reply)
-    return state, _measurement(request, state, steps, readings.read_peaks())
+    run = _run_steps(request, readings, state, reply)
+    return state, _measurement(request, state, run, readings.read_peaks())
 
 
-def _measurement(
-    request: TrialRequest, state: TrainingState, steps: Sequence[_Step], peaks: DevicePeaks
-) -> Measurement:
-    timed = tuple(step.duration_s for step in steps[request.warmup_steps :])
+def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: DevicePeaks) -> Measurement:
+    timed = tuple(step.duration_s for step in run.steps[request.warmup_steps :])
     samples = request.recipe.micro_batch_size * request.recipe.accumulation_steps
     return Measurement(
         peak_allocated_bytes=peaks.allocated_bytes,
@@ -108,10 +106,12 @@ def _measurement(
         breakdown=peaks.breakdown,
         step_times_s=timed,
         samples_per_s=samples / statistics.median(timed),
-        losses=tuple(step.loss for step in steps),
+        losses=tuple(step.loss for step in run.steps),
         alloc_retries=peaks.alloc_retries,
         notes=peaks.notes,
-        loss_scale=None if state.scaler is None else float(state.scaler.get_scale()),
+        loss_scale=None if state.scaler is None else _loss_scale(state),
+        first_loss_scale=None if state.scaler is None else run.first_loss_scale,
+        skipped_steps=run.skipped_steps,
     )
 
 
@@ -121,33 +121,43 @@ class _Step:
     duration_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """The steps that count, and what the gradient scaler did: skipped warm-up steps are left out and counted."""
+
+    steps: tuple[_Step, ...]
+    first_loss_scale: float
+    skipped_steps: int
+
+
 class EveryStepSkippedError(Exception):
     """The gradient scaler found overflowing gradients in every step, however small the scale became."""
 
 
 def _run_steps(
     request: TrialRequest, readings: DeviceReadings, state: TrainingState, reply: Callable[[object], None]
-) -> list[_Step]:
+) -> _Run:
     """Run warm-up and timed steps; a warm-up step that the gradient scaler skipped is run again and left out.
 
     Raises:
         EveryStepSkippedError: the scaler skipped every step.
     """
     steps: list[_Step] = []
-    skipped = 0
+    first_scale, skipped = _loss_scale(state), 0
     while len(steps) < request.warmup_steps + request.timed_steps:
         is_warm_up = len(steps) < request.warmup_steps
         phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
         reply(_progress(request, phase, len(steps), steps[-1].duration_s if steps else None))
         scale = _loss_scale(state)
         step = _timed_step(readings, state)
-        if is_warm_up and skipped < _MOST_SKIPPED_STEPS and _loss_scale(state) < scale:
-            skipped += 1
+        was_skipped = _loss_scale(state) < scale
+        skipped += was_skipped
+        if was_skipped and is_warm_up and skipped <= _MOST_SKIPPED_STEPS:
             continue
-        if not steps and _loss_scale(state) < scale:
+        if was_skipped and not steps:
             raise EveryStepSkippedError
         steps.append(step)
-    return steps
+    return _Run(steps=tuple(steps), first_loss_scale=first_scale, skipped_steps=skipped)
 
 
 def _timed_step(readings: DeviceReadings, state: TrainingState) -> _Step:

@@ -12,6 +12,7 @@ from memplan.units import MIB
 from memplan.workload import WorkloadSource
 
 DEFAULT_TRIAL_LIMIT_S = 900.0
+DEFAULT_BUILD_LIMIT_S = 1800.0
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
 PROFILER_ALLOWANCE_BYTES = 512 * MIB
 
@@ -28,7 +29,9 @@ class TrialRequest:
         seed: of the initial weights and of the batch; the same seed gives the same ones at every precision.
         warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
         timed_steps: optimizer steps that are timed, at least 1.
-        time_limit_s: wall time after which the trial is stopped; what follows the readings has as much again.
+        build_limit_s: wall time until the first step starts, imports and the building of the model included.
+        time_limit_s: wall time of all steps after which the trial is stopped; what follows the readings has as much
+            again.
         step_limit_s: wall time of one warm-up or timed optimizer step after which the trial is stopped; None for no
             limit of its own.
         reference_step_s: step time that the step limit was derived from, quoted as evidence; None where there is none.
@@ -44,6 +47,7 @@ class TrialRequest:
     seed: int = 0
     warmup_steps: int = 2
     timed_steps: int = 3
+    build_limit_s: float = DEFAULT_BUILD_LIMIT_S
     time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
     step_limit_s: float | None = None
     reference_step_s: float | None = None

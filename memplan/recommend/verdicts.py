@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.recommend.choice import choose
+from memplan.recommend.precision_remarks import comparison_text
 from memplan.results import OutcomeKind, PrecisionVerdict
 
 if TYPE_CHECKING:
@@ -13,13 +15,17 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Precision, Recipe
     from memplan.recommend.band import Band
-    from memplan.results import Measurement, Trial
+    from memplan.results import Trial
 
 
 def loss_deviation(losses: Sequence[float], reference: Sequence[float]) -> float | None:
     """Largest relative difference between two runs' losses, step by step; None where they share no finite step."""
-    pairs = [(a, b) for a, b in zip(losses, reference, strict=False) if math.isfinite(a) and math.isfinite(b) and b]
-    return max((abs(a - b) / abs(b) for a, b in pairs), default=None)
+    return max((abs(a - b) / abs(b) for a, b in _comparable(losses, reference)), default=None)
+
+
+def _comparable(losses: Sequence[float], reference: Sequence[float]) -> list[tuple[float, float]]:
+    pairs = zip(losses, reference, strict=False)
+    return [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b) and b]
 
 
 def judge(precision: Precision, trials: Sequence[Trial], *, reference: Trial | None, band: Band) -> PrecisionVerdict:
@@ -41,12 +47,27 @@ def judge(precision: Precision, trials: Sequence[Trial], *, reference: Trial | N
             precision=precision, best=None, estimate=None, loss_deviation=None, remark=_why_nothing_fits(own)
         )
     same = _same_setting(own, reference.recipe) if reference else None
-    return PrecisionVerdict(
-        precision=precision,
-        best=choice.trial,
-        estimate=choice.trial.estimate,
-        loss_deviation=_deviation(same, reference),
-        remark=_remark(same, reference, precision),
+    if reference is None or same is reference or same is None:
+        remark = "the reference" if same else f"no {precision} run at the reference's micro-batch to compare"
+        return _verdict(precision, choice.trial, remark)
+    return _compared(precision, choice.trial, same, reference)
+
+
+def _verdict(precision: Precision, best: Trial, remark: str) -> PrecisionVerdict:
+    return PrecisionVerdict(precision=precision, best=best, estimate=best.estimate, loss_deviation=None, remark=remark)
+
+
+def _compared(precision: Precision, best: Trial, same: Trial, reference: Trial) -> PrecisionVerdict:
+    """Compare a run with the reference's at the same setting, data and seed."""
+    own, other = same.outcome.measurement, reference.outcome.measurement
+    if own is None or other is None:
+        return _verdict(precision, best, f"no {precision} run at the reference's micro-batch to compare")
+    return replace(
+        _verdict(precision, best, comparison_text(own, other, precision=precision, setting=reference.recipe)),
+        loss_deviation=loss_deviation(own.losses, other.losses),
+        compared_steps=len(_comparable(own.losses, other.losses)) or None,
+        allocated_change=own.peak_allocated_bytes / other.peak_allocated_bytes - 1,
+        speed_ratio=own.samples_per_s / other.samples_per_s,
     )
 
 
@@ -69,27 +90,3 @@ def _same_setting(own: Sequence[Trial], reference: Recipe) -> Trial | None:
         ),
         None,
     )
-
-
-def _deviation(same: Trial | None, reference: Trial | None) -> float | None:
-    own, other = _measurement(same), _measurement(reference)
-    if own is None or other is None or same is reference:
-        return None
-    return loss_deviation(own.losses, other.losses)
-
-
-def _remark(same: Trial | None, reference: Trial | None, precision: Precision) -> str:
-    own, other = _measurement(same), _measurement(reference)
-    if same is reference:
-        return "the reference"
-    if own is None or other is None or reference is None:
-        return f"no {precision} run at the reference's micro-batch to compare"
-    memory = own.peak_allocated_bytes / other.peak_allocated_bytes - 1
-    speed = own.samples_per_s / other.samples_per_s
-    setting = f"at micro-batch {reference.recipe.micro_batch_size}"
-    change = f"{abs(memory):.0%} {'more' if memory > 0 else 'less'} tensor memory"
-    return f"{change}, {speed:.2f}x the speed of {reference.recipe.precision} {setting}"
-
-
-def _measurement(trial: Trial | None) -> Measurement | None:
-    return trial.outcome.measurement if trial else None

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from memplan.report.facts import Comparison, RunReport, TrialRow
 
 _COMMAND_COLUMNS = 76
+_PLOT_COLUMNS = 40
+_BAR = "█"
 
 
 def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
@@ -85,6 +87,8 @@ def plan_view(report: RunReport) -> RenderableType:
     parts: list[RenderableType] = []
     if report.precisions:
         parts.append(precision_table(report))
+    if report.throughput:
+        parts.append(throughput_plot(report))
     if any(trial.recipe.accumulation_steps > 1 for trial in report.trials):
         parts.append(accumulation_table(report))
     if report.subject is not None:
@@ -167,6 +171,21 @@ def accumulation_table(report: RunReport) -> Table:
                 rate_text(trial.samples_per_s),
             )
     return table
+
+
+def throughput_plot(report: RunReport) -> Text:
+    """Draw samples per second over the micro-batch: where the bars stop growing, more memory buys no more speed."""
+    fastest = max(trial.samples_per_s or 0 for trial in report.throughput)
+    plot = Text("Throughput by micro-batch", style="bold")
+    for trial in report.throughput:
+        is_subject = report.subject is not None and trial.recipe == report.subject.recipe
+        share = (trial.samples_per_s or 0) / fastest
+        bar = _BAR * max(round(_PLOT_COLUMNS * share), 1)
+        plot.append(f"\n{trial.recipe.micro_batch_size:>6}  ", style="not bold")
+        plot.append(f"{bar:<{_PLOT_COLUMNS}}", style=f"not bold {GOOD if is_subject else QUIET}")
+        figures = f"  {rate_text(trial.samples_per_s)} per s, {share_text(trial.utilisation)}"
+        plot.append(figures, style="bold" if is_subject else "not bold")
+    return plot
 
 
 def _accumulates(trial: TrialRow) -> bool:

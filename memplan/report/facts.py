@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan.recommend.knee import comparable
 from memplan.results import COMPONENTS, ContextBasis
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class RunReport:
         components: parts of the process peak of that trial, then the peaks themselves.
         trials: every live run, in order.
         precisions: one row for each precision that was compared.
+        throughput: runs of the recommended recipe at other micro-batches, smallest first; none where there is but one.
         plan: the finished plan; None for a run that was interrupted.
     """
 
@@ -90,6 +92,7 @@ class RunReport:
     components: tuple[Comparison, ...]
     trials: tuple[TrialRow, ...]
     precisions: tuple[PrecisionRow, ...]
+    throughput: tuple[TrialRow, ...]
     plan: Plan | None
 
 
@@ -102,8 +105,14 @@ def report_run(run_id: str, trials: Sequence[Trial], plan: Plan | None) -> RunRe
         components=compare(subject.estimate, subject.outcome.measurement) if subject else (),
         trials=tuple(trial_row(trial) for trial in trials),
         precisions=tuple(_precision_row(verdict) for verdict in plan.precisions) if plan else (),
+        throughput=_throughput(trials, subject) if plan and subject else (),
         plan=plan,
     )
+
+
+def _throughput(trials: Sequence[Trial], subject: Trial) -> tuple[TrialRow, ...]:
+    rows = tuple(trial_row(trial) for trial in comparable(trials, subject.recipe))
+    return rows if len(rows) > 1 else ()
 
 
 def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Comparison, ...]:

@@ -243,6 +243,34 @@ def test_a_trial_that_takes_too_long_in_all_is_stopped(end_of) -> None:
     assert outcome.evidence.endswith("after 1 s (limit 1 s)")
 
 
+def test_building_has_a_limit_of_its_own(end_of) -> None:
+    built = end_of("takes_long_to_build", time_limit_s=1.5)
+    assert built.kind is OutcomeKind.FITS, built
+    outcome = end_of("takes_long_to_build", build_limit_s=1.0)
+    assert outcome.kind is OutcomeKind.TIMEOUT, outcome
+    assert outcome.evidence == "still building after 1 s (limit 1 s)"
+    assert "in build_slowly" in outcome.log_tail
+
+
+def test_loader_workers_that_a_step_forks_end_with_the_trial(end_of) -> None:
+    outcome = end_of("reads_with_forked_loaders", budget_bytes=4 * GIB)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+
+
+def test_a_worker_that_ignores_every_polite_signal_is_stopped(end_of) -> None:
+    outcome = end_of("hangs_and_ignores_signals", step_limit_s=1.0)
+    assert outcome.kind is OutcomeKind.TIMEOUT, outcome
+
+
+def test_a_flood_of_output_costs_neither_memory_nor_disk(end_of) -> None:
+    before = psutil.Process().memory_info().rss
+    outcome = end_of("floods", budget_bytes=4 * GIB)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert len(outcome.log_tail) <= 64 * 1024
+    assert outcome.log_tail.rstrip().endswith("the end")
+    assert psutil.Process().memory_info().rss - before < 50 * MIB
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

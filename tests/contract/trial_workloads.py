@@ -157,6 +157,46 @@ def prints_a_lot_and_leaves_processes(config: Any) -> Workload:
     return workload(misbehave)
 
 
+def takes_long_to_build(config: Any) -> Workload:
+    def build_slowly() -> torch.nn.Module:
+        time.sleep(2)
+        return torch.nn.Linear(512, 512, bias=False)
+
+    return workload(model=build_slowly)
+
+
+def reads_with_forked_loaders(config: Any) -> Workload:
+    """Every step leaves an iterator behind whose workers wait for more to read."""
+    kept = []
+
+    def read() -> None:
+        loader = torch.utils.data.DataLoader(torch.ones(64, 4), num_workers=2, multiprocessing_context="fork")
+        kept.append(iter(loader))
+        next(kept[-1])
+
+    return workload(read)
+
+
+def hangs_and_ignores_signals(config: Any) -> Workload:
+    def wait() -> None:
+        for polite in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(polite, signal.SIG_IGN)
+        time.sleep(600)
+
+    return workload(wait)
+
+
+def floods(config: Any) -> Workload:
+    """100 MiB a step."""
+
+    def print_much() -> None:
+        for _ in range(100):
+            sys.stdout.write("z" * MIB)
+        sys.stdout.write("\nthe end\n")
+
+    return workload(print_much)
+
+
 def needs_two_gib_on_the_device(config: Any) -> Workload:
     """Two blocks of 1 GiB at once."""
 

@@ -40,6 +40,7 @@ class SimulatedDevice:
         self.mib_per_sample = mib_per_sample
         self.mib_of_gradients = mib_of_gradients
         self._trials = []
+        self.asked: list[tuple[Recipe, float | None]] = []
 
     def peak_mib(self, recipe: Recipe) -> int:
         kept = self.mib_of_gradients if recipe.accumulation_steps > 1 else 0
@@ -53,6 +54,7 @@ class SimulatedDevice:
         known = next((each for each in self._trials if each.recipe == recipe), None)
         if known is not None:
             return known
+        self.asked.append((recipe, step_limit_s))
         peak_mib = self.peak_mib(recipe)
         kind, evidence = OutcomeKind.FITS, ""
         if self.mib_per_sample[recipe.precision] >= 3000:
@@ -98,13 +100,18 @@ class Prediction:
 
 
 def search_on(
-    device: SimulatedDevice, *, current: Recipe | None = None, factor: float = 1.0, **wishes: object
+    device: SimulatedDevice,
+    *,
+    current: Recipe | None = None,
+    factor: float = 1.0,
+    band: Band = BAND,
+    **wishes: object,
 ) -> LiveSearch:
     return LiveSearch(
         subject=Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net"),
         request=PlanRequest(device="cpu", **wishes),
         device=CPU,
-        band=BAND,
+        band=band,
         session=device,
         traces=Prediction(device, factor),
         observer=lambda event: None,
@@ -112,7 +119,8 @@ def search_on(
 
 
 def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
-    plain = [each for each in device.trials if each.recipe.accumulation_steps == 1]
+    """Sizes that were searched; accumulation and half the size are shown afterwards."""
+    plain = [each for each in device.trials if each.purpose not in ("accumulation", "half the size")]
     return [each.recipe.micro_batch_size for each in plain if each.recipe.precision is precision]
 
 
@@ -245,3 +253,31 @@ def test_the_band_of_a_patched_config_is_the_one_it_was_planned_for(
     for free_now_mib in (800, 1000, 2000):
         band = Band(total_bytes=free_now_mib * MIB, min_utilisation=0.6, max_utilisation=0.8)
         assert is_settled(trial(4, 700), subject, PlanRequest(), band) is settled
+
+
+def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
+    assert choice.trial.recipe.micro_batch_size == 13
+    halves = [each.recipe.micro_batch_size for each in device.trials if each.purpose == "half the size"]
+    assert halves == [6]
+
+
+def test_a_half_in_the_band_that_is_as_fast_is_chosen() -> None:
+    device = SimulatedDevice({Precision.FP32: 5})  # every size runs 10 samples/s; 100 + 5 * 135 = 775
+    band = Band(total_bytes=1000 * MIB, min_utilisation=0.2, max_utilisation=0.8)
+    search = search_on(device, precisions=(Precision.FP32,), band=band)
+    assert search.compare().choice.trial.recipe.micro_batch_size == 67  # 435, as fast as 135
+
+
+def test_where_a_run_of_about_half_is_there_no_other_is_made() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search_on(device, current=Recipe(micro_batch_size=7), precisions=(Precision.FP32,)).compare()
+    assert not any(each.purpose == "half the size" for each in device.trials)
+
+
+def test_a_larger_size_of_the_same_precision_that_hangs_is_given_up_soon() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search_on(device, precisions=(Precision.FP32,)).compare()
+    searched = next(each for each in device.asked if each[0].micro_batch_size == 13)
+    assert searched[1] == 60.0  # 30 times the usual 0.5 s * 13 / 4 would be less

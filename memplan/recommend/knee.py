@@ -1,0 +1,75 @@
+"""Where more memory buys no more speed: the chosen micro-batch beside about half of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.recommend.band import Place
+from memplan.recommend.choice import EQUAL_THROUGHPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.recipe import Recipe
+    from memplan.recommend.band import Band
+    from memplan.results import Trial
+
+# A size between these shares of another counts as half of it.
+_HALF = (0.4, 0.6)
+
+
+def comparable(trials: Sequence[Trial], recipe: Recipe) -> tuple[Trial, ...]:
+    """Return the runs that show speed over the micro-batch alone: all else alike, or the same global batch; one a size.
+
+    Args:
+        trials: live runs.
+        recipe: what the others are compared with.
+    """
+    found = {
+        trial.recipe.micro_batch_size: trial for trial in trials if trial.fits and _is_comparable(trial.recipe, recipe)
+    }
+    return tuple(found[size] for size in sorted(found))
+
+
+def _is_comparable(one: Recipe, other: Recipe) -> bool:
+    at_its_size = replace(one, micro_batch_size=other.micro_batch_size, learning_rate=other.learning_rate)
+    if at_its_size == other:
+        return True
+    holds_the_batch = other.accumulation_steps > 1 and one.global_batch_size == other.global_batch_size
+    return holds_the_batch and replace(at_its_size, accumulation_steps=other.accumulation_steps) == other
+
+
+def half_of(trials: Sequence[Trial], recipe: Recipe) -> Trial | None:
+    """Return the run of about half a recipe's micro-batch, the nearest to it; None where there is none."""
+    size = recipe.micro_batch_size
+    low, high = (share * size for share in _HALF)
+    halves = [each for each in comparable(trials, recipe) if low <= each.recipe.micro_batch_size <= high]
+    return min(halves, key=lambda each: abs(each.recipe.micro_batch_size - size / 2), default=None)
+
+
+def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | None:
+    """Say what the last doubling of the micro-batch gains; None where no run shows it.
+
+    A smaller size in the band that is as fast would have been chosen; one below the band is named with the option that
+    has it chosen, because the band is what was asked for.
+    """
+    half = half_of(trials, chosen.recipe)
+    own, other = chosen.outcome.measurement, half.outcome.measurement if half else None
+    if half is None or own is None or other is None:
+        return None
+    gain = own.samples_per_s / other.samples_per_s - 1
+    size = half.recipe.micro_batch_size
+    speed = f"micro-batch {size} runs {other.samples_per_s:.1f} samples/s"
+    if gain > EQUAL_THROUGHPUT:
+        return f"Half as large, {speed}: the larger one gains {gain:.0%}."
+    share = other.peak_device_bytes / band.total_bytes
+    standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
+    said = f"Half as large is {standing}: {speed} with {share:.0%} of the device"
+    if band.place(other.peak_device_bytes) is not Place.BELOW:
+        return f"{said}."
+    return f"{said}, below the band; --min-util {_rounded_down(share):g} recommends it."
+
+
+def _rounded_down(share: float) -> float:
+    return int(share * 20) / 20

@@ -1,0 +1,76 @@
+"""What a number format changes beside fp32 at the same setting, in words, and why where it saves nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.recipe import Precision
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from memplan.recipe import Recipe
+    from memplan.results import BreakdownBytes, Measurement
+
+# A change of the allocated peak below this share is no saving.
+_SAVING_SHARE = 0.03
+_KEPT_IN_FP32 = ("parameters", "gradients", "optimizer_state", "buffers")
+_OF_TENSORS = ("activations", "temporaries", "workspaces", "inputs")
+# torch.amp.GradScaler starts at 2**16 and loses half with every skipped step; below 1 it makes gradients smaller.
+_COLLAPSED_BELOW = 1.0
+
+
+def comparison_text(own: Measurement, other: Measurement, *, precision: Precision, setting: Recipe) -> str:
+    """Say in one line what a precision costs or saves in memory and time, and how its loss scale behaved.
+
+    Args:
+        own: the run in the precision.
+        other: the run it is compared with, on the same data and seed.
+        precision: the number format of the first.
+        setting: recipe of the second.
+    """
+    memory = own.peak_allocated_bytes / other.peak_allocated_bytes - 1
+    speed = own.samples_per_s / other.samples_per_s
+    change = f"{abs(memory):.0%} {'more' if memory > 0 else 'less'} tensor memory"
+    said = [f"{change}, {speed:.2f}x the speed of {setting.precision} at micro-batch {setting.micro_batch_size}"]
+    if memory > -_SAVING_SHARE:
+        verdict = "costs memory" if memory > _SAVING_SHARE else "saves no memory"
+        said.append(f"{verdict}, because {_why_no_saving(own.breakdown, other.breakdown, precision)}")
+    said += _loss_scale_remarks(own)
+    return "; ".join(said)
+
+
+def _why_no_saving(own: BreakdownBytes, other: BreakdownBytes, precision: Precision) -> str:
+    """Find in two breakdowns what stays as it is and what grew."""
+    if precision is Precision.TF32:
+        return "tf32 changes how fp32 is multiplied, not how it is stored"
+    kept_bytes = sum(other[name] for name in _KEPT_IN_FP32)
+    tensors_bytes = kept_bytes + sum(other[name] for name in _OF_TENSORS)
+    reasons = []
+    if precision.is_autocast and kept_bytes:
+        share = kept_bytes / tensors_bytes
+        reasons.append(f"weights, gradients and optimizer state stay fp32 and are {share:.0%} of the peak")
+    grown = {name: own[name] - other[name] for name in (*_KEPT_IN_FP32, *_OF_TENSORS) if own[name] > other[name]}
+    if grown:
+        name = max(grown, key=lambda each: grown[each])
+        copies = " (half-precision copies of the weights)" if _are_copies(grown[name], name, other, precision) else ""
+        reasons.append(f"{name.replace('_', ' ')} grow by {format_bytes(grown[name])}{copies}")
+    return " and ".join(reasons) or "its peak falls where nothing is stored in half"
+
+
+def _are_copies(grown_bytes: int, name: str, other: BreakdownBytes, precision: Precision) -> bool:
+    """Whether what grew is about what autocast keeps of the weights: one copy of half their size (its weight cache)."""
+    copies_bytes = other.parameters / 2
+    is_place = name in ("activations", "temporaries")
+    return precision.is_autocast and is_place and 0.5 * copies_bytes <= grown_bytes <= 1.5 * copies_bytes
+
+
+def _loss_scale_remarks(own: Measurement) -> list[str]:
+    if own.loss_scale is None or own.first_loss_scale is None:
+        return []
+    if not own.skipped_steps:
+        return [f"the loss scale stays at {own.loss_scale:g}"]
+    steps = "1 step" if own.skipped_steps == 1 else f"{own.skipped_steps} steps"
+    moved = f"from {own.first_loss_scale:g} to {own.loss_scale:g} with {steps} skipped"
+    if own.loss_scale < _COLLAPSED_BELOW:
+        return [f"the loss scale collapses {moved}: gradients overflow whatever it is"]
+    return [f"the loss scale settles {moved}"]

@@ -1,0 +1,55 @@
+"""What the last doubling of the micro-batch gains."""
+
+from __future__ import annotations
+
+from memplan.recipe import Recipe
+from memplan.recommend.band import Band
+from memplan.recommend.knee import comparable, half_of, knee_reason
+from memplan.results import OutcomeKind
+from memplan.units import MIB
+from tests.making import trial
+
+BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+CHOSEN = trial(24, 780, samples_per_s=20.0)
+
+
+def test_a_doubling_that_gains_says_how_much() -> None:
+    half = trial(12, 440, samples_per_s=16.0)
+    reason = knee_reason(CHOSEN, [CHOSEN, half], BAND)
+    assert reason == "Half as large, micro-batch 12 runs 16.0 samples/s: the larger one gains 25%."
+
+
+def test_a_half_that_is_as_fast_below_the_band_is_named_with_its_option() -> None:
+    half = trial(12, 440, samples_per_s=19.8)
+    assert knee_reason(CHOSEN, [CHOSEN, half], BAND) == (
+        "Half as large is as fast: micro-batch 12 runs 19.8 samples/s with 44% of the device, below the band; "
+        "--min-util 0.4 recommends it."
+    )
+
+
+def test_a_half_that_is_faster_is_called_so() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 640, samples_per_s=22.0)], BAND)
+    assert reason == "Half as large is faster: micro-batch 12 runs 22.0 samples/s with 64% of the device."
+
+
+def test_without_a_run_of_about_half_nothing_is_said() -> None:
+    assert knee_reason(CHOSEN, [CHOSEN, trial(4, 200), trial(20, 700)], BAND) is None
+
+
+def test_only_runs_that_differ_in_size_alone_are_compared_and_failed_ones_are_not() -> None:
+    other_precision = trial(12, 300, precision="bf16")
+    accumulated = trial(12, 440, accumulation_steps=2)
+    failed = trial(12, None, kind=OutcomeKind.TIMEOUT)
+    alike = trial(11, 420)
+    assert comparable([CHOSEN, other_precision, accumulated, failed, alike], CHOSEN.recipe) == (alike, CHOSEN)
+
+
+def test_splits_of_one_global_batch_are_compared_whatever_they_accumulate() -> None:
+    chosen, half = trial(8, 700, accumulation_steps=2), trial(4, 400, accumulation_steps=4)
+    assert half_of([chosen, half], chosen.recipe) is half
+    assert half_of([chosen, trial(4, 400, accumulation_steps=2)], chosen.recipe) is not None
+
+
+def test_of_several_halves_the_nearest_counts() -> None:
+    ten, twelve, fourteen = (trial(size, 400) for size in (10, 12, 14))
+    assert half_of([ten, fourteen, twelve], Recipe(micro_batch_size=24)) is twelve
