@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Outcome, OutcomeKind, ProbeResult, Trial
     from memplan.workload import Workload
+    from memplan.worst_case import worst_batch
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ _HOMES = {
     "estimate": "memplan.api",
     "plan": "memplan.api",
     "probe": "memplan.api",
+    "worst_batch": "memplan.worst_case",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "estimate",
     "plan",
     "probe",
+    "worst_batch",
 ]
 
 

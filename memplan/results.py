@@ -195,6 +195,19 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalStep:
+    """A step on a typical batch, beside the worst one that the rest of a measurement is about.
+
+    Args:
+        peak_allocated_bytes: tensor bytes on the CPU, ``max_memory_allocated`` on CUDA.
+        samples_per_s: samples of one optimizer step over the median step time.
+    """
+
+    peak_allocated_bytes: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What a live trial read from the device.
 
@@ -213,6 +226,7 @@ class Measurement:
         skipped_steps: steps that the gradient scaler skipped because gradients overflowed.
         notes: what the device did not tell and how it was got instead, one sentence each.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
+        typical: a step on a typical batch; None where the workload names none, or it did not complete.
     """
 
     peak_allocated_bytes: int
@@ -229,6 +243,7 @@ class Measurement:
     skipped_steps: int = 0
     notes: tuple[str, ...] = ()
     optimizer_name: str | None = None
+    typical: TypicalStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +258,7 @@ class Outcome:
         log_tail: the end of what the trial printed, tracebacks included.
         others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
         others_after_bytes: likewise after it.
+        notes: what the workload's own batches have to say, such as samples of an absurd size, one sentence each.
     """
 
     kind: OutcomeKind
@@ -252,6 +268,7 @@ class Outcome:
     log_tail: str = ""
     others_before_bytes: int | None = None
     others_after_bytes: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

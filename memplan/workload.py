@@ -27,6 +27,8 @@ class Workload:
         zero_grad_set_to_none: whether ``zero_grad`` frees the gradients (PyTorch's default) or fills them with zeros.
         channels_last: whether the model and 4-D inputs use the channels-last memory format.
         ema: whether an exponential moving average of the parameters is kept on the device.
+        typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind; live
+            trials report its memory and speed beside those of the worst. None where all batches are alike.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
     """
 
@@ -39,6 +41,7 @@ class Workload:
     zero_grad_set_to_none: bool = True
     channels_last: bool = False
     ema: bool = False
+    typical_batch: Callable[[int], Any] | None = None
     loader: Callable[[int], Any] | None = None
 
 

@@ -26,6 +26,7 @@ LAYERS = (
         "launchers",
         "turns",
         "visible_cards",
+        "worst_case",
     ),
     ("configs",),
     ("recommend",),

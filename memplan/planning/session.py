@@ -115,7 +115,7 @@ class TrialSession:
             estimate=estimate,
         )
         self._run.record(trial, request)
-        for note in outcome.measurement.notes if outcome.measurement else ():
+        for note in (*outcome.notes, *(outcome.measurement.notes if outcome.measurement else ())):
             self._tell_once(note)
         return trial
 

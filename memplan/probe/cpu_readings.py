@@ -86,6 +86,10 @@ class CpuReadings:
         """Run the attributing step and put all readings together."""
         return self._peaks(attribute_step(state))
 
+    def peak_of_step(self, state: TrainingState) -> int:
+        """Run one more optimizer step under the profiler and return its largest sum of tensor bytes."""
+        return attribute_step(state).allocated_bytes
+
     def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
         return DevicePeaks(
             allocated_bytes=peak.allocated_bytes,

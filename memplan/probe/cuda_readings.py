@@ -98,6 +98,13 @@ class CudaReadings:
         """Run the attributing step and put all readings together."""
         return self._peaks(attribute_step(state, self._index))
 
+    def peak_of_step(self, state: TrainingState) -> int:
+        """Run one more optimizer step and return what the allocator had in live blocks at most."""
+        torch.cuda.reset_peak_memory_stats(self._index)
+        run_optimizer_step(state)
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self._index)
+
     def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
         return DevicePeaks(
             allocated_bytes=self._allocated_bytes,

@@ -17,6 +17,7 @@ from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
     ForkRefused,
+    TrialNotes,
     TrialPhase,
     TrialProgress,
     TrialReadings,
@@ -79,6 +80,7 @@ def run_trial(
         duration_s=ending.duration_s,
         measurement=readings.measurement if readings else None,
         log_tail=ending.log_tail,
+        notes=next((each.notes for each in ending.messages if isinstance(each, TrialNotes)), ()),
     )
 
 

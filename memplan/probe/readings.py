@@ -47,6 +47,9 @@ class DeviceReadings(Protocol):
     def attribute(self, state: TrainingState) -> DevicePeaks:
         """Run one more optimizer step, find out what its peak consists of, and return the peaks with that."""
 
+    def peak_of_step(self, state: TrainingState) -> int:
+        """Run one more optimizer step and return its own allocated peak in bytes."""
+
     def release_limits(self) -> None:
         """Lift the cap, so that a failure can be reported."""
 

@@ -55,11 +55,13 @@ class TargetBand:
         upper_bytes: upper edge; a size above it is too large even where it runs.
         limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much. None takes
             the upper edge.
+        aim_share: the peak to aim at, as a share of the upper edge: as near as readings repeat and estimates hold.
     """
 
     lower_bytes: int
     upper_bytes: int
     limit_bytes: int | None = None
+    aim_share: float = _AIM_SHARE
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower_bytes <= self.upper_bytes <= self.out_of_memory_bytes:
@@ -74,7 +76,7 @@ class TargetBand:
     @property
     def aim_bytes(self) -> float:
         """The peak to aim at: near the upper edge, but no lower than the middle of a narrow band."""
-        return max(self.upper_bytes * _AIM_SHARE, (self.lower_bytes + self.upper_bytes) / 2)
+        return max(self.upper_bytes * self.aim_share, (self.lower_bytes + self.upper_bytes) / 2)
 
 
 class ReadingKind(StrEnum):

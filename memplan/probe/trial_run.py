@@ -17,9 +17,10 @@ from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised
 from memplan.probe.training_loop import build_training, run_optimizer_step
-from memplan.probe.trials import TrialPhase, TrialProgress, TrialReadings, TrialRequest, TrialVerdict
+from memplan.probe.trials import TrialNotes, TrialPhase, TrialProgress, TrialReadings, TrialRequest, TrialVerdict
 from memplan.probe.users_part import users_part
-from memplan.results import Measurement, OutcomeKind
+from memplan.results import Measurement, OutcomeKind, TypicalStep
+from memplan.worst_case import WorstBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
 _MOST_SKIPPED_STEPS = 20
+_TYPICAL_STEPS = 3
 
 
 def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
@@ -50,7 +52,32 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
         return
     reply(TrialReadings(measurement=measurement, unattributed_because="the attributing step did not end"))
     reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps, None))
-    reply(_attributed(readings, state, measurement))
+    attributed = _attributed(readings, state, measurement)
+    reply(attributed)
+    if state.workload.typical_batch is None:
+        return
+    try:
+        state = _on_typical_batch(state)  # the worst batch goes, and is not in the typical one's peak
+        typical = _typical_step(request, readings, state)
+    except BaseException as error:  # noqa: BLE001 - as above, and the measurement stands without it
+        traceback.print_exception(what_was_raised(error))
+        return
+    reply(replace(attributed, measurement=replace(attributed.measurement, typical=typical)))
+
+
+def _on_typical_batch(state: TrainingState) -> TrainingState:
+    with users_part():
+        batch = state.workload.typical_batch(state.recipe.micro_batch_size) if state.workload.typical_batch else None
+    return replace(state, batch=batch)
+
+
+def _typical_step(request: TrialRequest, readings: DeviceReadings, state: TrainingState) -> TypicalStep:
+    """Time a training on its typical batch, and read its peak."""
+    _timed_step(readings, state)
+    times = [_timed_step(readings, state).duration_s for _ in range(_TYPICAL_STEPS)]
+    peak_bytes = readings.peak_of_step(state)
+    samples = request.recipe.micro_batch_size * request.recipe.accumulation_steps
+    return TypicalStep(peak_allocated_bytes=peak_bytes, samples_per_s=samples / statistics.median(times))
 
 
 def _attributed(readings: DeviceReadings, state: TrainingState, measurement: Measurement) -> TrialReadings:
@@ -87,6 +114,8 @@ def _run_trial(
     reply(TrialProgress(phase=TrialPhase.BUILDING))
     with users_part():
         workload = load_workload(request.source)
+    if isinstance(workload.batch, WorstBatches):
+        reply(TrialNotes(notes=workload.batch.notes))
     readings.before_building()
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate

@@ -87,6 +87,13 @@ class TrialProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialNotes:
+    """What the workload's own batches have to say, sent before anything can fail for their sake."""
+
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReadings:
     """What the child read once all timed steps were completed; sent before the attributing step and after it.
 

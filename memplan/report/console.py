@@ -93,6 +93,8 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(accumulation_table(report))
     if report.subject is not None:
         parts.append(component_table(report.subject, report.components))
+        if report.subject.typical_samples_per_s is not None:
+            parts.append(typical_line(report.subject))
     if report.plan is not None:
         parts.append(recommendation(report.plan))
         if report.plan.config_patch is not None:
@@ -186,6 +188,15 @@ def throughput_plot(report: RunReport) -> Text:
         figures = f"  {rate_text(trial.samples_per_s)} per s, {share_text(trial.utilisation)}"
         plot.append(figures, style="bold" if is_subject else "not bold")
     return plot
+
+
+def typical_line(subject: TrialRow) -> Text:
+    """Set a step on a typical batch beside the worst one that everything else is about."""
+    peak, speed = bytes_text(subject.typical_allocated_bytes), rate_text(subject.typical_samples_per_s)
+    return Text(
+        f"These are figures of the worst batch. A typical one peaks at {peak} of tensors and runs {speed} samples/s.",
+        style=QUIET,
+    )
 
 
 def _accumulates(trial: TrialRow) -> bool:

@@ -58,6 +58,8 @@ class TrialRow:
     peak_device_bytes: int | None
     utilisation: float | None
     samples_per_s: float | None
+    typical_allocated_bytes: int | None
+    typical_samples_per_s: float | None
     duration_s: float
 
 
@@ -152,6 +154,7 @@ def _last_measured(trials: Sequence[Trial]) -> Trial | None:
 def trial_row(trial: Trial) -> TrialRow:
     """Collect the facts of one trial."""
     measured = trial.outcome.measurement
+    typical = measured.typical if measured else None
     return TrialRow(
         number=trial.number,
         purpose=trial.purpose,
@@ -171,6 +174,8 @@ def trial_row(trial: Trial) -> TrialRow:
         peak_device_bytes=measured.peak_device_bytes if measured else None,
         utilisation=trial.utilisation,
         samples_per_s=measured.samples_per_s if measured else None,
+        typical_allocated_bytes=typical.peak_allocated_bytes if typical else None,
+        typical_samples_per_s=typical.samples_per_s if typical else None,
         duration_s=trial.outcome.duration_s,
     )
 

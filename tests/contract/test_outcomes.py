@@ -116,6 +116,50 @@ def test_a_trial_whose_template_dies_is_run_again_and_not_lost(end_of, template:
     assert outcome.kind is OutcomeKind.FITS, outcome
 
 
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        (TrialPhase.STARTING, OutcomeKind.CRASH),
+        (TrialPhase.BUILDING, OutcomeKind.CRASH),
+        (TrialPhase.WARMING_UP, OutcomeKind.CRASH),
+        (TrialPhase.TIMING, OutcomeKind.CRASH),
+        (TrialPhase.ATTRIBUTING, OutcomeKind.FITS),  # what counts has been measured by then
+    ],
+)
+def test_a_trial_killed_from_outside_at_any_moment_ends_as_what_is_known(
+    end_of, template: Template, phase: TrialPhase, kind: OutcomeKind
+) -> None:
+    def kill(progress: TrialProgress) -> None:
+        if progress.phase is phase:
+            for fork in psutil.Process().children()[0].children():
+                fork.kill()
+
+    end_of("fits")
+    outcome = run_trial(request(named("slow_in_every_step")), on_progress=kill, template=template)
+    assert outcome.kind is kind, outcome
+    assert template.is_running
+    assert end_of("fits").kind is OutcomeKind.FITS
+
+
+def test_a_typical_batch_is_reported_beside_the_worst(end_of) -> None:
+    outcome = end_of("ragged")
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    measured = outcome.measurement
+    assert measured is not None
+    assert measured.typical is not None
+    assert measured.breakdown.inputs == 8 * MIB  # eight samples of 1024 rows of 1 KiB
+    # input, hidden layer and its gradient scale with the rows, of which a typical sample has a quarter
+    assert measured.typical.peak_allocated_bytes < measured.peak_allocated_bytes / 2
+    assert measured.typical.samples_per_s > 0
+    assert outcome.notes == ()
+
+
+def test_a_sample_of_absurd_size_is_named_even_where_it_runs_out_of_memory(end_of) -> None:
+    outcome = end_of("ragged_with_an_outlier", budget_bytes=600 * MIB)
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
+    assert "1 sample decides the worst batch alone: 40 (size 102400)" in outcome.notes[0]
+
+
 def test_a_workload_made_in_the_callers_process_travels() -> None:
     width = 512
     made = Workload(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from memplan import Workload
+from memplan import Workload, worst_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,6 +196,40 @@ def floods(config: Any) -> Workload:
         sys.stdout.write("\nthe end\n")
 
     return workload(print_much)
+
+
+def slow_in_every_step(config: Any) -> Workload:
+    return workload(lambda: time.sleep(0.1))
+
+
+class Rows:
+    """Samples of so many rows of 256 numbers, 1 KiB a row."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(1, 256).expand(self.counts[index], 256)
+
+
+def of_rows(counts: list[int]) -> Workload:
+    batches = worst_batch(Rows(counts), collate=lambda rows: pad_sequence(rows, batch_first=True), size=len)
+    return workload(
+        model=lambda: torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)),
+        batch=batches,
+        typical_batch=batches.typical,
+    )
+
+
+def ragged(config: Any) -> Workload:
+    return of_rows([1024] * 8 + [256] * 32)
+
+
+def ragged_with_an_outlier(config: Any) -> Workload:
+    return of_rows([1024] * 8 + [256] * 32 + [102_400])
 
 
 def needs_two_gib_on_the_device(config: Any) -> Workload:

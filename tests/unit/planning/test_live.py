@@ -127,8 +127,8 @@ def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
 def test_each_precision_takes_the_users_size_and_one_in_the_band() -> None:
     device = SimulatedDevice({Precision.FP32: 50, Precision.BF16: 25})
     search_on(device, precisions=(Precision.FP32, Precision.BF16)).compare()
-    assert sizes_of(device, Precision.FP32) == [4, 13]  # 100 + 13 * 50 = 750
-    assert sizes_of(device, Precision.BF16) == [4, 27]  # 100 + 27 * 25 = 775
+    assert sizes_of(device, Precision.FP32) == [4, 12]  # 100 + 12 * 50 = 700, the nearest below 0.9 * 800
+    assert sizes_of(device, Precision.BF16) == [4, 24]  # 100 + 24 * 25 = 700
 
 
 def test_a_wrong_slope_is_corrected_with_one_more_trial() -> None:
@@ -200,7 +200,7 @@ def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search = search_on(device, precisions=(Precision.FP32,))
     chosen = search.compare().choice.trial.recipe
-    device.mib_per_sample[Precision.FP32] = 55  # 100 + 13 * 55 = 815, above 800; 11 samples need 705
+    device.mib_per_sample[Precision.FP32] = 60  # 100 + 12 * 60 = 820, above 800; 11 samples need 760
     final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
     assert final.recipe.micro_batch_size == 11
 
@@ -258,16 +258,16 @@ def test_the_band_of_a_patched_config_is_the_one_it_was_planned_for(
 def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
-    assert choice.trial.recipe.micro_batch_size == 13
+    assert choice.trial.recipe.micro_batch_size == 12
     halves = [each.recipe.micro_batch_size for each in device.trials if each.purpose == "half the size"]
     assert halves == [6]
 
 
 def test_a_half_in_the_band_that_is_as_fast_is_chosen() -> None:
-    device = SimulatedDevice({Precision.FP32: 5})  # every size runs 10 samples/s; 100 + 5 * 135 = 775
+    device = SimulatedDevice({Precision.FP32: 5})  # every size runs 10 samples/s; 100 + 5 * 124 = 720
     band = Band(total_bytes=1000 * MIB, min_utilisation=0.2, max_utilisation=0.8)
     search = search_on(device, precisions=(Precision.FP32,), band=band)
-    assert search.compare().choice.trial.recipe.micro_batch_size == 67  # 435, as fast as 135
+    assert search.compare().choice.trial.recipe.micro_batch_size == 62  # 410, as fast as 124
 
 
 def test_where_a_run_of_about_half_is_there_no_other_is_made() -> None:
@@ -279,5 +279,5 @@ def test_where_a_run_of_about_half_is_there_no_other_is_made() -> None:
 def test_a_larger_size_of_the_same_precision_that_hangs_is_given_up_soon() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search_on(device, precisions=(Precision.FP32,)).compare()
-    searched = next(each for each in device.asked if each[0].micro_batch_size == 13)
-    assert searched[1] == 60.0  # 30 times the usual 0.5 s * 13 / 4 would be less
+    searched = next(each for each in device.asked if each[0].micro_batch_size == 12)
+    assert searched[1] == 60.0  # 30 times the usual 0.5 s * 12 / 4 would be less

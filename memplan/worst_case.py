@@ -1,0 +1,227 @@
+"""The worst batch of a data set whose samples differ in size, found by looking at the samples and made for any size.
+
+Batches are usually padded to their largest member, or joined one behind the other; of either kind the worst that a
+sampler can draw is made of the largest samples. Where several things can be large (long audio, many boxes), the batch
+takes the largest of each by turns, so that every padded length is at its worst at once.
+
+Torch is not needed here, and nothing is drawn at random.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from memplan.errors import WorkloadError
+
+Measure = Callable[[Any], float]
+
+_LOOKED_AT = 20_000
+# A sample this many times as large as the 99th percentile, or the median of a small data set, is named.
+_OUTLIER = 4.0
+_LARGE_ENOUGH_FOR_PERCENTILES = 100
+_NAMED_OUTLIERS = 3
+
+
+class SizedDataset(Protocol):
+    """Samples by index, such as a map-style PyTorch data set."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
+
+
+class WorstBatches:
+    """Makes the worst batch of any micro-batch size, and the typical one; made by :func:`worst_batch`.
+
+    Args:
+        dataset: the samples.
+        collate: makes a batch of a list of samples.
+        worst_first: positions in the data set, the largest first.
+        by_typicality: the same, the most typical first.
+        notes: what the user should know of the sizes, one sentence each.
+    """
+
+    def __init__(
+        self,
+        dataset: SizedDataset,
+        collate: Callable[[list[Any]], Any],
+        *,
+        worst_first: Sequence[int],
+        by_typicality: Sequence[int],
+        notes: tuple[str, ...],
+    ) -> None:
+        self.notes = notes
+        self._dataset = dataset
+        self._collate = collate
+        self._worst_first = tuple(worst_first)
+        self._by_typicality = tuple(by_typicality)
+
+    def __call__(self, micro_batch_size: int) -> Any:
+        """Return a batch of the largest samples; they repeat where the data set has fewer."""
+        return self._batch(self._worst_first, micro_batch_size)
+
+    def typical(self, micro_batch_size: int) -> Any:
+        """Return a batch of the samples nearest to the median in size."""
+        return self._batch(self._by_typicality, micro_batch_size)
+
+    def _batch(self, order: Sequence[int], size: int) -> Any:
+        return self._collate([self._dataset[index] for index in itertools.islice(itertools.cycle(order), size)])
+
+
+def worst_batch(
+    dataset: SizedDataset,
+    *,
+    collate: Callable[[list[Any]], Any],
+    size: Measure | Mapping[str, Measure] | None = None,
+    sizes: Sequence[float] | Mapping[str, Sequence[float]] | None = None,
+    guard: float | None = None,
+    look_at: int = _LOOKED_AT,
+) -> WorstBatches:
+    """Look at a data set's samples and return what makes its worst batches: ``Workload(batch=worst_batch(...), ...)``.
+
+    The samples are read once, now. ``Workload(typical_batch=batches.typical)`` has the typical batch reported beside.
+
+    Args:
+        dataset: map-style data set; only ``len`` and indexing are used.
+        collate: makes a batch of a list of samples, as the loader does.
+        size: sample -> how large it is (length, boxes, points), or several such measures by name.
+        sizes: the same figures where they are known already, one for each sample; then none is read.
+        guard: samples larger than this in any measure are left out, as the training must leave them out too.
+        look_at: most samples to read, spread evenly over the data set.
+
+    Raises:
+        WorkloadError: neither or both of ``size`` and ``sizes`` are given, or there is no sample to choose from.
+    """
+    if (size is None) == (sizes is None):
+        raise WorkloadError("worst_batch needs either size=, a measure, or sizes=, the figures themselves")
+    if not len(dataset):
+        raise WorkloadError("worst_batch finds no samples: the data set is empty")
+    measured = _read(dataset, size, look_at) if size is not None else _given(sizes or (), len(dataset))
+    kept = measured.within(guard)
+    if not kept.indices:
+        raise WorkloadError(f"worst_batch leaves no samples: all are larger than the guard {guard:g}")
+    notes = (*_partly_read(dataset, measured), *_left_out(measured, kept, guard), *kept.outliers())
+    return WorstBatches(
+        dataset, collate, worst_first=kept.worst_first(), by_typicality=kept.by_typicality(), notes=notes
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """How large samples are.
+
+    Args:
+        indices: their positions in the data set.
+        measures: what each is measured by, in the order of the positions.
+    """
+
+    indices: tuple[int, ...]
+    measures: Mapping[str, tuple[float, ...]]
+
+    def within(self, guard: float | None) -> _Sizes:
+        """Leave out samples that are larger than the guard in any measure."""
+        if guard is None:
+            return self
+        kept = [place for place in range(len(self.indices)) if all(each[place] <= guard for each in self._figures())]
+        return _Sizes(
+            indices=tuple(self.indices[place] for place in kept),
+            measures={name: tuple(figures[place] for place in kept) for name, figures in self.measures.items()},
+        )
+
+    def worst_first(self) -> list[int]:
+        """Positions by size, the largest of each measure by turns, each once."""
+        places = range(len(self.indices))
+        rankings = [sorted(places, key=lambda place: -figures[place]) for figures in self._figures()]
+        by_turns = dict.fromkeys(itertools.chain.from_iterable(zip(*rankings, strict=True)))
+        return [self.indices[place] for place in by_turns]
+
+    def by_typicality(self) -> list[int]:
+        """Positions by how far they are from the median, as a share of it, in the measure where that is furthest."""
+        medians = [(figures, statistics.median(figures) or 1.0) for figures in self._figures()]
+
+        def distance(place: int) -> float:
+            return max(abs(figures[place] / median - 1) for figures, median in medians)
+
+        return [self.indices[place] for place in sorted(range(len(self.indices)), key=distance)]
+
+    def outliers(self) -> list[str]:
+        """Name the samples that are many times as large as nearly all others."""
+        return [said for name, figures in self.measures.items() if (said := self._outliers_of(name, figures))]
+
+    def _outliers_of(self, name: str, figures: tuple[float, ...]) -> str | None:
+        usual, what = _usual(figures)
+        places = [place for place, figure in enumerate(figures) if usual > 0 and figure > _OUTLIER * usual]
+        if not places:
+            return None
+        places.sort(key=lambda place: -figures[place])
+        named = ", ".join(f"{self.indices[place]} ({name} {figures[place]:g})" for place in places[:_NAMED_OUTLIERS])
+        more = f" and {len(places) - _NAMED_OUTLIERS} more" if len(places) > _NAMED_OUTLIERS else ""
+        decide, them = ("decides", "it") if len(places) == 1 else ("decide", "them")
+        rest = max((figure for place, figure in enumerate(figures) if place not in set(places)), default=0)
+        found = f"{_samples(len(places))} {decide} the worst batch alone: {named}{more}"
+        return (
+            f"{found}, more than {_OUTLIER:g} times {what} of {usual:g}; without {them} the largest is {rest:g}: "
+            f"leave {them} out of the training, or cut {them}, and name the limit by guard="
+        )
+
+    def _figures(self) -> tuple[tuple[float, ...], ...]:
+        return tuple(self.measures.values())
+
+
+def _usual(figures: Sequence[float]) -> tuple[float, str]:
+    if len(figures) < _LARGE_ENOUGH_FOR_PERCENTILES:
+        return statistics.median(figures), "the median"
+    return statistics.quantiles(figures, n=100)[98], "the 99th percentile"
+
+
+def _samples(count: int) -> str:
+    return f"{count} sample" + ("" if count == 1 else "s")
+
+
+def _given(sizes: Sequence[float] | Mapping[str, Sequence[float]], count: int) -> _Sizes:
+    named = sizes if isinstance(sizes, Mapping) else {"size": sizes}
+    for name, figures in named.items():
+        if len(figures) != count:
+            raise WorkloadError(f"worst_batch got {len(figures)} sizes ({name}) for {_samples(count)}")
+    measures = {name: tuple(float(each) for each in figures) for name, figures in named.items()}
+    return _Sizes(indices=tuple(range(count)), measures=measures)
+
+
+def _read(dataset: SizedDataset, size: Measure | Mapping[str, Measure], look_at: int) -> _Sizes:
+    named = size if isinstance(size, Mapping) else {"size": size}
+    step = max(-(-len(dataset) // look_at), 1)
+    indices = tuple(range(0, len(dataset), step))
+    rows = [_measured(dataset[index], named) for index in indices]
+    columns = zip(*rows, strict=True)
+    return _Sizes(indices=indices, measures=dict(zip(named, columns, strict=True)))
+
+
+def _measured(sample: Any, measures: Mapping[str, Measure]) -> tuple[float, ...]:
+    return tuple(float(measure(sample)) for measure in measures.values())
+
+
+def _partly_read(dataset: SizedDataset, sizes: _Sizes) -> list[str]:
+    if len(sizes.indices) == len(dataset):
+        return []
+    said = f"the worst batch is that of {len(sizes.indices)} of {_samples(len(dataset))}, spread evenly"
+    return [f"{said}; sizes= or a larger look_at= takes all into account"]
+
+
+def _left_out(sizes: _Sizes, kept: _Sizes, guard: float | None) -> list[str]:
+    places = {index: place for place, index in enumerate(sizes.indices)}
+    gone = sorted(set(sizes.indices) - set(kept.indices))
+    if not gone or guard is None:
+        return []
+    named = ", ".join(
+        f"{index} ({max(figures[places[index]] for figures in sizes.measures.values()):g})"
+        for index in gone[:_NAMED_OUTLIERS]
+    )
+    more = f" and {len(gone) - _NAMED_OUTLIERS} more" if len(gone) > _NAMED_OUTLIERS else ""
+    said = f"{_samples(len(gone))} above the guard of {guard:g} left out: {named}{more}"
+    return [f"{said}; the training must leave them out as well"]
