@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.syntaxes import Syntax
 
-MAX_CONFIG_BYTES = 1024 * 1024
+MAX_CONFIG_BYTES = 256 * 1024  # many times the largest public config; reading stays a matter of seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +122,8 @@ def _content(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise ConfigError("this is a folder, not a config", where=str(path), hint="name a file in it")
+        if path.exists() and not path.is_file():
+            raise ConfigError("this is no regular file", where=str(path), hint="name the config file itself")
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(
                 f"the file has {path.stat().st_size} bytes, more than any config (at most {MAX_CONFIG_BYTES})",

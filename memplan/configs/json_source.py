@@ -27,6 +27,8 @@ def load_json(text: str, *, where: str) -> Any:
         return json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise ConfigError(f"invalid JSON: {error.msg}", where=f"{where}:{error.lineno}") from None
+    except ValueError as error:  # a number with too many digits
+        raise ConfigError(f"invalid JSON: {error}", where=where) from None
     except RecursionError:
         raise ConfigError("it is nested too deeply", where=where) from None
 

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 _SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
 
 
+_WIDEST_VALUE = 80
+
+
 def first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
     """Return the value of a knob's first key, or None where the config has no such knob."""
     return get(document.values, keys[name][0]) if keys.get(name) else None
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is shown in a message: not longer than a line has room for."""
+    text = repr(value)
+    return text if len(text) <= _WIDEST_VALUE else f"{text[:_WIDEST_VALUE]}…"
 
 
 def count_at(document: Document, key: str) -> int:
@@ -37,7 +46,7 @@ def count_at(document: Document, key: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key}={value!r} must be a whole number of at least 1", where=str(document.path))
+        raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
     return value
 
 
@@ -55,7 +64,7 @@ def rate_at(document: Document, key: str) -> float | None:
     except ValueError:
         rate = 0.0
     if not rate > 0 or rate == float("inf"):
-        raise ConfigError(f"{key}={value!r} must be a number above 0", where=str(document.path))
+        raise ConfigError(f"{key}={shown(value)} must be a number above 0", where=str(document.path))
     return rate
 
 
@@ -92,7 +101,7 @@ def declared_precision(document: Document, keys: KnobKeys) -> Precision:
     found = precision_of(value, amp_dtype=dtype)
     if found is None:
         raise ConfigError(
-            f"{keys[KnobName.PRECISION][0]}={value!r} is not a precision memplan knows",
+            f"{keys[KnobName.PRECISION][0]}={shown(value)} is not a precision memplan knows",
             where=str(document.path),
             hint="use true or false, or a word such as fp32, fp16, bf16",
         )

@@ -19,6 +19,7 @@ from memplan.configs.plain import Plain
 from memplan.configs.script_flags import LaunchScript, ScriptArguments
 from memplan.configs.syntaxes import SYNTAXES
 from memplan.configs.timm_args import Timm
+from memplan.configs.torchtitan import TorchTitan
 from memplan.configs.ultralytics import Ultralytics
 from memplan.errors import ConfigError
 
@@ -40,6 +41,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     Accelerate(),
     Ultralytics(),
     Timm(),
+    TorchTitan(),
     LaunchScript(),
     ScriptArguments(),
     *(Plain(each) for each in SYNTAXES),

@@ -14,7 +14,7 @@ _WORD = re.compile(
 )
 _COMMENT = re.compile(r"#[^\n]*")
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?::?-(?P<default>[^}]*))?\})")
-_ASSIGNED = r"^[ \t]*(?:export[ \t]+)?{name}=(?P<value>[^\s;#]*)"
+_ASSIGNED = r"^\ufeff?[ \t]*(?:export[ \t]+)?{name}=(?P<value>[^\s;#]*)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def load_toml(text: str, *, where: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"invalid TOML: {error}", where=where) from None
     except RecursionError:
         raise ConfigError("it is nested too deeply", where=where) from None

@@ -1,0 +1,79 @@
+"""torchtitan's TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import RecipeChange, expressible, plan_patch, read_config
+from memplan.errors import ConfigError
+from memplan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs import UserConfig
+
+TEXT = """\
+# torchtitan Config.toml
+
+[model]
+name = "llama3"
+flavor = "8B"
+
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+
+[lr_scheduler]
+warmup_steps = 200  # lr scheduler warm up
+
+[training]
+local_batch_size = 1
+seq_len = 8192
+max_norm = 1.0  # grad norm clipping
+steps = 1000
+
+[activation_checkpoint]
+mode = "selective"  # ["none", "selective", "full"]
+"""
+
+
+def config_of(folder: Path, text: str = TEXT) -> UserConfig:
+    (folder / "x.toml").write_text(text)
+    return read_config(folder / "x.toml")
+
+
+def test_the_recipe_is_read_with_torchtitans_defaults(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert config.format_name == "torchtitan"
+    assert config.recipe == Recipe(micro_batch_size=1, learning_rate=3e-4, precision="bf16")
+
+
+def test_accumulation_follows_from_the_global_batch(tmp_path: Path) -> None:
+    text = TEXT.replace("steps = 1000", "steps = 1000\nglobal_batch_size = 32")
+    text += "[parallelism]\ndata_parallel_shard_degree = 8\n"
+    assert config_of(tmp_path, text).recipe.accumulation_steps == 4
+    with pytest.raises(ConfigError, match="32 is no multiple of 3 samples on 8 replicas"):
+        config_of(tmp_path, text.replace("local_batch_size = 1", "local_batch_size = 3"))
+
+
+def test_batch_rate_and_steps_change_and_nothing_else(tmp_path: Path) -> None:
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=2, learning_rate=2.4e-3, precision="fp32")
+    change = RecipeChange(recipe=recipe, optimizer_step_factor=Fraction(1, 8))
+    patch = plan_patch(config_of(tmp_path), change)
+    expected = tomllib.loads(TEXT)
+    expected["optimizer"]["lr"] = 2.4e-3
+    expected["lr_scheduler"]["warmup_steps"] = 25
+    expected["training"] |= {"local_batch_size": 4, "steps": 125, "global_batch_size": 8}
+    expected["training"]["mixed_precision_param"] = "float32"
+    assert tomllib.loads(patch.files[0].patched_text) == expected
+    assert "--training.local_batch_size=4" in str(patch.override_line)
+
+
+def test_what_torchtitan_has_no_word_for(tmp_path: Path) -> None:
+    recipe = Recipe(micro_batch_size=1, learning_rate=3e-4, precision="fp16")
+    assert "no word for fp16" in str(expressible(config_of(tmp_path), recipe))
