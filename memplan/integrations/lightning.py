@@ -13,6 +13,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any, Unpack
 
+import memplan
 from memplan.devices import read_cards
 from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import Place, places_of
@@ -23,9 +24,9 @@ from memplan.recipe import Precision
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
-        from pytorch_lightning import LightningModule
+        from pytorch_lightning import Callback, LightningModule
     else:
-        from lightning.pytorch import LightningModule
+        from lightning.pytorch import Callback, LightningModule
 
 from memplan.integrations.lightning_step import LightningStep
 
@@ -170,3 +171,26 @@ def _cards() -> int:
         return len(read_cards()) or 1
     except DeviceError:
         return 1
+
+
+class MemplanCallback(Callback):
+    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+
+    Args:
+        plan: the plan that :func:`tune` returned.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._watch = memplan.watch(plan)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
+        """Compare, and warn the first time that the band is left."""
+        self._watch.check()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
+        """Compare what all of it has taken."""
+        self._watch.check()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002 - likewise
+        """Keep what a training had taken that failed."""
+        self._watch.check()

@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import memplan
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
+from memplan.probe import Journal
 from memplan.recipe import Precision
 
 with needs_extra("mmengine", "mmengine"):
     from mmengine import registry
+    from mmengine.hooks import Hook
+    from mmengine.registry import HOOKS
 
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 
@@ -92,4 +97,42 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
 
 
 def _is_own(module: str) -> bool:
-    return module.partition(".")[0] in ("mmengine", "torch")
+    return module.partition(".")[0] in ("mmengine", "torch", "memplan")
+
+
+def _stored_plan(store: Path, run: str | None) -> Plan:
+    journal = Journal(store)
+    stored = journal.latest_run() if run is None else journal.load(run)
+    if stored is None or stored.plan is None:
+        raise UsageError("there is no finished plan to check", where=str(journal.path), hint="make one with tune(cfg)")
+    return stored.plan
+
+
+@HOOKS.register_module()
+class MemplanHook(Hook):
+    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+
+    A config names it as ``dict(type='MemplanHook')`` and then means the last plan that was stored; the script that
+    reads such a config imports this module, or ``custom_imports`` names it.
+
+    Args:
+        plan: the plan that :func:`tune` returned; None for a stored one.
+        run: id of the stored plan; None for the last one.
+        store: folder in which plans are stored.
+
+    Raises:
+        UsageError: no plan is stored there.
+    """
+
+    priority = "VERY_LOW"
+
+    def __init__(self, plan: Plan | None = None, run: str | None = None, store: str = ".memplan") -> None:
+        self._watch = memplan.watch(plan or _stored_plan(Path(store), run))
+
+    def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
+        """Compare, and warn the first time that the band is left."""
+        self._watch.check()
+
+    def after_train(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
+        """Compare what all of it has taken; the only time where training is counted in iterations."""
+        self._watch.check()

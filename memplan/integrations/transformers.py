@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Unpack
 
+import memplan
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
@@ -19,7 +20,7 @@ from memplan.recipe import Precision
 
 with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
-    from transformers import Trainer
+    from transformers import Trainer, TrainerCallback
 
 from memplan.integrations.transformers_step import TrainerStep, step_arguments
 
@@ -79,7 +80,7 @@ def tune(
     step = TrainerStep(
         model=None if model is None else Parcel(model),
         model_init=model_init,
-        data=(train_dataset, data_collator, processing_class),
+        data=(Parcel(train_dataset), data_collator, processing_class),
         trainer=(trainer_class, dict(trainer_options or {})),
         arguments=(type(args), step_arguments(_values(args))),
     )
@@ -124,3 +125,22 @@ def _refuse_sharding(args: Any) -> None:
                 f"{name}={getattr(args, name)!r} shards the model, and memplan plans for one whole replica a device",
                 hint=f"plan without {name}, on one device",
             )
+
+
+class MemplanCallback(TrainerCallback):
+    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+
+    Args:
+        plan: the plan that :func:`tune` returned.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._watch = memplan.watch(plan)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - by interface
+        """Compare, and warn the first time that the band is left."""
+        self._watch.check()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - by interface
+        """Compare what all of it has taken."""
+        self._watch.check()

@@ -63,7 +63,7 @@ class TrainerStep:
     Args:
         model: the model, packed; None where there is a function that makes it.
         model_init: the function that makes the model; None where there is a model.
-        data: training dataset, collator and processing class.
+        data: training dataset, packed, collator and processing class.
         trainer: the Trainer's class and its further arguments.
         arguments: class and values of the TrainingArguments.
     """
@@ -73,7 +73,7 @@ class TrainerStep:
         *,
         model: Parcel | None,
         model_init: Callable[..., nn.Module] | None,
-        data: tuple[Any, Any, Any],
+        data: tuple[Parcel, Any, Any],
         trainer: tuple[type[Any], dict[str, Any]],
         arguments: tuple[type[Any], dict[str, Any]],
     ) -> None:
@@ -82,8 +82,13 @@ class TrainerStep:
         self._data = data
         self._trainer_parts = trainer
         self._arguments_parts = arguments
-        self._largest: LargestSamples | None = None
+        self._largest: Any = None
         self._trainer: Any = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpack the data as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
+        self.__dict__.update(state)
+        self._largest = LargestSamples(self._data[0].opened(), look_at=_LOOK_AT)
 
     def workload(self, *, grad_clip_norm: float | None) -> Workload:
         """Return the workload of these callables."""
@@ -106,8 +111,6 @@ class TrainerStep:
         if self._trainer is None:
             with untouched_fills():  # only the signature of its forward pass is wanted
                 self.model()
-        if self._largest is None:
-            self._largest = LargestSamples(self._data[0], look_at=_LOOK_AT)
         samples = self._largest.take(micro_batch_size)
         loader = self._trainer_of(self._trainer.model, samples, micro_batch_size).get_train_dataloader()
         return dict(next(iter(loader)))

@@ -35,6 +35,7 @@ class PlanOptions(TypedDict, total=False):
     global_batch: int | None
     lr_rule: str | None
     world_size: int | None
+    fresh: bool
     store: str | Path
     observer: Observer
 

@@ -4,7 +4,8 @@ What cloudpickle writes will not do: it names classes of ``__main__`` at random 
 functions count by their bytecode, constants, defaults, closures and the globals they name; what can be imported counts
 by its name, and its module is returned to be counted by its source.
 
-Not counted: what lies beyond ``MAX_VALUES`` values or, in one tensor or array, beyond its first and last part; and what
+Not counted: the values of parameters, which the memory of a step does not follow; what lies beyond
+``MAX_VALUES`` values or, in one tensor or array, beyond its first and last part; and what
 is neither plain, nor made by code, nor taken apart by ``__reduce_ex__``.
 """
 
@@ -98,6 +99,8 @@ class _Walk:
             self._all(type(value).__name__, value.__func__)
         elif isinstance(value, property):
             self._all("property", value.fget, value.fset)
+        elif (tell := getattr(type(value), "told_apart_by", None)) is not None:
+            self._all(type(value).__qualname__, tell(value))
         elif (content := _array_content(value)) is not None:
             self._all("array", *content)
         else:
@@ -189,6 +192,8 @@ def _array_content(value: Any) -> tuple[object, ...] | None:
     if not all(hasattr(value, name) for name in ("shape", "dtype", "__array__")):
         return None
     kind = (type(value).__qualname__, tuple(value.shape), str(value.dtype))
+    if type(value).__qualname__ == "Parameter":
+        return (*kind, value.requires_grad)
     try:
         content = memoryview(_as_array(value)).cast("B")
     except Exception:  # noqa: BLE001 - sparse, half, on a card that refuses: what it is like still counts

@@ -15,9 +15,13 @@ from memplan.errors import UsageError, WorkloadError
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs memplan[lightning]")
 
-from memplan.integrations.lightning import tune  # noqa: E402 - after it is known that Lightning is there
+from memplan.integrations import lightning as integration  # noqa: E402 - after it is known that Lightning is there
+from memplan.integrations.lightning import tune  # noqa: E402
 from memplan.integrations.lightning_step import LightningStep  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
+from memplan.planning.fingerprints import workload_digest  # noqa: E402
+from memplan.recipe import Recipe  # noqa: E402
+from tests import making  # noqa: E402
 
 
 class Sequences(Dataset[Any]):
@@ -164,3 +168,49 @@ def test_a_strategy_that_shards_and_a_missing_batch_size_are_refused() -> None:
         tune({"strategy": "fsdp"}, Net(), datamodule=Data())
     with pytest.raises(UsageError, match="attribute or hyper-parameter 'bs'"):
         tune({}, Net(), datamodule=Data(), batch_arg_name="bs")
+
+
+def test_the_plan_is_set_on_datamodule_and_module_and_in_the_trainers_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = Recipe(micro_batch_size=2, learning_rate=0.1)
+    chosen = Recipe(micro_batch_size=8, accumulation_steps=2, precision="bf16", learning_rate=0.8)
+    monkeypatch.setattr(integration, "planned", lambda *_, **__: making.plan(current, chosen))
+    module, data, callbacks = Net(lr=0.1), Data(batch_size=2), [object()]
+    settings, plan = tune({"max_steps": 800, "callbacks": callbacks}, module, datamodule=data)
+    assert (data.batch_size, module.lr, plan.recipe) == (8, 0.8, chosen)
+    assert settings == {
+        "max_steps": 100,  # as many samples in steps of eight times as many
+        "callbacks": callbacks,
+        "precision": "bf16-mixed",
+        "accumulate_grad_batches": 2,
+    }
+
+
+def test_what_is_asked_for_says_what_the_trainers_arguments_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def planned(workload: Any, values: Any, **further: Any) -> Any:
+        asked.update(workload=workload, values=values, **further)
+        return making.plan(Recipe(micro_batch_size=2, learning_rate=0.1), Recipe(micro_batch_size=2, learning_rate=0.1))
+
+    monkeypatch.setattr(integration, "planned", planned)
+    given = {"accelerator": "cpu", "devices": 2, "num_nodes": 3, "gradient_clip_val": 0.5, "precision": 32}
+    tune(given, Net(lr=0.1), datamodule=Data(batch_size=2), max_util=0.7)
+    assert asked["options"] == {"device": "cpu", "world_size": 6, "max_util": 0.7}
+    assert asked["values"]["data"] == {"batch_size": 2}
+    assert asked["workload"].grad_clip_norm == 0.5
+
+
+def test_the_same_module_is_known_again_whatever_its_weights_are_and_another_is_not() -> None:
+    def digest(module: Any) -> str:
+        step = LightningStep(
+            Parcel(module), Parcel(Data()), module_type=type(module), batch_arg_name="batch_size", settings={}
+        )
+        return workload_digest(step.workload(grad_clip_norm=None), ())
+
+    wider = Net()
+    wider.net = nn.Linear(4, 2)
+    assert digest(Net()) == digest(Net())
+    assert digest(Net()) != digest(wider)
+    assert digest(Net()) != digest(Net(lr=0.2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
@@ -21,12 +21,18 @@ with warnings.catch_warnings():
 
 from mmengine.config import Config
 from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
+from mmengine.registry import DATASETS, HOOKS, MODELS
 from mmengine.structures import BaseDataElement
 
+from memplan.integrations import mmengine as integration
 from memplan.integrations.mmengine import tune
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 from memplan.integrations.parcels import Parcel
+from memplan.recipe import Recipe
+from tests import making
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @MODELS.register_module(name="MemplanToyNet")
@@ -124,3 +130,27 @@ def test_a_model_that_updates_more_than_once_a_step_is_refused() -> None:
 def test_a_config_that_trains_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="the config has no train_dataloader and no optim_wrapper"):
         tune(Config({"model": {"type": "MemplanToyNet"}}))
+
+
+def test_the_plan_is_set_in_a_copy_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = Recipe(micro_batch_size=2, accumulation_steps=4, precision="fp16", learning_rate=0.1)
+    chosen = Recipe(micro_batch_size=8, accumulation_steps=2, learning_rate=0.2)
+    monkeypatch.setattr(integration, "planned", lambda *_, **__: making.plan(current, chosen))
+    schedule = [{"type": "PolyLR", "by_epoch": False, "begin": 0, "end": 400}]
+    before = config(param_scheduler=schedule, train_cfg={"by_epoch": False, "max_iters": 400})
+    changed, _ = tune(before)
+    assert changed.train_dataloader.batch_size == 8
+    assert changed.optim_wrapper.optimizer.lr == 0.2
+    assert (changed.optim_wrapper.type, changed.optim_wrapper.accumulative_counts) == ("OptimWrapper", 2)
+    assert "loss_scale" not in changed.optim_wrapper
+    assert (changed.train_cfg.max_iters, changed.param_scheduler[0].end) == (100, 100)
+    assert before.train_dataloader.batch_size == 2
+
+
+def test_the_hook_is_known_to_configs_by_its_name() -> None:
+    assert HOOKS.get("MemplanHook") is integration.MemplanHook
+
+
+def test_a_hook_without_a_plan_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no finished plan to check"):
+        HOOKS.build({"type": "MemplanHook", "store": str(tmp_path)})

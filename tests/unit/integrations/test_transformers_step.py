@@ -14,9 +14,12 @@ from memplan.errors import UsageError
 transformers = pytest.importorskip("transformers", reason="needs memplan[transformers]")
 pytest.importorskip("accelerate", reason="needs memplan[transformers]")
 
-from memplan.integrations.parcels import Parcel  # noqa: E402 - after it is known that transformers is there
+from memplan.integrations import transformers as integration  # noqa: E402 - after it is known that it is there
+from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
 from memplan.integrations.transformers_step import TrainerStep, step_arguments  # noqa: E402
+from memplan.recipe import Recipe  # noqa: E402
+from tests import making  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +53,7 @@ def arrived(arguments: Any, *, model: Any = None, trainer_class: type[Any] = tra
     step = TrainerStep(
         model=None if model is None else Parcel(model),
         model_init=make_model if model is None else None,
-        data=(samples(), padded, None),
+        data=(Parcel(samples()), padded, None),
         trainer=(trainer_class, {}),
         arguments=(type(arguments), step_arguments(values)),
     )
@@ -107,26 +110,37 @@ def test_only_what_is_trained_gets_an_optimizer(arguments: Any) -> None:
     assert trained == [built.lm_head.weight]
 
 
-def test_outputs_are_fp32_under_autocast_as_accelerate_makes_them(arguments: Any) -> None:
-    seen = []
+# peft 0.21 asks transformers 5.23 by an old name
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_of_a_model_with_adapters_theirs_alone_are_trained(arguments: Any) -> None:
+    peft = pytest.importorskip("peft", reason="needs peft")
 
+    def make_adapted() -> Any:
+        adapters = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+        return peft.get_peft_model(make_model(), adapters)
+
+    workload = arrived(arguments, model=make_adapted())
+    model = workload.model()
+    optimizer = workload.optimizer(model.parameters())
+    trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    assert trained == {id(each) for name, each in model.named_parameters() if "lora_" in name}
+    loss = workload.loss(model, workload.batch(2))
+    loss.backward()
+    assert {id(each) for each in model.parameters() if each.grad is not None} == trained
+
+
+def test_outputs_are_fp32_under_autocast_as_accelerate_makes_them(arguments: Any) -> None:
     class Watching(transformers.Trainer):
         def compute_loss(self, model: Any, inputs: Any, **named: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
-            seen.append(outputs["logits"].dtype)
+            model.seen_dtype = outputs["logits"].dtype
             return loss
 
-    step = TrainerStep(
-        model=None,
-        model_init=make_model,
-        data=(samples(), padded, None),
-        trainer=(Watching, {}),
-        arguments=(type(arguments), {"use_cpu": True, "report_to": []}),
-    ).workload(grad_clip_norm=None)
-    model = step.model()
+    workload = arrived(arguments, trainer_class=Watching)
+    model = workload.model()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        step.loss(model, step.batch(1))
-    assert seen == [torch.float32]
+        workload.loss(model, workload.batch(1))
+    assert model.seen_dtype == torch.float32
     assert "forward" not in vars(model)
 
 
@@ -136,3 +150,37 @@ def test_arguments_that_shard_and_two_models_are_refused(arguments: Any) -> None
         tune(arguments, model_init=make_model, train_dataset=samples())
     with pytest.raises(UsageError, match="either model_init= or model="):
         tune(arguments, train_dataset=samples())
+
+
+def test_the_plan_is_set_in_a_copy_of_the_arguments_as_if_they_had_been_made_so(
+    arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = Recipe(micro_batch_size=8, learning_rate=0.01)
+    chosen = Recipe(micro_batch_size=16, accumulation_steps=2, precision="bf16", learning_rate=0.04)
+    monkeypatch.setattr(integration, "planned", lambda *_, **__: making.plan(current, chosen))
+    arguments.max_steps = 1000
+    changed, plan = tune(arguments, model_init=make_model, train_dataset=samples())
+    assert plan.recipe == chosen
+    assert (changed.per_device_train_batch_size, changed.gradient_accumulation_steps) == (16, 2)
+    assert (changed.learning_rate, changed.max_steps) == (0.04, 250)
+    assert changed.save_steps == arguments.save_steps  # left at its default
+    assert (changed.bf16, changed.mixed_precision) == (True, "bf16")
+    assert (arguments.per_device_train_batch_size, arguments.bf16) == (8, False)
+
+
+@pytest.mark.parametrize(("use_cpu", "expected"), [(True, {"fp32", "bf16"}), (False, {"fp32"})])
+def test_precisions_are_those_that_the_arguments_accept_on_a_cpu(
+    use_cpu: bool, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+    recipe = Recipe(micro_batch_size=8, learning_rate=5e-5)
+
+    def planned(*_: Any, **further: Any) -> Any:
+        asked.update(further)
+        return making.plan(recipe, recipe)
+
+    monkeypatch.setattr(integration, "planned", planned)
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=use_cpu, report_to="none")
+    tune(arguments, model=make_model(), train_dataset=samples())
+    assert asked["on_cpu"] == expected
+    assert asked["options"] == {"device": "cpu" if use_cpu else None, "world_size": 1}

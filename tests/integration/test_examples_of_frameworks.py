@@ -1,0 +1,100 @@
+"""The examples of Lightning, Hugging Face and mmengine: planned, set and trained as a user would run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+# Runs an example unchanged, but for a look at the process before and after it is planned.
+DRIVER = """
+import random, runpy, sys
+import numpy, torch
+import memplan.integrations.{framework} as integration
+
+def state():
+    return [torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist(),
+            torch.cuda.is_initialized()]
+
+def tune(*arguments, **options):
+    before = state()
+    found = planned(*arguments, **options)
+    assert state() == before, "planning has changed the process"
+    print("the process is as it was")
+    return found
+
+planned, integration.tune = integration.tune, tune
+sys.argv, sys.path[0] = {argv!r}, "."
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One example, made small: its folder, the extra it needs, its words of the command, the batch it starts from."""
+
+    folder: str
+    framework: str
+    packages: tuple[str, ...]
+    words: tuple[str, ...]
+    batch: int
+
+
+RUNS = (
+    Example(
+        folder="lightning_hydra",
+        framework="lightning",
+        packages=("lightning", "hydra"),
+        words=(
+            "train.py", "data.length=65536", "data.count=64", "model.width=4", "trainer.max_epochs=1",
+            "memplan.precisions=[fp32]",
+        ),
+        batch=16,
+    ),
+    Example(
+        folder="hf_causal_lm",
+        framework="transformers",
+        packages=("transformers", "accelerate"),
+        words=("train.py", "--epochs", "1", "--precision", "fp32", "--budget", "1GiB"),
+        batch=4,
+    ),
+    Example(
+        folder="mmengine_classifier",
+        framework="mmengine",
+        packages=("mmengine",),
+        words=(
+            "train.py", "configs/shapes.py", "--budget", "1GiB", "--cfg-options", "train_dataloader.dataset.size=256",
+            "train_cfg.max_iters=40",
+        ),
+        batch=8,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", RUNS, ids=lambda example: example.folder)
+def test_the_example_trains_with_the_batch_that_was_planned_for_it(example: Example, tmp_path: Path) -> None:
+    for package in example.packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs memplan[{example.framework}]: there is no {package}")
+    project = tmp_path / example.folder
+    shutil.copytree(EXAMPLES / example.folder, project, ignore=shutil.ignore_patterns(".memplan", "work_dirs"))
+    driver = DRIVER.format(framework=example.framework, argv=list(example.words))
+    ended = subprocess.run(
+        [sys.executable, "-c", driver], cwd=project, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the process is as it was" in ended.stdout
+    assert re.search(r"It peaks at .* of the device \(60% to 80% wanted\)", ended.stdout)
+    trained = re.search(r"^batch (\d+).* loss (\d+\.\d+)", ended.stdout, re.MULTILINE)
+    assert trained, ended.stdout
+    assert int(trained[1]) > example.batch
+    assert (project / ".memplan").is_dir()
