@@ -127,7 +127,8 @@ class MemplanHook(Hook):
     priority = "VERY_LOW"
 
     def __init__(self, plan: Plan | None = None, run: str | None = None, store: str = ".memplan") -> None:
-        self._watch = memplan.watch(plan or _stored_plan(Path(store), run))
+        planned_before = plan or _stored_plan(Path(store), run)
+        self._watch = memplan.watch(planned_before)
 
     def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
         """Compare, and warn the first time that the band is left."""
