@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.cards import DeviceKind
 from memplan.devices import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
+from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
@@ -69,6 +70,7 @@ class Planning:
             max_utilisation=request.max_utilisation,
         )
         self._template = trial_template()
+        self._trace_template = trace_template()
 
     def plan(self, observer: Observer = ignore, *, fresh: bool = False) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored.
@@ -84,11 +86,12 @@ class Planning:
         known = None if fresh else recalled(self._journal, self._fingerprint, self.subject, self.band, self.device)
         if known is not None:
             return known
-        traces = self._proven_traces(observer)
-        draft(self.subject, self.request)
-        with self._open_run(fresh=fresh) as run, self._template, _ended_by_errors(run):
-            made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
-            run.finish(made)
+        with self._trace_template:
+            traces = self._proven_traces(observer)
+            draft(self.subject, self.request)
+            with self._open_run(fresh=fresh) as run, self._template, _ended_by_errors(run):
+                made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
+                run.finish(made)
         return made
 
     def probe(self, observer: Observer = ignore) -> ProbeResult:
@@ -101,10 +104,11 @@ class Planning:
             raise UsageError(
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
-        traces = self._proven_traces(observer)
-        with self._open_run(fresh=False) as run, self._template, _ended_by_errors(run):
-            found = self._search(traces, run, observer).probe()
-            run.finish(None)
+        with self._trace_template:
+            traces = self._proven_traces(observer)
+            with self._open_run(fresh=False) as run, self._template, _ended_by_errors(run):
+                found = self._search(traces, run, observer).probe()
+                run.finish(None)
         return found
 
     @property
@@ -127,9 +131,13 @@ class Planning:
         facts = {**self.request.facts(), "subject": self.subject.label, "versions": self._surroundings}
         return self._journal.open_run(self._fingerprint, facts, fresh=fresh)
 
+    def _traces(self, device: DeviceSpec, observer: Observer) -> Traces:
+        limit_s = self.request.trace_limit_s
+        return Traces(self.subject.source, device, observer, trace_limit_s=limit_s, template=self._trace_template)
+
     def _proven_traces(self, observer: Observer) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
-        traces = Traces(self.subject.source, self.device, observer, trace_limit_s=self.request.trace_limit_s)
+        traces = self._traces(self.device, observer)
         if self.device.live_index is not None or not traces.can_trace:
             traces.of_if_traceable(self.subject.current)  # the card may run what cannot be traced
         else:
@@ -196,8 +204,7 @@ class Planning:
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
         found = predict(self.subject, self.request, self.device, self.band, traces)
         cpu = resolve_device("cpu")
-        on_cpu = Traces(self.subject.source, cpu, observer, trace_limit_s=self.request.trace_limit_s)
-        session = self._session(cpu, on_cpu, run, observer)
+        session = self._session(cpu, self._traces(cpu, observer), run, observer)
         check = check_on_cpu(self.subject, session)
         optimizer_name = traces.optimizer_name(found.estimate.recipe)
         scaled = scale(found.estimate.recipe, self.subject, self.request, optimizer_name)

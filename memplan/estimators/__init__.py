@@ -5,6 +5,6 @@ from __future__ import annotations
 from memplan.estimators.answers import estimate, largest_micro_batch
 from memplan.estimators.step_snapshot import step_snapshot
 from memplan.estimators.step_trace import StepTrace
-from memplan.estimators.tracing import trace_step
+from memplan.estimators.tracing import trace_step, trace_template
 
-__all__ = ["StepTrace", "estimate", "largest_micro_batch", "step_snapshot", "trace_step"]
+__all__ = ["StepTrace", "estimate", "largest_micro_batch", "step_snapshot", "trace_step", "trace_template"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from memplan.children import run_child
+from memplan.children import Template, run_child
 from memplan.errors import MemplanError, TraceError, UsageError
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.user_places import place_in_dump
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Small, and above 1: a batch of one sample takes other paths (strides of size-1 dimensions, batch statistics).
 BATCH_SIZES = (2, 3, 5)
 TRACE_LIMIT_S = 600.0
+_WORKER_MODULE = "memplan.estimators.worker"
 _FREE_MEMORY_SHARE = 0.8
 
 
@@ -45,6 +46,11 @@ class TraceRequest:
     fused_optimizer: bool = False
 
 
+def trace_template() -> Template:
+    """Return a template of traces: torch is loaded once, and each trace forked from there."""
+    return Template(_WORKER_MODULE)
+
+
 def trace_step(
     source: WorkloadSource,
     recipe: Recipe,
@@ -53,6 +59,7 @@ def trace_step(
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
     fused_optimizer: bool = False,
     limit_s: float | None = None,
+    template: Template | None = None,
 ) -> StepTrace:
     """Trace a workload's training step on fake tensors in a child process that sees no GPU.
 
@@ -65,6 +72,7 @@ def trace_step(
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
+        template: forks the child, so that one of several traces does not load torch again; None starts it anew.
 
     Raises:
         UsageError: fewer than two different sizes are given, or no time.
@@ -81,7 +89,11 @@ def trace_step(
     )
     watch = _Watch(limit_s=limit_s, limit_bytes=int(_FREE_MEMORY_SHARE * host_memory().free_bytes))
     ending = run_child(
-        "memplan.estimators.worker", request, watch=watch.find_reason_to_stop, environment={"CUDA_VISIBLE_DEVICES": ""}
+        _WORKER_MODULE,
+        request,
+        watch=watch.find_reason_to_stop,
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+        template=template,
     )
     return _answer_of(ending, watch)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import UsageError
+from memplan.estimators import trace_template
 from memplan.planning.request import device_for, subject_of_config
 from memplan.planning.savings import possible_savings
 from memplan.planning.traces import Traces
@@ -87,14 +88,15 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
     device = device_for(request.device or section.device or "auto", budget_bytes)
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
-    traces = Traces(subject.source, device, observer, trace_limit_s=request.trace_limit_s)
-    estimates = tuple(traces.estimate(recipe) for recipe in recipes)
-    is_single = len(recipes) == 1
-    return Predictions(
-        estimates=estimates,
-        snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
-        savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
-    )
+    with trace_template() as template:
+        traces = Traces(subject.source, device, observer, trace_limit_s=request.trace_limit_s, template=template)
+        estimates = tuple(traces.estimate(recipe) for recipe in recipes)
+        is_single = len(recipes) == 1
+        return Predictions(
+            estimates=estimates,
+            snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
+            savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
+        )
 
 
 def _check_snapshot(recipe_count: int, device: DeviceSpec) -> None:

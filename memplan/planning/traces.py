@@ -17,6 +17,7 @@ from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from memplan.cards import DeviceSpec
+    from memplan.children import Template
     from memplan.estimators import StepTrace
     from memplan.recipe import Recipe
     from memplan.results import Estimate, Measurement
@@ -41,12 +42,19 @@ class Traces:
     """The traces of one workload on one device, made when they are first asked for."""
 
     def __init__(
-        self, source: WorkloadSource, device: DeviceSpec, observer: Observer, *, trace_limit_s: float | None = None
+        self,
+        source: WorkloadSource,
+        device: DeviceSpec,
+        observer: Observer,
+        *,
+        trace_limit_s: float | None = None,
+        template: Template | None = None,
     ) -> None:
         self._source = source
         self._device = device
         self._observer = observer
         self._trace_limit_s = trace_limit_s
+        self._template = template
         self._traces: dict[_StepKind, StepTrace] = {}
         self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
@@ -82,6 +90,7 @@ class Traces:
                     self._device,
                     fused_optimizer=fused_optimizer,
                     limit_s=self._trace_limit_s,
+                    template=self._template,
                 )
             except (TraceError, WorkloadError) as error:
                 self._failures[kind] = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 import sys
 import time
@@ -15,7 +16,15 @@ from torch import nn
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.errors import TraceError, UsageError, WorkloadError
-from memplan.estimators import StepTrace, estimate, largest_micro_batch, step_snapshot, trace_step
+from memplan.estimators import (
+    StepTrace,
+    estimate,
+    largest_micro_batch,
+    step_snapshot,
+    trace_step,
+    trace_template,
+    tracing,
+)
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.recipe import Precision, Recipe
 from memplan.results import Phase
@@ -292,6 +301,23 @@ def test_a_trace_without_end_is_stopped_and_says_how_to_give_it_more_time() -> N
     with pytest.raises(TraceError, match=r"stopped after 8 s; .*--trace-limit 32 gives it more time") as caught:
         trace_step(source_of(workload), Recipe(micro_batch_size=2), CPU, limit_s=8)
     assert "most recent call first" in caught.value.detail
+
+
+def test_traces_forked_from_a_template_are_those_of_processes_of_their_own() -> None:
+    with trace_template() as template:
+        forked = [
+            trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), CARD, template=template) for _ in "ab"
+        ]
+    found = [estimate(each, micro_batch_size=8, device=CARD) for each in (linear_trace(CARD), *forked)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_trace_that_takes_too_much_memory_is_stopped() -> None:
+    watch = tracing._Watch(limit_s=60, limit_bytes=1)
+    reason = watch.find_reason_to_stop(os.getpid(), 1.0)
+    assert reason is not None
+    assert "of resident memory" in reason
+    assert "need not be computed" in str(watch.hint)
 
 
 def test_no_time_at_all_is_refused() -> None:
