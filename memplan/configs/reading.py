@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.companions import companion_of, recipe_beside, remark_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
+from memplan.configs.file_names import NAMED_FOR_CARDS, remark_on_name
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loader_keys import loader_keys
 from memplan.configs.loading import load_document
@@ -54,7 +55,7 @@ def read_config(
     own_keys = {**loader_keys(document, format_name=ecosystem.name), **ecosystem.own_keys(document)}
     keys = _followed(document, {**own_keys, **declared})
     stale, recipe = remark_on_sidecar(document), _recipe(ecosystem, document, keys)
-    beside = companion_of(document, format_name=ecosystem.name)
+    beside, original = companion_of(document, format_name=ecosystem.name), find_original(document)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -62,16 +63,22 @@ def read_config(
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
         workload_target=workload_target or options.workload,
         search_path=search_path_of(document.path),
-        original=find_original(document),
+        original=original,
         memplan_options=options,
         notes=(
             *document.notes,
             *ecosystem.remarks(document),
             *_notes_on_precision(document, declared),
             *(each for each in (remark_on(beside, document, format_name=ecosystem.name), stale) if each),
+            *_notes_on_name(document, ecosystem.name, original.recipe if original else recipe),
         ),
         companions=() if beside is None else (_companion(beside, recipe, options),),
     )
+
+
+def _notes_on_name(document: Document, format_name: str, recipe: Recipe) -> list[str]:
+    found = remark_on_name(document.path, recipe.micro_batch_size) if format_name in NAMED_FOR_CARDS else None
+    return [] if found is None else [found]
 
 
 def _companion(document: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:
