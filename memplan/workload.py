@@ -25,6 +25,8 @@ class Workload:
         name: shown in reports; None takes the model's class name.
         grad_clip_norm: largest gradient norm; None where gradients are not clipped.
         zero_grad_set_to_none: whether ``zero_grad`` frees the gradients (PyTorch's default) or fills them with zeros.
+        zero_grad_before_backward: whether ``zero_grad`` is called between the forward and the backward pass, where the
+            old gradients live beside the activations; it is called before the forward pass, or after the step, else.
         channels_last: whether the model and 4-D inputs use the channels-last memory format.
         ema: whether an exponential moving average of the parameters is kept on the device.
         typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind; live
@@ -39,6 +41,7 @@ class Workload:
     name: str | None = None
     grad_clip_norm: float | None = None
     zero_grad_set_to_none: bool = True
+    zero_grad_before_backward: bool = False
     channels_last: bool = False
     ema: bool = False
     typical_batch: Callable[[int], Any] | None = None

@@ -20,7 +20,7 @@ _FP32 = 4
 
 
 def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
-    """Return what a CUDA kernel takes for itself while it runs.
+    """Return what a CUDA kernel of ATen takes for itself while it runs; convolutions have rules of their own.
 
     Args:
         operator: name without overload, e.g. ``aten.embedding_dense_backward``.
@@ -29,6 +29,11 @@ def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> Hidd
     """
     rule = _RULES.get(operator)
     return NOTHING_HIDDEN if rule is None else HiddenBytes(beside=rule(args, result))
+
+
+def has_rule(operator: str) -> bool:
+    """Whether :func:`cuda_hidden_bytes` knows what this operator's kernel takes."""
+    return operator in _RULES
 
 
 def _flash_backward(args: tuple[Any, ...], _result: Any) -> int:

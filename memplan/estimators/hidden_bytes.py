@@ -12,11 +12,13 @@ class HiddenBytes:
     Args:
         before: given back before the results are made.
         around: alive while the results are made, given back right after.
+        between: taken after the first result is made, given back before the next is.
         beside: taken after that, given back when the operator returns.
     """
 
     before: int = 0
     around: int = 0
+    between: int = 0
     beside: int = 0
 
 

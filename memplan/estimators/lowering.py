@@ -9,7 +9,10 @@ from memplan.cards import DeviceKind
 from memplan.estimators.cuda_autocast import CudaAutocast
 from memplan.estimators.cuda_operators import CudaOperators
 from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.kernels import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.operator_rules import unknown_kernels
 from memplan.estimators.shape_rules import install_shape_rules
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,14 +22,8 @@ if TYPE_CHECKING:
 
 ASSUMED_CAPABILITY = (8, 0)
 
-# Operator, or class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
-_UNCOUNTED = {
-    "aten.convolution": "cuDNN convolution workspaces",
-    "aten.native_batch_norm": "cuDNN batch-norm reserve",
-    "LSTM": "cuDNN RNN workspace",
-    "GRU": "cuDNN RNN workspace",
-    "RNN": "cuDNN RNN workspace",
-}
+# Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
+_UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
 
 
 def lower_to(device: DeviceSpec) -> None:
@@ -59,8 +56,30 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
 
 
-def uncounted_on(device: DeviceSpec, names: Collection[str]) -> tuple[str, ...]:
-    """Say what libraries take on a card for these operators and classes of modules that no rule counts."""
+def kernels_of(device: DeviceSpec, precision: Precision) -> Kernels:
+    """Return what the device's kernels take beside their results.
+
+    In single precision TF32 is off, in matrix products and in convolutions, as in live trials of that precision.
+    """
+    capability = lowered_capability(device)
+    if capability is None:
+        return host_kernels()
+    return cuda_kernels(capability, allows_tf32=precision is Precision.TF32)
+
+
+def uncounted_on(
+    device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
+) -> tuple[str, ...]:
+    """Say what is taken on a card that no rule counts, one phrase each.
+
+    Args:
+        device: what the step was lowered to.
+        classes: classes of the model's modules.
+        calls: operators without a rule, and how often each runs in a step.
+        world_size: data-parallel replicas.
+    """
     if device.kind is DeviceKind.CPU:
         return ()
-    return tuple(dict.fromkeys(what for name, what in _UNCOUNTED.items() if name in names))
+    libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
+    network = ("NCCL's buffers for sending gradients",) if world_size > 1 else ()
+    return (*unknown_kernels(calls), *libraries, *network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.contiguous_copies import copied_bytes
-from memplan.estimators.cuda_temporaries import cuda_hidden_bytes
-from memplan.estimators.host_temporaries import host_hidden_bytes
 from memplan.estimators.known_values import is_known, run_knowing
-from memplan.estimators.library_workspaces import CUBLAS_OPERATORS, cublas_workspace_bytes
+from memplan.estimators.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.step_trace import Category
 from memplan.estimators.value_writes import only_writes
 from memplan.results import Phase
@@ -23,6 +22,7 @@ from memplan.results import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan.estimators.kernels import Kernels
     from memplan.estimators.module_paths import ModulePaths
     from memplan.estimators.recording import Recording
     from memplan.estimators.storages import StorageLedger
@@ -46,7 +46,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         recording: where events go.
         ledger: knows the storages.
         paths: knows the running module.
-        capability: compute capability of the card; None where the step runs on the CPU.
+        kernels: what the device's kernels take that is not returned.
         fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
     """
 
@@ -56,16 +56,16 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         ledger: StorageLedger,
         paths: ModulePaths,
         *,
-        capability: tuple[int, int] | None,
+        kernels: Kernels,
         fakes: FakeTensorMode | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
         self._recording = recording
         self._ledger = ledger
         self._paths = paths
-        self._capability = capability
+        self._kernels = kernels
+        self.unknown_calls: Counter[str] = Counter()
         self._fakes = fakes
-        self._hidden_bytes = host_hidden_bytes if capability is None else cuda_hidden_bytes
         self._muted = False
         self._pending: _PendingSum | None = None
         self._threads_with_cublas: set[bool] = set()
@@ -116,14 +116,19 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         operator = str(func.overloadpacket)
-        hidden = self._hidden_bytes(operator, args, result)
+        hidden = self._kernels.hidden_bytes(operator, args, result)
+        if not self._kernels.are_known(func, operator):
+            self.unknown_calls[operator] += 1
+        between = hidden.between
         around = self._take(hidden.around + copied_bytes(operator, args), operator)
         self._give_back(self._take(hidden.before, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor):
                 self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-        if self._capability is not None and operator in CUBLAS_OPERATORS:
-            self._take_workspace(self._capability)
+                self._give_back(self._take(between, operator))
+                between = 0
+        if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
+            self._take_workspace(self._kernels.blas_workspace_bytes)
         self._give_back(around)
         self._give_back(self._take(hidden.beside, operator))
 
@@ -146,12 +151,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if block is not None:
             self._recording.free(block)
 
-    def _take_workspace(self, capability: tuple[int, int]) -> None:
+    def _take_workspace(self, size_bytes: int) -> None:
         in_backward = self._recording.phase is Phase.BACKWARD  # it runs on a thread, and so a handle, of its own
         if in_backward not in self._threads_with_cublas:
             self._threads_with_cublas.add(in_backward)
-            size = cublas_workspace_bytes(capability)
-            self._recording.allocate(size, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+            self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from memplan.cards import DeviceKind
 from memplan.estimators.batches import tensors_in
 from memplan.estimators.fake_model import fake_batch, fake_copy, lay_out_in_place, moved_batch
 from memplan.estimators.known_values import learn
-from memplan.estimators.lowering import lowered_capability
+from memplan.estimators.lowering import kernels_of
 from memplan.estimators.module_paths import ModulePaths
 from memplan.estimators.operator_recorder import OperatorRecorder
 from memplan.estimators.recording import Recording
@@ -33,10 +33,17 @@ STEPS = 2  # the first makes the optimizer state, the second is the steady one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recording and what was learned on the way."""
+    """A recording and what was learned on the way.
+
+    Args:
+        recording: the events.
+        optimizer_name: class name of the optimizer.
+        unknown_calls: operators whose kernels nothing counts, and how often each runs in a step.
+    """
 
     recording: Recording
     optimizer_name: str
+    unknown_calls: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,9 @@ class StepRecorder:
             on_host = fake_batch(batch, fakes)
             learn(tensors_in(on_host), tensors_in(batch))
         paths = ModulePaths(model)
-        recorder = OperatorRecorder(recording, ledger, paths, capability=lowered_capability(self.device), fakes=fakes)
+        recorder = OperatorRecorder(
+            recording, ledger, paths, kernels=kernels_of(self.device, self.recipe.precision), fakes=fakes
+        )
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
@@ -82,7 +91,8 @@ class StepRecorder:
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
             recorder.settle()
             ledger.close()
-        return RecordedRun(recording=recording, optimizer_name=optimizer_name)
+        calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
+        return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls)
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder

@@ -10,6 +10,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.batches import tensors_in
+from memplan.estimators.gradient_buckets import bucket_sizes
 from memplan.estimators.step_trace import Category
 from memplan.estimators.user_calls import call_user, checked_loss
 from memplan.recipe import Precision
@@ -75,8 +76,9 @@ class TracedStep:
     def run(self) -> None:
         """Run one optimizer step: zero the gradients, accumulate, clip, step."""
         self._recording.phase = Phase.FORWARD
-        self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
-        losses = [self._micro_step() for _ in range(self._recipe.accumulation_steps)]
+        if not self._workload.zero_grad_before_backward:
+            self._zero_gradients()
+        losses = [self._micro_step(index) for index in range(self._recipe.accumulation_steps)]
         self._recording.phase = Phase.OPTIMIZER_STEP
         if self._workload.grad_clip_norm is not None:
             foreach = True if self._on_cuda else None
@@ -96,6 +98,18 @@ class TracedStep:
                     self._owners.setdefault(id(tensor), module_name)
                     self._ledger.see(tensor, category, module=module_name, operator=name)
 
+    def _made_buckets(self) -> list[torch.Tensor]:
+        if self._recipe.world_size == 1:
+            return []
+        trained = [each for each in self._model.parameters() if each.requires_grad]
+        sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
+        buckets = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+        self._mark(buckets, Category.GRADIENTS)
+        return buckets
+
+    def _zero_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
+
     def _prepare_optimizer(self) -> None:
         if self._on_cuda:
             _choose_foreach(self.optimizer)
@@ -106,14 +120,16 @@ class TracedStep:
         self._mark(self._average.values(), Category.OPTIMIZER_STATE)
         self._mark_state()
 
-    def _micro_step(self) -> torch.Tensor:
+    def _micro_step(self, index: int) -> torch.Tensor:
         self._recording.phase = Phase.FORWARD
-        batch = self._next_batch()
+        self._batch = self._next_batch()  # a loop holds the last batch until it has the next
         before = self._ledger.live_blocks()
-        loss, scaled = self._forward(batch)
+        loss, scaled = self._forward(self._batch)
         gc.collect()
         for block in self._ledger.live_blocks() - before:
             self._recording.categories[block] = Category.ACTIVATIONS
+        if index == 0 and self._workload.zero_grad_before_backward:
+            self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
         for parameter in self._model.parameters():

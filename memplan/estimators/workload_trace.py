@@ -122,7 +122,6 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
     uniform = same_structure(recordings)
     uneven = () if uniform else ("The number of allocations depends on the micro-batch: figures are interpolated.",)
     model, device = recorder.model, recorder.device
-    names = {*recordings[0].operator_names, *(type(each).__name__ for each in model.modules())}
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
         recipe=recorder.recipe,
@@ -134,7 +133,12 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         optimizer_name=runs[0].optimizer_name,
         method=FAKE_METHOD,
-        uncounted=uncounted_on(device, names),
+        uncounted=uncounted_on(
+            device,
+            classes={type(each).__name__ for each in model.modules()},
+            calls=runs[0].unknown_calls,
+            world_size=recorder.recipe.world_size,
+        ),
         notes=(*lowering_notes(device), *uneven),
     )
 

@@ -34,7 +34,7 @@ from memplan.probe.attribution import (
 )
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
-from memplan.probe.training_loop import TrainingState, run_optimizer_step
+from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes
 from memplan.units import KIB, MIB
@@ -162,7 +162,8 @@ def raise_data_limit(by_bytes: int | None) -> None:
 def attribute_step(state: TrainingState) -> AttributedPeak:
     """Run one optimizer step, shortened, under the profiler and attribute its largest sum of tensor bytes."""
     state = shortened(state)
-    state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
+    if not state.workload.zero_grad_before_backward:
+        zero_gradients(state)
     gc.collect()
     resident = _resident_blocks(state)
     notes = StepNotes(state, _leave_mark)

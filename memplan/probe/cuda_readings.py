@@ -25,7 +25,7 @@ from memplan.probe.attribution import (
 )
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
-from memplan.probe.training_loop import TrainingState, run_optimizer_step
+from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def _take_a_toy_step(device: torch.device) -> None:
 def attribute_step(state: TrainingState, index: int) -> AttributedPeak:
     """Run one optimizer step, shortened, with the allocator's history on; attribute its largest sum of bytes."""
     state = shortened(state)
-    state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
+    if not state.workload.zero_grad_before_backward:
+        zero_gradients(state)
     gc.collect()
     torch.cuda.memory._record_memory_history("all", context=None)  # noqa: SLF001 - the documented way
     try:

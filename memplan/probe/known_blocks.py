@@ -33,7 +33,7 @@ def known_components(state: TrainingState) -> dict[int, Component]:
         **_addressed(tensors_in(state.batch), Component.INPUTS),
         **_addressed(of_optimizer, Component.OPTIMIZER_STATE),
         **_addressed(state.moving_average.values(), Component.OPTIMIZER_STATE),
-        **_addressed(gradients, Component.GRADIENTS),
+        **_addressed([*gradients, *state.buckets], Component.GRADIENTS),
         **_addressed(state.model.buffers(), Component.BUFFERS),
         **_addressed(parameters, Component.PARAMETERS),
     }

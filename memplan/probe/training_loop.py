@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from memplan.errors import WorkloadError
 from memplan.estimators.batches import map_tensors, tensors_in
 from memplan.estimators.checkpointing import switch_checkpointing_on
+from memplan.estimators.gradient_buckets import bucket_sizes
 from memplan.estimators.user_calls import checked_loss
 from memplan.probe.users_part import users_part
 from memplan.recipe import Precision
@@ -54,6 +55,8 @@ class TrainingState:
     batch: Any
     scaler: torch.amp.GradScaler | None
     moving_average: dict[str, torch.Tensor]
+    buckets: list[torch.Tensor]  # in the place of those that data-parallel training keeps beside the gradients
+    held: list[Any] = field(default_factory=list)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the model's parameters, tied ones once."""
@@ -125,7 +128,14 @@ def build_training(
         batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
         moving_average=_moving_average_of(model) if workload.ema else {},
+        buckets=_buckets_of(model, device) if recipe.world_size > 1 else [],
     )
+
+
+def _buckets_of(model: torch.nn.Module, device: torch.device) -> list[torch.Tensor]:
+    trained = [each for each in model.parameters() if each.requires_grad]
+    sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
+    return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
@@ -200,13 +210,19 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
         WorkloadError: the loss is not a scalar that can be differentiated.
         UsersPartError: the model, the loss or the optimizer raises.
     """
-    with users_part():
-        state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
-    losses = [_run_micro_step(state, marks) for _ in range(state.recipe.accumulation_steps)]
+    if not state.workload.zero_grad_before_backward:
+        zero_gradients(state)
+    losses = [_run_micro_step(state, marks, index) for index in range(state.recipe.accumulation_steps)]
     with users_part():
         _step_the_optimizer(state)
     _update_moving_average(state)
     return sum(float(loss) for loss in losses) / len(losses)
+
+
+def zero_gradients(state: TrainingState) -> None:
+    """Free the gradients or fill them with zeros, as the workload wants it."""
+    with users_part():
+        state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
 
 
 def _step_the_optimizer(state: TrainingState) -> None:
@@ -221,8 +237,9 @@ def _step_the_optimizer(state: TrainingState) -> None:
         state.scaler.update()
 
 
-def _run_micro_step(state: TrainingState, marks: StepMarks) -> torch.Tensor:
+def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch.Tensor:
     batch = _batch_on_device(state)
+    state.held[:] = [batch]  # a loop holds the last batch until it has the next
     marks.forward_starts()
     precision = state.recipe.precision
     autocast = (
@@ -234,6 +251,8 @@ def _run_micro_step(state: TrainingState, marks: StepMarks) -> torch.Tensor:
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)
+    if index == 0 and state.workload.zero_grad_before_backward:
+        zero_gradients(state)
     with users_part():
         (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
     marks.backward_ended()

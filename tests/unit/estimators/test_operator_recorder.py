@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memplan.estimators.kernels import cuda_kernels, host_kernels
 from memplan.estimators.module_paths import ModulePaths
 from memplan.estimators.operator_recorder import OperatorRecorder
 from memplan.estimators.recording import Recording
@@ -19,11 +20,12 @@ class Session:
     """A recorder on fake tensors, as a step has it."""
 
     def __init__(self, capability: tuple[int, int] | None = None) -> None:
+        kernels = host_kernels() if capability is None else cuda_kernels(capability, allows_tf32=True)
         self.recording = Recording(micro_batch_size=2)
         self.ledger = StorageLedger(self.recording)
         self.fakes = FakeTensorMode()
         self.recorder = OperatorRecorder(
-            self.recording, self.ledger, ModulePaths(nn.Identity()), capability=capability, fakes=self.fakes
+            self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, fakes=self.fakes
         )
 
     def peak_bytes(self) -> int:

@@ -1,0 +1,86 @@
+"""Records of ``benchmarks/truth.py``, as rows: allocated, reserved and process peaks of the same runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+from published.rows import Peak, Row
+from truth_cases import OPTIMIZERS, Case, trainable
+
+from memplan.cards import find_card
+from memplan.errors import DeviceError
+from memplan.recipe import Recipe
+from memplan.units import MIB
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+_MEASURED = {
+    Peak.ALLOCATED: "peak_allocated_bytes",
+    Peak.RESERVED: "peak_reserved_bytes",
+    Peak.PROCESS: "process_after_last_step_bytes",
+}
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """Yield three rows for each recorded run that fitted an uncapped card of the catalogue."""
+    for path in sorted(folder.glob("records*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield from _rows_of(json.loads(line))
+
+
+def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
+    case = Case(**record["case"])
+    device = _card(record["provenance"]["card"])
+    if device is None or record["ending"] != "fits" or case.cap_bytes is not None:
+        return
+    for peak, name in _MEASURED.items():
+        yield Row(
+            key=f"truth-{case.key}-{peak}",
+            family=f"truth-{peak}",
+            model=case.key.rpartition("-")[0],
+            workload=functools.partial(workload_of, case),
+            trace_key=f"truth {case.key}",
+            recipe=Recipe(
+                micro_batch_size=case.micro_batch_size,
+                precision=case.precision,
+                accumulation_steps=case.accumulation_steps,
+                activation_checkpointing=case.activation_checkpointing,
+            ),
+            device=device,
+            allocator_settings=case.allocator_settings or "",
+            peak=peak,
+            measured_mib=record[name] / MIB,
+            context_mib=(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"]) / MIB,
+        )
+
+
+def workload_of(case: Case) -> Workload:
+    """Build the recorded step."""
+    parts = trainable(case)
+    return Workload(
+        model=parts.model,
+        batch=parts.batch,
+        loss=parts.loss,
+        optimizer=functools.partial(_optimizer, case.optimizer),
+        grad_clip_norm=case.grad_clip_norm,
+        channels_last=case.channels_last,
+    )
+
+
+def _optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return OPTIMIZERS[name]([each for each in parameters if each.requires_grad])
+
+
+def _card(name: str) -> str | None:
+    try:
+        return find_card(name).name
+    except DeviceError:
+        return None

@@ -1,0 +1,76 @@
+"""timm classifiers: process peaks of the GPUMemNet study, and the largest batches of timm's own training benchmark.
+
+GPUMemNet (github.com/itu-rad/GPUMemNet, ``fake_tensor.xlsx``): timm's training script on ImageNet, fp32 with TF32 in
+convolutions, one A100 of 40 GB, what nvidia-smi showed; torch of 2024. The context is not told.
+
+timm benchmark (github.com/huggingface/pytorch-image-models, ``benchmark-train-amp-*-pt112-cu113-rtx3090.csv``): fp16 by
+autocast without a scaler, SGD with momentum, gradients filled with zeros (torch 1.12), cuDNN's benchmark mode, 24 GB:
+the first size of a falling ladder that ran, and the one above it, which did not.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+import truth_models
+from published.rows import Peak, Row, table
+
+from memplan.recipe import Recipe
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def study_rows() -> Iterator[Row]:
+    """Yield GPUMemNet's runs."""
+    for cells in table("gpumemnet"):
+        name = cells["model"]
+        for size in (8, 16, 32, 64, 128):
+            yield Row(
+                key=f"gpumemnet-{name}-{size}",
+                family="gpumemnet",
+                model=name,
+                workload=functools.partial(classifier, name),
+                trace_key=f"gpumemnet {name}",
+                recipe=Recipe(micro_batch_size=size, precision="tf32"),
+                device="a100-40gb",
+                peak=Peak.PROCESS,
+                measured_mib=float(cells[f"mib_b{size}"]),
+            )
+
+
+def benchmark_rows() -> Iterator[Row]:
+    """Yield the sizes that ran and failed, for both memory formats."""
+    for cells in table("timm_intervals"):
+        for layout in ("nchw", "nhwc"):
+            ran, failed = cells[layout].split("..")
+            name, side = cells["model"], int(cells["img"])
+            channels_last = layout == "nhwc"
+            yield Row(
+                key=f"timm-{layout}-{name}",
+                family="timm-interval",
+                model=f"{name} {layout}",
+                workload=functools.partial(classifier, name, side, channels_last=channels_last, fills_zeros=True),
+                trace_key=f"timm {name} {layout}",
+                recipe=Recipe(micro_batch_size=int(ran), precision="fp16"),
+                device="rtx-3090",
+                peak=Peak.PROCESS,
+                measured_mib=None,
+                failed_micro_batch_size=None if failed == "cap" else int(failed),
+            )
+
+
+def classifier(name: str, side: int = 224, *, channels_last: bool = False, fills_zeros: bool = False) -> Workload:
+    """Classify images with a timm model and SGD with momentum."""
+    parts = truth_models.timm_classifier(name, side)
+    return Workload(
+        model=parts.model,
+        batch=parts.batch,
+        loss=parts.loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
+        channels_last=channels_last,
+        zero_grad_set_to_none=not fills_zeros,
+    )

@@ -1,0 +1,69 @@
+"""What cuDNN's convolutions take from the caching allocator while they run, and what of it can be told beforehand.
+
+cuDNN chooses an algorithm by shape, card and version; the workspace that it asks for is told only on a card
+(``aten/src/ATen/native/cudnn/Conv_v8.cpp``). One part follows from the layout alone. The kernels for tensor cores read
+channels-last: where the tensors are not, cuDNN converts them into the workspace and back. NVIDIA's performance guide
+says so (*Convolutional Layers*, on tensor layouts), and kernels seen in published profiles of Ampere to Blackwell show
+which: the forward pass and the slope of the weight run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...`` kernels between
+``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output alike.
+
+Not counted, because only a card tells: workspaces of Winograd, FFT and split-k kernels, of grouped convolutions, and
+everything in benchmark mode. Images of up to four channels are read as they are, by kernels without conversion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TENSOR_CORES_FROM = {torch.float16: (7, 0), torch.bfloat16: (8, 0), torch.float32: (8, 0)}  # fp32: as TF32
+_FEW_CHANNELS = 4
+
+
+def convolution_rules(
+    capability: tuple[int, int], *, allows_tf32: bool
+) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
+    """Return the rules for a card, by operator.
+
+    Args:
+        capability: the card's compute capability.
+        allows_tf32: whether single-precision convolutions may run on tensor cores.
+    """
+
+    def is_converted(image: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+        first = TENSOR_CORES_FROM.get(image.dtype)
+        return (
+            first is not None
+            and capability >= first
+            and (allows_tf32 or image.dtype is not torch.float32)
+            and groups == 1
+            and image.shape[1] > _FEW_CHANNELS
+            and image.is_contiguous()
+            and weight.is_contiguous()
+        )
+
+    def forward(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+        image, weight, groups = args[0], args[1], args[8]
+        if not is_converted(image, weight, groups):
+            return NOTHING_HIDDEN
+        return HiddenBytes(beside=_bytes(image) + _bytes(weight) + _bytes(result))
+
+    def backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+        slope, image, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
+        if not is_converted(image, weight, groups):
+            return NOTHING_HIDDEN
+        converted = _bytes(slope) + _bytes(image) + _bytes(weight)
+        # First the slope of the image is made, then that of the weight, each with a workspace of its own.
+        return HiddenBytes(between=converted if wanted[0] else 0, beside=converted if wanted[1] else 0)
+
+    return {"aten.convolution": forward, "aten.convolution_backward": backward}
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,33 @@
+"""The flat buffers that ``DistributedDataParallel`` keeps beside the gradients, to send them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of torch 2.13
+BUCKET_BYTES = 25 * MIB
+FIRST_BUCKET_BYTES = MIB
+
+
+def bucket_sizes(gradients_bytes: Iterable[int]) -> list[int]:
+    """Return the bytes of each bucket, which live as long as the wrapped model does.
+
+    A bucket takes whole gradients, last parameter first, until it holds its size; with ``gradient_as_bucket_view`` the
+    gradients themselves lie in the buckets, which is not assumed here.
+
+    Args:
+        gradients_bytes: bytes of each trained parameter's gradient, in the order of the parameters.
+    """
+    buckets: list[int] = []
+    filling = 0
+    for size in reversed(list(gradients_bytes)):
+        filling += size
+        if filling >= (BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES):
+            buckets.append(filling)
+            filling = 0
+    return [*buckets, filling] if filling else buckets
