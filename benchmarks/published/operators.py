@@ -1,8 +1,8 @@
 """Single operators and small nets: the Liger-Kernel benchmark's plain PyTorch rows, and the WSShiro/vramexp notebooks.
 
 Liger (github.com/linkedin/Liger-Kernel, ``all_benchmark_data.csv``; torch 2.4 to 2.8): ten times forward and backward
-from a given slope, the graph retained, and gradients never cleared, so that the old ones live beside the new ones. The twin of
-the module that the benchmark compares with is resident too. Its rows of embeddings, rotary embeddings and losses are
+from a given slope, the graph retained, and gradients never cleared, so that the old ones live beside the new ones. The
+norms' twins, with which the benchmark compares, are resident too. Rows of embeddings, rotary embeddings and losses are
 not rebuilt: what their configurations say does not explain the constant part of what was measured, or its inputs.
 
 vramexp (github.com/WSShiro/vramexp; torch 2.0.1): SGD without momentum, cross entropy with dense targets.
@@ -42,11 +42,11 @@ class _GivenSlope(torch.autograd.Function):
 
 
 class OnInput(nn.Module):
-    """A module beside its idle twin, for an input that is itself trained, and a slope: both resident."""
+    """A module beside its idle twin, for an input that is itself trained, and a slope: all resident."""
 
-    def __init__(self, module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, module: nn.Module, twin: nn.Module | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
-        self.module, self.twin = module.to(dtype), type(module)(*module.made_of).to(dtype)
+        self.module, self.twin = module.to(dtype), twin if twin is None else twin.to(dtype)
         self.input = nn.Parameter(torch.empty(shape, dtype=dtype))
         self.register_buffer("slope", torch.empty(shape, dtype=dtype))
         self.held: list[torch.Tensor] = []
@@ -63,21 +63,12 @@ class OnInput(nn.Module):
         return tensor
 
 
-class LayerNorm(nn.LayerNorm):
-    """Layer norm over the last dimension."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.made_of = (width,)
-
-
 class LlamaRMSNorm(nn.Module):
     """Llama's root-mean-square norm, as transformers writes it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.made_of = (width,)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Normalise in single precision."""
@@ -96,7 +87,6 @@ class LlamaMLP(nn.Module):
         self.gate_proj = nn.Linear(width, inner, bias=False)
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
-        self.made_of = (width, inner)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Gate, and project back."""
@@ -133,15 +123,15 @@ def _accumulating(model: Callable[[], nn.Module]) -> Workload:
 
 
 def _layer_norm(width: int) -> nn.Module:
-    return OnInput(LayerNorm(width), (4096, width), torch.float32)
+    return OnInput(nn.LayerNorm(width), nn.LayerNorm(width), (4096, width), torch.float32)
 
 
 def _rms_norm(width: int) -> nn.Module:
-    return OnInput(LlamaRMSNorm(width), (2048, width), _BF16)
+    return OnInput(LlamaRMSNorm(width), LlamaRMSNorm(width), (2048, width), _BF16)
 
 
 def _geglu(tokens: int) -> nn.Module:
-    return OnInput(LlamaMLP(4096, 11008), (8, tokens, 4096), _BF16)
+    return OnInput(LlamaMLP(4096, 11008), None, (8, tokens, 4096), _BF16)
 
 
 _LIGER = {"layer_norm": _layer_norm, "rms_norm": _rms_norm, "geglu": _geglu}

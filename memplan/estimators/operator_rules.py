@@ -63,7 +63,7 @@ def is_plain(operator: OpOverload) -> bool:
     """Whether the operator's CUDA kernel is known to take next to nothing beside its results."""
     name = operator.overloadpacket.__name__
     return (
-        operator.namespace == "prim"
+        operator.namespace in ("prim", "profiler")
         or torch.Tag.pointwise in operator.tags
         or bool(getattr(operator, "is_view", False))
         or name in _PLAIN

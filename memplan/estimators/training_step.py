@@ -67,7 +67,9 @@ class TracedStep:
         self._scale: torch.Tensor | None = None
         self._average: dict[str, torch.Tensor] = {}
         self._owners: dict[int, str] = {}  # module of each parameter, by identity
+        self._batch: Any = None
         self._place_model()
+        self._buckets = self._made_buckets()
         self.optimizer: Optimizer = call_user("optimizer", workload.optimizer, model.parameters())
         if fused_optimizer:
             _choose_fused(self.optimizer)

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,6 +27,8 @@ from memplan.estimators import (
     tracing,
 )
 from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.breakdown import category_bytes, live_blocks_at
+from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Precision, Recipe
 from memplan.results import Phase
 from memplan.units import GIB, MIB
@@ -346,3 +349,26 @@ def test_gradients_and_optimizer_state_are_held_by_the_module_of_their_parameter
     shares = estimate(trace, micro_batch_size=1, device=CARD).top_modules
     held = {each.name: each.held_bytes for each in shares}
     assert held["0"] >= 4 * MIB
+
+
+def test_a_kernel_that_nothing_counts_is_named_with_its_calls_in_a_step() -> None:
+    workload = linear_workload(loss=lambda model, batch: model(batch).topk(3).values.sum())
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
+    found = estimate(trace_step(source_of(workload), recipe, CARD), micro_batch_size=4, device=CARD)
+    assert found.uncounted == ("aten.topk, 2 calls: what its kernel takes inside",)
+
+
+def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
+    recipe = Recipe(micro_batch_size=4, world_size=8)
+    found = estimate(trace_step(source_of(linear_workload()), recipe, CARD), micro_batch_size=4, device=CARD)
+    assert found.breakdown.gradients == 2 * MIB
+    assert found.uncounted == ("NCCL's buffers for sending gradients",)
+
+
+@pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])
+def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_late: bool, gradients: int) -> None:
+    workload = linear_workload(zero_grad_before_backward=is_late)
+    timeline = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
+    forward = np.flatnonzero(timeline.event_phases == PHASES.index(Phase.FORWARD))
+    live = live_blocks_at(timeline, int(forward[-2]))  # the last but one before the gradients of step one go
+    assert category_bytes(timeline, live, timeline.block_bytes(4))[Category.GRADIENTS] == gradients
