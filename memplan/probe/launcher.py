@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "memplan.probe.worker"
 _NEAR_BUDGET_SHARE = 0.9
+_QUOTED_CHARACTERS = 200
 _ENVIRONMENT = {
     "KINETO_LOG_LEVEL": "99",  # the profiler's own start and stop messages are no part of a trial's output
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
@@ -247,6 +248,12 @@ def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialV
     return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{len(measurement.losses)} steps, peak {used}")
 
 
+def _last_word(ending: ChildEnding) -> str:
+    """Quote the last line that a process printed; most interpreters and libraries say there why they give up."""
+    lines = [line.strip() for line in ending.log_tail.splitlines() if line.strip()]
+    return f"; its last line: {lines[-1][:_QUOTED_CHARACTERS]}" if lines else ""
+
+
 def judge_silence(
     request: TrialRequest, ending: ChildEnding, *, largest_resident_bytes: int, killed_by_kernel: bool
 ) -> TrialVerdict:
@@ -259,7 +266,9 @@ def judge_silence(
         killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
     """
     if ending.return_code >= 0:
-        evidence = f"the process ended with exit status {ending.return_code} in the middle of the trial"
+        evidence = (
+            f"the process ended with exit status {ending.return_code} in the middle of the trial{_last_word(ending)}"
+        )
         return TrialVerdict(kind=OutcomeKind.CRASH, evidence=evidence)
     name = signal.Signals(-ending.return_code).name
     resident = f"; seen at {format_bytes(largest_resident_bytes)} resident" if largest_resident_bytes else ""

@@ -48,6 +48,12 @@ def half_of(trials: Sequence[Trial], recipe: Recipe) -> Trial | None:
     return min(halves, key=lambda each: abs(each.recipe.micro_batch_size - size / 2), default=None)
 
 
+def _double_of(trials: Sequence[Trial], recipe: Recipe) -> Trial | None:
+    """Return the run of which a recipe is about half; None where there is none."""
+    low, high = (recipe.micro_batch_size / share for share in reversed(_HALF))
+    return next((each for each in comparable(trials, recipe) if low <= each.recipe.micro_batch_size <= high), None)
+
+
 def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | None:
     """Say what the last doubling of the micro-batch gains; None where no run shows it.
 
@@ -57,7 +63,7 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
     half = half_of(trials, chosen.recipe)
     own, other = chosen.outcome.measurement, half.outcome.measurement if half else None
     if half is None or own is None or other is None:
-        return None
+        return _double_reason(chosen, trials)
     gain = own.samples_per_s / other.samples_per_s - 1
     size = half.recipe.micro_batch_size
     speed = f"micro-batch {size} runs {other.samples_per_s:.1f} samples/s"
@@ -69,6 +75,18 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
     if band.place(other.peak_device_bytes) is not Place.BELOW:
         return f"{said}."
     return f"{said}, below the band; --min-util {_rounded_down(share):g} recommends it."
+
+
+def _double_reason(chosen: Trial, trials: Sequence[Trial]) -> str | None:
+    """Say that the size that is twice as large is no faster, where the chosen one is its half."""
+    double = _double_of(trials, chosen.recipe)
+    own, other = chosen.outcome.measurement, double.outcome.measurement if double else None
+    if double is None or own is None or other is None:
+        return None
+    if other.samples_per_s > own.samples_per_s * (1 + EQUAL_THROUGHPUT):
+        return None
+    larger = f"micro-batch {double.recipe.micro_batch_size} runs {other.samples_per_s:.1f} samples/s"
+    return f"Twice as large is no faster: {larger}."
 
 
 def _rounded_down(share: float) -> float:

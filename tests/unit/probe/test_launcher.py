@@ -114,3 +114,12 @@ def test_an_exit_in_the_middle_is_a_crash_with_its_status() -> None:
     verdict = judge_silence(request(), silence(3), largest_resident_bytes=0, killed_by_kernel=False)
     assert verdict.kind is OutcomeKind.CRASH
     assert "exit status 3" in verdict.evidence
+
+
+def test_a_process_that_gave_up_is_quoted_with_its_last_line() -> None:
+    gave_up = replace(silence(1), log_tail="Traceback ...\nSyntaxError: invalid syntax\n\n")
+    verdict = judge_silence(request(), gave_up, largest_resident_bytes=0, killed_by_kernel=False)
+    assert verdict.kind is OutcomeKind.CRASH
+    assert verdict.evidence.endswith(
+        "exit status 1 in the middle of the trial; its last line: SyntaxError: invalid syntax"
+    )

@@ -53,3 +53,14 @@ def test_splits_of_one_global_batch_are_compared_whatever_they_accumulate() -> N
 def test_of_several_halves_the_nearest_counts() -> None:
     ten, twelve, fourteen = (trial(size, 400) for size in (10, 12, 14))
     assert half_of([ten, fourteen, twelve], Recipe(micro_batch_size=24)) is twelve
+
+
+def test_a_choice_that_is_half_of_what_is_no_faster_says_so() -> None:
+    chosen, double = trial(12, 640, samples_per_s=20.0), trial(24, 780, samples_per_s=19.0)
+    reason = knee_reason(chosen, [double, chosen], BAND)
+    assert reason == "Twice as large is no faster: micro-batch 24 runs 19.0 samples/s."
+
+
+def test_a_choice_that_is_half_of_what_is_faster_but_too_large_says_nothing() -> None:
+    chosen, double = trial(12, 640, samples_per_s=20.0), trial(24, 900, samples_per_s=30.0)
+    assert knee_reason(chosen, [double, chosen], BAND) is None
