@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memplan.api import estimate, plan, probe
     from memplan.errors import MemplanError
+    from memplan.integrations.plain import executable_batch_size
     from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Outcome, OutcomeKind, ProbeResult, Trial
+    from memplan.watching import PlanWarning, watch
     from memplan.workload import Workload
     from memplan.worst_case import worst_batch
 
@@ -27,14 +29,17 @@ _HOMES = {
     "Outcome": "memplan.results",
     "OutcomeKind": "memplan.results",
     "Plan": "memplan.plans",
+    "PlanWarning": "memplan.watching",
     "Precision": "memplan.recipe",
     "ProbeResult": "memplan.results",
     "Recipe": "memplan.recipe",
     "Trial": "memplan.results",
     "Workload": "memplan.workload",
     "estimate": "memplan.api",
+    "executable_batch_size": "memplan.integrations.plain",
     "plan": "memplan.api",
     "probe": "memplan.api",
+    "watch": "memplan.watching",
     "worst_batch": "memplan.worst_case",
 }
 
@@ -44,6 +49,7 @@ __all__ = [
     "Outcome",
     "OutcomeKind",
     "Plan",
+    "PlanWarning",
     "Precision",
     "ProbeResult",
     "Recipe",
@@ -51,8 +57,10 @@ __all__ = [
     "Workload",
     "__version__",
     "estimate",
+    "executable_batch_size",
     "plan",
     "probe",
+    "watch",
     "worst_batch",
 ]
 

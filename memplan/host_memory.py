@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from memplan.units import KIB
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,6 +67,28 @@ def host_memory(*, root: Path = _ROOT) -> HostMemory:
         group_limit_bytes=tightest[0],
         group_used_bytes=tightest[1],
     )
+
+
+def resident_bytes() -> int:
+    """Resident set of this process now."""
+    return _own_status_bytes("VmRSS")
+
+
+def peak_resident_bytes() -> int:
+    """Largest resident set of this process since it started its program."""
+    return _own_status_bytes("VmHWM")
+
+
+def private_data_bytes() -> int:
+    """Private memory of this process now, pages that were never touched included."""
+    return _own_status_bytes("VmData")
+
+
+def _own_status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * KIB
+    raise OSError(f"/proc/self/status has no {name}")
 
 
 def processor_name(*, root: Path = _ROOT) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
@@ -255,7 +256,7 @@ class Planning:
                 *loader_notes(self.subject.config, self.device, estimate),
                 *(estimate.notes if estimate else ()),
             ),
-            request=self.request,
+            request=replace(self.request, store=self.request.store.absolute()),
             config_path=str(self.subject.config.path) if self.subject.config else None,
             command=command_to_run(self.subject, recipe),
         )
@@ -298,7 +299,7 @@ def stored_report(store: Path, run_id: str | None) -> RunReport:
         StoreError: there is no journal, or no such run in it.
     """
     stored = _stored(store, run_id)
-    return report_run(stored.run_id, stored.trials, stored.plan)
+    return report_run(stored.run_id, stored.trials, stored.plan, stored.checks)
 
 
 def _stored(store: Path, run_id: str | None) -> StoredRun:

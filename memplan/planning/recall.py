@@ -32,7 +32,8 @@ def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, d
         return None
     if stored is None or stored.plan is None or not still_fits(stored.plan, band, device):
         return None
-    plan = replace(stored.plan, cached_from=None)
+    request = replace(stored.plan.request, store=journal.path.parent.absolute())
+    plan = replace(stored.plan, cached_from=None, request=request)
     if plan.config_patch is not None and not is_current(plan.config_patch):
         try:
             patch = write_patch(

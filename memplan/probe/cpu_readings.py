@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import gc
 import resource
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memplan.estimators.host_context import take_a_toy_step
-from memplan.host_memory import host_memory
+from memplan.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
 from memplan.probe.attribution import (
     AttributedPeak,
     Component,
@@ -37,7 +36,7 @@ from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes
-from memplan.units import KIB, MIB
+from memplan.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,23 +108,6 @@ class CpuReadings:
         return peak_resident_bytes() >= _FULL_SHARE * self._budget_bytes
 
 
-def resident_bytes() -> int:
-    """Resident set of this process now."""
-    return _status_bytes("VmRSS")
-
-
-def peak_resident_bytes() -> int:
-    """Largest resident set of this process since it started its program."""
-    return _status_bytes("VmHWM")
-
-
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * KIB
-    raise OSError(f"/proc/self/status has no {name}")
-
-
 def slack_bytes(budget_bytes: int, headroom_bytes: int) -> int:
     """Return what the kernel's limit may allow beyond the budget.
 
@@ -143,7 +125,7 @@ def limit_data_bytes(budget_bytes: int, slack_bytes: int) -> None:
     The kernel's limit (``RLIMIT_DATA``) counts pages that were never touched too, hence the slack; what is resident
     now but not private data, such as libraries, is taken off the budget first.
     """
-    private_now_bytes = _status_bytes("VmData")
+    private_now_bytes = private_data_bytes()
     limit = private_now_bytes + max(budget_bytes - resident_bytes(), 0) + slack_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import psutil
 
+from memplan.checks import TrainingCheck
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
@@ -54,6 +55,7 @@ class StoredRun:
         trials: what was run, in order.
         plan: the result; None where the run has not finished, or was not to make one.
         is_finished: whether the run came to its end.
+        checks: what trainings with its plan really took, one for each process, in order.
     """
 
     run_id: str
@@ -64,6 +66,7 @@ class StoredRun:
     trials: tuple[Trial, ...]
     plan: Plan | None
     is_finished: bool
+    checks: tuple[TrainingCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,21 @@ class Journal:
         """
         with transaction(self.path) as connection:
             connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), _now(), run_id))
+
+    def record_check(self, run_id: str, name: str, check: TrainingCheck) -> None:
+        """Keep what a training with a run's plan took, in place of an earlier check of the same name.
+
+        Raises:
+            StoreError: the journal cannot be written, or holds no such run.
+        """
+        if not self.path.exists():
+            raise StoreError("there is no journal", where=str(self.path))
+        with transaction(self.path) as connection:
+            connection.execute(
+                "INSERT INTO checks (name, run_id, training) VALUES (?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET training = excluded.training",
+                (name, run_id, to_json(check)),
+            )
 
     def runs(self) -> tuple[StoredRun, ...]:
         """Every run, the one last written to first; none where there is no journal yet."""
@@ -291,7 +309,13 @@ def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, s
         trials=_trials_of(connection, run_id),
         plan=None if plan in (None, _NO_PLAN) else from_json(Plan, plan),
         is_finished=plan is not None,
+        checks=_checks_of(connection, run_id),
     )
+
+
+def _checks_of(connection: sqlite3.Connection, run_id: str) -> tuple[TrainingCheck, ...]:
+    rows = connection.execute("SELECT training FROM checks WHERE run_id = ? ORDER BY rowid", (run_id,))
+    return tuple(from_json(TrainingCheck, text) for (text,) in rows)
 
 
 def _trials_of(connection: sqlite3.Connection, run_id: str) -> tuple[Trial, ...]:

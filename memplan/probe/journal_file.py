@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _BUSY_TIMEOUT_S = 30.0
-_SCHEMA = """
+_CHECKS = (
+    "CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL)"
+)
+_SCHEMA = f"""
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
   facts TEXT NOT NULL, plan TEXT, owner TEXT, source BLOB
@@ -27,9 +30,13 @@ CREATE TABLE trials (
   request TEXT
 );
 CREATE INDEX trials_by_run ON trials (run_id);
+{_CHECKS};
 """
 # What brings a journal of an earlier format to the next one.
-_MIGRATIONS = {1: ("ALTER TABLE runs ADD COLUMN source BLOB", "ALTER TABLE trials ADD COLUMN request TEXT")}
+_MIGRATIONS = {
+    1: ("ALTER TABLE runs ADD COLUMN source BLOB", "ALTER TABLE trials ADD COLUMN request TEXT"),
+    2: (_CHECKS,),
+}
 
 
 def make_store(store: Path) -> None:

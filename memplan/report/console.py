@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -10,6 +11,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
+from memplan.checks import CheckVerdict
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
@@ -79,7 +81,26 @@ def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text
 def run_view(report: RunReport) -> RenderableType:
     """Show a stored run: its trials, then everything that :func:`plan_view` shows."""
     again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
-    return Group(trial_table(report), *([Padding(again, (1, 0, 0, 0))] if report.trials else []), plan_view(report))
+    parts = [Padding(again, (1, 0, 0, 0))] if report.trials else []
+    trained = [Padding(check_table(report), (1, 0, 0, 0))] if report.checks else []
+    return Group(trial_table(report), *parts, plan_view(report), *trained)
+
+
+def check_table(report: RunReport) -> Table:
+    """Show what trainings with the plan really took, beside what was planned."""
+    table = plain_table("Trainings with this plan, device peaks", "checked", "rank", "planned", "measured", "util", "")
+    for check in report.checks:
+        is_good = check.verdict in (CheckVerdict.INSIDE, CheckVerdict.AS_PLANNED)
+        said = check.remark if check.verdict is CheckVerdict.NOT_COMPARED else str(check.verdict)
+        table.add_row(
+            f"{datetime.fromisoformat(check.made_at):%Y-%m-%d %H:%M}",
+            str(check.rank),
+            bytes_text(check.planned_device_bytes),
+            bytes_text(check.peaks.device_bytes if check.peaks else None),
+            share_text(check.utilisation),
+            Text(said, style=GOOD if is_good else BAD),
+        )
+    return table
 
 
 def plan_view(report: RunReport) -> RenderableType:

@@ -11,6 +11,7 @@ from memplan.results import COMPONENTS, ContextBasis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.checks import TrainingCheck
     from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Measurement, OutcomeKind, PrecisionVerdict, Trial
@@ -87,6 +88,7 @@ class RunReport:
         precisions: one row for each precision that was compared.
         throughput: runs of the recommended recipe at other micro-batches, smallest first; none where there is but one.
         plan: the finished plan; None for a run that was interrupted.
+        checks: what trainings with the plan really took.
     """
 
     run_id: str
@@ -96,9 +98,12 @@ class RunReport:
     precisions: tuple[PrecisionRow, ...]
     throughput: tuple[TrialRow, ...]
     plan: Plan | None
+    checks: tuple[TrainingCheck, ...] = ()
 
 
-def report_run(run_id: str, trials: Sequence[Trial], plan: Plan | None) -> RunReport:
+def report_run(
+    run_id: str, trials: Sequence[Trial], plan: Plan | None, checks: Sequence[TrainingCheck] = ()
+) -> RunReport:
     """Collect the facts of a finished or interrupted run."""
     subject = plan.chosen if plan and plan.chosen else _last_measured(trials)
     return RunReport(
@@ -109,6 +114,7 @@ def report_run(run_id: str, trials: Sequence[Trial], plan: Plan | None) -> RunRe
         precisions=tuple(_precision_row(verdict) for verdict in plan.precisions) if plan else (),
         throughput=_throughput(trials, subject) if plan and subject else (),
         plan=plan,
+        checks=tuple(checks),
     )
 
 

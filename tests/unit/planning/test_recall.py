@@ -43,7 +43,8 @@ def subject(tmp_path: Path) -> Subject:
 def journal(tmp_path: Path, subject: Subject) -> Journal:
     """The journal after one plan, under the fingerprint ``asked``."""
     patch = write_patch(THEN, subject, PlanRequest(), why="peaks at 70% of 1000 MiB")
-    return store(Journal(tmp_path / "store"), plan(subject.current, THEN, config_patch=patch))
+    request = PlanRequest(store=tmp_path / "store")
+    return store(Journal(tmp_path / "store"), plan(subject.current, THEN, config_patch=patch, request=request))
 
 
 def store(journal: Journal, made: Plan, fingerprint: str = "asked") -> Journal:

@@ -342,6 +342,7 @@ def test_a_journal_of_the_first_format_is_read_and_written_on(journal: Journal) 
     with sqlite3.connect(journal.path) as connection:
         connection.execute("ALTER TABLE runs DROP COLUMN source")
         connection.execute("ALTER TABLE trials DROP COLUMN request")
+        connection.execute("DROP TABLE checks")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     assert journal.load_trial(run.run_id, 1).request is None

@@ -1,0 +1,103 @@
+"""Training scripts without a framework: a decorator that hands a training function its micro-batch."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from memplan.api import plan
+from memplan.errors import UsageError
+from memplan.watching import watch
+from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.plans import Plan
+    from memplan.recipe import Recipe
+
+T = TypeVar("T")
+_FIRST = ("batch_size", "accumulation_steps")
+# Further arguments that a training function may ask for by name.
+_ON_REQUEST = ("precision", "learning_rate", "plan")
+
+
+def executable_batch_size(
+    *, workload: Workload | Callable[..., Workload], recipe: Recipe, **options: Any
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Plan the batch of a training function before it runs, and call it with what was found.
+
+    Shaped like accelerate's ``find_executable_batch_size``, which runs a function until it no longer fails for want of
+    memory. Here it runs once: the workload is tried in child processes, and nothing of this process is touched until
+    the batch is known. Running out of memory all the same is an error like any other, and is not tried again. ::
+
+        @memplan.executable_batch_size(workload=make_workload, recipe=memplan.Recipe(micro_batch_size=8), max_util=0.8)
+        def train(batch_size, accumulation_steps, epochs): ...
+
+        train(epochs=3)
+
+    The function's first two parameters are ``batch_size`` and ``accumulation_steps``, and a caller leaves them out. It
+    also gets ``precision``, ``learning_rate`` and ``plan`` where it has parameters of these names. A precision that it
+    cannot be told is not changed: only the recipe's own is tried then. Without ``learning_rate``, scaling the rate with
+    the batch is left to the function; ``global_batch`` holds the samples of a step. While it runs,
+    :func:`memplan.watch` looks on.
+
+    Args:
+        workload: what it trains, or a function that returns that and is called with the caller's arguments.
+        recipe: the setting it has now; its micro-batch is tried first.
+        options: as for :func:`memplan.plan`: ``max_util``, ``device``, ``budget``, ``global_batch``, ...
+
+    Raises:
+        UsageError: the function does not begin with these parameters, or a caller passes one of them.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        wanted = _requested(function)
+        wishes = options if "precision" in wanted else {"precisions": (recipe.precision,), **options}
+
+        @functools.wraps(function)
+        def planned(*arguments: Any, **named: Any) -> T:
+            _refuse_what_is_planned(function, (*_FIRST, *wanted), named)
+            made = workload if isinstance(workload, Workload) else workload(*arguments, **named)
+            found = plan(made, recipe=recipe, **wishes)
+            with watch(found):
+                return function(*_first_values(found), *arguments, **_further_values(found, wanted), **named)
+
+        vars(planned)["__signature__"] = _signature_without(function, (*_FIRST, *wanted))
+        return planned
+
+    return decorate
+
+
+def _requested(function: Callable[..., object]) -> tuple[str, ...]:
+    """Return which further arguments a training function asks for, once its first two are what they must be."""
+    names = tuple(inspect.signature(function).parameters)
+    if names[:2] != _FIRST:
+        raise UsageError(
+            f"{function.__qualname__}({', '.join(names)}) must begin with {', '.join(_FIRST)}",
+            hint="memplan passes them, in this order",
+        )
+    return tuple(name for name in _ON_REQUEST if name in names)
+
+
+def _refuse_what_is_planned(function: Callable[..., object], planned: tuple[str, ...], named: dict[str, Any]) -> None:
+    for name in planned:
+        if name in named:
+            raise UsageError(f"{function.__qualname__} was called with {name}=, which memplan passes")
+
+
+def _first_values(found: Plan) -> tuple[int, int]:
+    return found.recipe.micro_batch_size, found.recipe.accumulation_steps
+
+
+def _further_values(found: Plan, wanted: tuple[str, ...]) -> dict[str, Any]:
+    recipe = found.recipe
+    values = {"precision": str(recipe.precision), "learning_rate": recipe.learning_rate, "plan": found}
+    return {name: values[name] for name in wanted}
+
+
+def _signature_without(function: Callable[..., object], planned: tuple[str, ...]) -> inspect.Signature:
+    """Return a function's signature as its callers see it."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=[each for name, each in signature.parameters.items() if name not in planned])
