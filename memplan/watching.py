@@ -70,21 +70,24 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.check()
+        self._checked(stacklevel=3)
 
     def check(self) -> TrainingCheck:
         """Compare the peaks so far with the plan, warn where they have left the band, and store the comparison.
 
         The figures of a training that fails are stored as well. A comparison that cannot be stored is only warned of.
         """
+        return self._checked(stacklevel=3)
+
+    def _checked(self, *, stacklevel: int) -> TrainingCheck:
         found = compared(self.plan, read_peaks(self.plan), rank=self._rank)
         if found.verdict in (CheckVerdict.ABOVE, CheckVerdict.BELOW) and not self._has_warned:
             self._has_warned = True
-            warnings.warn(found.remark, PlanWarning, stacklevel=2)
+            warnings.warn(found.remark, PlanWarning, stacklevel=stacklevel)
         try:
             self._journal.record_check(self.plan.run_id, self._name, found)
         except StoreError as problem:
-            warnings.warn(f"the check of the plan is not kept: {problem}", PlanWarning, stacklevel=2)
+            warnings.warn(f"the check of the plan is not kept: {problem}", PlanWarning, stacklevel=stacklevel)
         return found
 
 
