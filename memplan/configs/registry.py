@@ -17,6 +17,7 @@ from memplan.configs.mmengine import MMEngine
 from memplan.configs.openmmlab import OpenMMLab0
 from memplan.configs.plain import Plain
 from memplan.configs.script_flags import LaunchScript, ScriptArguments
+from memplan.configs.swin import Swin
 from memplan.configs.syntaxes import SYNTAXES
 from memplan.configs.timm_args import Timm
 from memplan.configs.torchtitan import TorchTitan
@@ -41,6 +42,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     Accelerate(),
     Ultralytics(),
     Timm(),
+    Swin(),
     TorchTitan(),
     LaunchScript(),
     ScriptArguments(),
