@@ -321,7 +321,10 @@ def stored_patch(store: Path, run_id: str | None) -> ConfigPatch:
     if not stored.is_finished:
         raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
     if stored.plan is None or stored.plan.config_patch is None:
-        raise PatchError(f"run {stored.run_id} has no patch to apply")
+        patched = (each.run_id for each in Journal(store).runs() if each.plan is not None and each.plan.config_patch)
+        last = next(patched, None)
+        hint = None if last is None else f"the last run with one is {last}"
+        raise PatchError(f"run {stored.run_id} has no patch", hint=hint)
     return stored.plan.config_patch
 
 

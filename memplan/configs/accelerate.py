@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _STEPS = "deepspeed_config.gradient_accumulation_steps"
+_DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 _OBSTRUCTING = (
     KnobName.MICRO_BATCH_SIZE,
     KnobName.ACCUMULATION_STEPS,
@@ -53,16 +54,17 @@ class Accelerate:
         return as_flags([replace(each, key=each.key.rpartition(".")[2]) for each in assignments])
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with accelerate's compute environment or kind of distribution, and its precision."""
+        """See YAML with accelerate's compute environment or kind of distribution, and what is its own."""
         signs = ("compute_environment", "distributed_type", "num_machines")
         has_sign = any(each in document.values for each in signs)
-        return document.syntax is YAML and has_sign and "mixed_precision" in document.values
+        has_own = "mixed_precision" in document.values or "deepspeed_config" in document.values
+        return document.syntax is YAML and has_sign and has_own
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that bear on a step."""
         steps, fsdp = get(document.values, _STEPS), get(document.values, "fsdp_config.fsdp_activation_checkpointing")
         return {
-            KnobName.PRECISION: ("mixed_precision",),
+            KnobName.PRECISION: ("mixed_precision",) if "mixed_precision" in document.values else (),
             KnobName.ACCUMULATION_STEPS: (_STEPS,) if isinstance(steps, int) else (),
             KnobName.ACTIVATION_CHECKPOINTING: ("fsdp_config.fsdp_activation_checkpointing",)
             if fsdp is not None
@@ -76,10 +78,12 @@ class Accelerate:
             ConfigError: none was named.
         """
         if not keys.get(KnobName.MICRO_BATCH_SIZE):
+            named = get(document.values, _DEEPSPEED_FILE)
+            own = f"name {named}, or the script's own config" if named else "name the script's own config"
             raise ConfigError(
                 "an accelerate config sets no batch size, the training script does",
                 where=str(document.path),
-                hint="name the script's own config, and keep mixed_precision here in agreement with it",
+                hint=f"{own}, and keep mixed_precision here in agreement with it",
             )
         return declared_recipe(document, keys)
 

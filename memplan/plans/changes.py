@@ -87,6 +87,11 @@ def _reasons(recipe: Recipe, original: Recipe, request: PlanRequest, why: str) -
         "micro_batch_size": why,
         "accumulation_steps": f"holds the global batch of {recipe.global_batch_size}" if held else why,
         "precision": why,
-        "learning_rate": f"scaled by the {request.learning_rate_rule} rule, {batches}",
+        "learning_rate": f"{_rate_reason(request)}, {batches}",
         "schedule": f"counted in iterations, {batches}",
     }
+
+
+def _rate_reason(request: PlanRequest) -> str:
+    rule = rule_for(request)
+    return "the original rate is kept" if rule is LearningRateRule.NONE else f"scaled by the {rule} rule"

@@ -104,3 +104,16 @@ def test_an_accelerate_file_says_precision_and_accumulation(tmp_path: Path) -> N
     text = plan_patch(config, change).files[0].patched_text
     assert "mixed_precision: 'bf16'\n" in text
     assert "gradient_accumulation_steps: 1\n" in text
+
+
+def test_an_accelerate_file_points_to_the_deepspeed_file_that_it_names(tmp_path: Path) -> None:
+    text = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"name ds.json, or the script's own config"):
+        read_config(tmp_path / "x.yaml")
+
+
+def test_an_accelerate_file_without_a_precision_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\nbatch: 4\n")
+    config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "batch"})
+    assert config.recipe == Recipe(micro_batch_size=4)

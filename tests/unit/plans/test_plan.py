@@ -169,3 +169,14 @@ def _changes(diff: str) -> list[str]:
     """The changed lines, without the reasons in the marker, which tell how a plan came about."""
     lines = [each for each in diff.splitlines() if each[:1] in "+-" and each[:3] not in ("+++", "---")]
     return [each for each in lines if not each.startswith("+# memplan:")]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (PlanRequest(), "scaled by the linear rule, global batch 4 to 16"),
+        (PlanRequest(global_batch_size=16), "the original rate is kept, global batch 4 to 16"),
+    ],
+)
+def test_the_reason_for_a_rate_says_which_rule_was_used(request_: PlanRequest, reason: str) -> None:
+    assert change_to(THEN, NOW, request_, why="seen").reasons["learning_rate"] == reason
