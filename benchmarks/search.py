@@ -5,10 +5,9 @@
 For ten small models and one budget: memplan, PyTorch Lightning's batch-size finder (power and binsearch), accelerate's
 ``find_executable_batch_size`` and an exhaustive search, which tries every micro-batch from 1 until one is too large.
 All run for real; needs lightning and accelerate. The others run in a process whose memory is limited to the budget
-(``search_tools.py`` says how). How full and how fast their answers run is read off the exhaustive search; memplan's
-answer and the best one are run again by turns. A throughput is that of the fastest timed step, which other work on the
-machine disturbs least. Every finished part is stored, and what is stored is not run again. With ``--device cuda:0`` the
-same runs on a card, capped at the budget.
+(``search_tools.py`` says how). How full their answers run is read off the exhaustive search; how fast, they are timed
+by turns in one process (``search_speeds.py``). Every finished part is stored, and what is stored is not run again. With
+``--device cuda:0`` the same runs on a card, capped at the budget.
 """
 
 from __future__ import annotations
@@ -34,16 +33,15 @@ from memplan.units import format_bytes, parse_bytes
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from memplan.children import Template
     from memplan.results import Outcome
 
 BAND = (0.6, 0.8)
-ROUNDS = 3
 FINDER_LIMIT_S = 1200
 FOLDER = Path(__file__).parent
-OURS, EXHAUSTIVE, DUEL = "memplan", "exhaustive", "duel"
+OURS, EXHAUSTIVE, SPEEDS = "memplan", "exhaustive", "speeds"
 STARTS_AT = 2  # what Lightning starts from too
 
 
@@ -66,31 +64,19 @@ class Bench:
         return run_trial(request, template=self.template)
 
     def reading(self, size: int) -> dict[str, Any]:
-        """What a run of one micro-batch showed: how full, how fast, and how it ended."""
+        """What a run of one micro-batch showed: how full the budget was, and whether it held."""
         outcome = self.tried(size)
         measured = outcome.measurement
         full = None if measured is None else measured.peak_device_bytes / self.budget_bytes
-        fastest_s = None if measured is None else min(measured.step_times_s)
-        return {
-            "size": size,
-            "fits": str(outcome.kind) == "fits",
-            "utilisation": None if full is None else round(full, 4),
-            "samples_per_s": None if fastest_s is None else round(size / fastest_s, 3),
-        }
+        is_fit = str(outcome.kind) == "fits"
+        return {"size": size, "fits": is_fit, "utilisation": None if full is None else round(full, 4)}
 
     def exhaustive(self) -> dict[str, Any]:
         """Try every micro-batch until one is too large."""
         started, readings = time.perf_counter(), []
         while not readings or readings[-1]["fits"]:
             readings.append(self.reading(len(readings) + 1))
-        inside = [each for each in readings if each["fits"] and in_band(each["utilisation"])]
-        best = max(inside, key=lambda each: each["samples_per_s"], default=None)
-        return {
-            "size": best and best["size"],
-            "trials": len(readings),
-            "wall_s": round(time.perf_counter() - started, 2),
-            "readings": readings,
-        }
+        return {"trials": len(readings), "wall_s": round(time.perf_counter() - started, 2), "readings": readings}
 
     def ours(self) -> dict[str, Any]:
         """Let memplan search, its estimate included."""
@@ -135,14 +121,13 @@ class Bench:
         found: dict[str, Any] = json.loads(lines[-1])
         return found
 
-    def duel(self, ours: int, best: int) -> dict[str, Any]:
-        """Run two sizes by turns and return the throughput of the first over that of the second."""
-        speeds: dict[int, float] = {}
-        for _ in range(ROUNDS if ours != best else 0):
-            for size in (ours, best):
-                reading = self.reading(size)
-                speeds[size] = max(speeds.get(size, 0.0), reading["samples_per_s"] or 0.0)
-        return {"relative_speed": round(speeds[ours] / speeds[best], 4) if speeds else 1.0}
+    def speeds(self, sizes: Iterable[int]) -> dict[str, Any]:
+        """Time micro-batches by turns, in one process."""
+        wanted = ",".join(map(str, sorted(set(sizes))))
+        command = [sys.executable, str(FOLDER / "search_speeds.py"), self.model, self.device, wanted]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=FINDER_LIMIT_S, check=True)
+        found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return found
 
 
 def in_band(utilisation: float | None) -> bool:
@@ -179,16 +164,22 @@ def run_model(bench: Bench, store: Store) -> None:
         **{tool: store.once(bench.model, tool, lambda tool=tool: bench.other(tool)) for tool in TOOLS},
         EXHAUSTIVE: store.once(bench.model, EXHAUSTIVE, bench.exhaustive),
     }
-    ours, best = found[OURS]["size"], found[EXHAUSTIVE]["size"]
-    if ours and best:
-        store.once(bench.model, DUEL, lambda: bench.duel(ours, best))
+    inside = [each["size"] for each in found[EXHAUSTIVE]["readings"] if each["fits"] and in_band(each["utilisation"])]
+    answers = [each["size"] for each in found.values() if each.get("size") and _reading(found, each["size"])]
+    store.once(bench.model, SPEEDS, lambda: bench.speeds([*inside, *answers]))
+
+
+def best_inside(parts: dict[str, Any]) -> int | None:
+    """The fastest micro-batch inside the band."""
+    inside = [each["size"] for each in parts[EXHAUSTIVE]["readings"] if each["fits"] and in_band(each["utilisation"])]
+    return max(inside, key=lambda size: parts[SPEEDS][str(size)], default=None)
 
 
 def table(content: dict[str, Any]) -> str:
     """Write the results as Markdown: one row for each model, one cell for each finder."""
     tools = (OURS, *TOOLS, EXHAUSTIVE)
     lines = ["| model | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
-    finished = {name: parts for name, parts in content.items() if DUEL in parts}
+    finished = {name: parts for name, parts in content.items() if SPEEDS in parts}
     for name, parts in finished.items():
         lines.append(f"| {name} | " + " | ".join(_cell(parts, tool) for tool in tools) + " |")
     for title, sum_up in (("trials, seconds", _totals), ("in the band", _landed), ("over the budget", _burst)):
@@ -201,16 +192,21 @@ def _reading(parts: dict[str, Any], size: int) -> dict[str, Any] | None:
     return next((each for each in parts[EXHAUSTIVE]["readings"] if each["size"] == size and each["fits"]), None)
 
 
+def _answer(parts: dict[str, Any], tool: str) -> int | None:
+    size: int | None = best_inside(parts) if tool == EXHAUSTIVE else parts[tool]["size"]
+    return size or None
+
+
 def _cell(parts: dict[str, Any], tool: str) -> str:
-    found = parts[tool]
-    if not found["size"]:
+    found, size = parts[tool], _answer(parts, tool)
+    if size is None:
         return f"nothing ({found.get('failure') or 'no size in the band'})"
-    effort = f"{found['size']} in {found['trials']} trials, {found['wall_s']:.0f} s"
-    seen, best = _reading(parts, found["size"]), _reading(parts, parts[EXHAUSTIVE]["size"])
-    if seen is None or best is None:
+    effort = f"{size} in {found['trials']} trials, {found['wall_s']:.0f} s"
+    seen, best = _reading(parts, size), best_inside(parts)
+    if seen is None:
         return f"{effort}; **over the budget**"
-    speed = parts[DUEL]["relative_speed"] if tool == OURS else seen["samples_per_s"] / best["samples_per_s"]
-    return f"{effort}; {seen['utilisation']:.0%} full, {speed:.0%} of the speed"
+    speed = f", {parts[SPEEDS][str(size)] / parts[SPEEDS][str(best)]:.0%} of the speed" if best else ""
+    return f"{effort}; {seen['utilisation']:.0%} full{speed}"
 
 
 def _totals(finished: dict[str, Any], tool: str) -> str:
@@ -219,13 +215,14 @@ def _totals(finished: dict[str, Any], tool: str) -> str:
 
 
 def _landed(finished: dict[str, Any], tool: str) -> str:
-    seen = [_reading(parts, parts[tool]["size"]) for parts in finished.values()]
+    answers = [(parts, _answer(parts, tool)) for parts in finished.values()]
+    seen = [_reading(parts, size) if size else None for parts, size in answers]
     return f"{sum(each is not None and in_band(each['utilisation']) for each in seen)} of {len(seen)}"
 
 
 def _burst(finished: dict[str, Any], tool: str) -> str:
-    sizes = [(parts, parts[tool]["size"]) for parts in finished.values()]
-    return f"{sum(bool(size) and _reading(parts, size) is None for parts, size in sizes)} of {len(sizes)}"
+    sizes = [(parts, _answer(parts, tool)) for parts in finished.values()]
+    return f"{sum(size is not None and _reading(parts, size) is None for parts, size in sizes)} of {len(sizes)}"
 
 
 def main() -> None:
