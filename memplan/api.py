@@ -12,8 +12,9 @@ from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
 from memplan.planning.estimating import estimate_subject
-from memplan.planning.options import read_budget, request_from
+from memplan.planning.options import parse_duration, read_budget, request_from
 from memplan.planning.request import Subject, subject_of_config, subject_of_workload
+from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe
@@ -112,6 +113,9 @@ def plan(
     knobs: Mapping[str, str] | None = None,
     format_name: str | None = None,
     in_place: bool = False,
+    wait: bool = False,
+    wait_limit: str | None = None,
+    trace_limit: str | None = None,
     fresh: bool = False,
     apply: bool = False,
     output: str | Path | None = None,
@@ -144,6 +148,9 @@ def plan(
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
         format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
+        wait: wait until the memory is free that the plan may use at most.
+        wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
+        trace_limit: longest time one trace may take; None for ten minutes.
         fresh: plan anew, even where the same was planned before.
         apply: apply the patch at once.
         output: file to write the patch to, as a diff.
@@ -168,10 +175,14 @@ def plan(
         world_size=world_size,
         in_place=in_place,
         store=Path(store),
+        trace_limit=trace_limit,
     )
-    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer, fresh=fresh)
     launch = read_launch(os.environ)
-    if made.config_patch is None or (launch is not None and launch.rank != 0):
+    is_first = launch is None or launch.rank == 0
+    if is_first and (wait or wait_limit is not None):
+        request = wait_for_memory(request, observer, limit_s=parse_duration(wait_limit))
+    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer, fresh=fresh)
+    if made.config_patch is None or not is_first:
         return made
     if output is not None:
         write_text_atomically(Path(output), made.config_patch.diff)

@@ -1,0 +1,40 @@
+"""What the Python API offers beside what the command line does."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+
+import memplan
+from memplan import cli
+from memplan.errors import UsageError
+from memplan.workload import Workload
+
+# What the command line calls otherwise than the API, and what only a command line needs.
+OTHER_NAMES = {"map": "knobs", "format": "format_name", "precision": "precisions"}
+COMMAND_LINE_ONLY = {"json", "command", "steps", "batch-size", "help"}
+
+
+def test_a_plan_takes_every_option_of_probe() -> None:
+    options = {
+        option.removeprefix("--")
+        for parameter in typer.main.get_command(cli.app).commands["probe"].params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    taken = set(inspect.signature(memplan.plan).parameters)
+    wanted = {OTHER_NAMES.get(each, each.replace("-", "_")) for each in options - COMMAND_LINE_ONLY}
+    assert wanted <= taken
+
+
+def test_options_of_a_config_are_refused_with_a_workload() -> None:
+    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
+    with pytest.raises(UsageError, match="go with a config, not with a workload"):
+        memplan.plan(workload, recipe=memplan.Recipe(micro_batch_size=1), knobs={"micro_batch_size": "x"})
+
+
+def test_a_recipe_is_refused_with_a_config() -> None:
+    with pytest.raises(UsageError, match="recipe= goes with a workload"):
+        memplan.plan("config.yaml", recipe=memplan.Recipe(micro_batch_size=1))
