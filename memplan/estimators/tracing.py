@@ -108,7 +108,7 @@ class _Watch:
 
     def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
         if age_s > self.limit_s:
-            self.hint = f"see --debug for where it was; --trace-limit {4 * self.limit_s:g} gives it more time"
+            self.hint = f"--trace-limit {4 * self.limit_s:g} gives it more time"
             return f"tracing was stopped after {self.limit_s:g} s"
         resident_bytes = _resident_bytes(pid)
         if resident_bytes > self.limit_bytes:
