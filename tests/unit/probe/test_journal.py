@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import sqlite3
@@ -16,6 +17,7 @@ from memplan.errors import StoreError, UsageError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
+from memplan.probe.journal_file import transaction
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import OutcomeKind
@@ -357,3 +359,28 @@ def test_a_fresh_run_does_not_resume_an_interrupted_one(journal: Journal) -> Non
     with journal.open_run("f", {}, fresh=True) as run:
         assert run.run_id != interrupted.run_id
         assert run.trials() == ()
+
+
+def test_every_transaction_waits_for_the_disk(journal: Journal) -> None:
+    journal.open_run("f", {})
+    with transaction(journal.path) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: fsync at every commit
+
+
+@pytest.mark.parametrize(("share_of_log", "survives"), [(1.0, 2), (0.7, 1), (0.0, 1)])
+def test_a_power_cut_loses_no_trial_whose_commit_reached_the_disk(
+    journal: Journal, tmp_path: Path, share_of_log: float, survives: int
+) -> None:
+    trials = (trial(4, 400), trial(8, 700, number=2))
+    run = journal.open_run("f", {})
+    run.record(trials[0])
+    with contextlib.closing(sqlite3.connect(journal.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM trials").fetchone()  # keeps the second commit in the write-ahead log
+        run.record(trials[1])
+        log = journal.path.with_name(journal.path.name + "-wal").read_bytes()
+        found = tmp_path / "after the power cut"
+        found.mkdir()
+        (found / journal.path.name).write_bytes(journal.path.read_bytes())
+        (found / f"{journal.path.name}-wal").write_bytes(log[: int(len(log) * share_of_log)])
+    assert Journal(found).load(run.run_id).trials == trials[:survives]
