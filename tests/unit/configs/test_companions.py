@@ -108,3 +108,10 @@ def test_a_broken_deepspeed_file_is_named(project: Path) -> None:
     (project / "ds.json").write_text(DEEPSPEED[:40])
     with pytest.raises(ConfigError, match=r"ds.json:\d+: invalid JSON"):
         read_config(project / "x.yaml")
+
+
+def test_a_file_that_leaves_all_to_the_arguments_is_said_to(project: Path) -> None:
+    (project / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
+    config = read_config(project / "x.yaml")
+    assert config.companions == ()
+    assert config.notes == ("ds.json is all 'auto', so it follows the arguments",)
