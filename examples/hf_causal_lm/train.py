@@ -48,8 +48,8 @@ def collate(samples):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=1200)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=600)
     parser.add_argument("--budget", default="1.5GiB")
     parser.add_argument("--precision", nargs="*")
     options = parser.parse_args()

@@ -63,7 +63,7 @@ RUNS = (
         folder="hf_causal_lm",
         framework="transformers",
         packages=("transformers", "accelerate"),
-        words=("train.py", "--epochs", "1", "--precision", "fp32", "--budget", "1GiB"),
+        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "1GiB"),
         batch=4,
     ),
     Example(
