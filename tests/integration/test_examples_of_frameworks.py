@@ -91,6 +91,7 @@ def test_the_example_trains_with_the_batch_that_was_planned_for_it(example: Exam
     planned = re.search(r"the process is as it was, planned are (\d+)", ended.stdout)
     assert re.search(r"It peaks at .* of the device \(60% to 80% wanted\)", ended.stdout)
     trained = re.search(r"^batch (\d+).* loss (\d+\.\d+)", ended.stdout, re.MULTILINE)
-    assert planned and trained, ended.stdout
+    assert planned, ended.stdout
+    assert trained, ended.stdout
     assert trained[1] == planned[1]
     assert (project / ".memplan").is_dir()
