@@ -152,7 +152,7 @@ def measure(case: Case) -> tuple[dict[str, Any], list[list[int]] | None]:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = case.allocator_settings
     before_bytes = used_on_card_bytes()
     torch.backends.cudnn.benchmark = case.cudnn_benchmark
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"  # in convolutions it is allowed by default
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     torch.cuda.synchronize()

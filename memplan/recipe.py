@@ -11,8 +11,9 @@ from memplan.errors import UsageError
 class Precision(StrEnum):
     """Number formats of one training step.
 
-    ``fp16`` and ``bf16`` are autocast with fp32 weights (fp16 with a gradient scaler); ``tf32`` is fp32 storage with
-    TF32 matrix products; ``bf16-true`` and ``fp16-true`` keep the weights themselves in half precision.
+    ``fp16`` and ``bf16`` are autocast with fp32 weights (fp16 with a gradient scaler); ``fp32`` leaves
+    torch's flags alone, whose defaults allow TF32 in convolutions; ``tf32`` allows it in matrix products too;
+    ``bf16-true`` and ``fp16-true`` keep the weights themselves in half precision.
     """
 
     FP32 = "fp32"

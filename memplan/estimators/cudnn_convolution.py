@@ -26,14 +26,10 @@ TENSOR_CORES_FROM = {torch.float16: (7, 0), torch.bfloat16: (8, 0), torch.float3
 _FEW_CHANNELS = 4
 
 
-def convolution_rules(
-    capability: tuple[int, int], *, allows_tf32: bool
-) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
-    """Return the rules for a card, by operator.
+def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
+    """Return the rules for a card of a compute capability, by operator.
 
-    Args:
-        capability: the card's compute capability.
-        allows_tf32: whether single-precision convolutions may run on tensor cores.
+    Single-precision convolutions run as TF32 where the card can, as torch's defaults have it.
     """
 
     def is_converted(image: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
@@ -41,7 +37,6 @@ def convolution_rules(
         return (
             first is not None
             and capability >= first
-            and (allows_tf32 or image.dtype is not torch.float32)
             and groups == 1
             and image.shape[1] > _FEW_CHANNELS
             and image.is_contiguous()

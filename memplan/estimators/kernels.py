@@ -39,14 +39,9 @@ def host_kernels() -> Kernels:
     return Kernels(hidden_bytes=host_hidden_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=0)
 
 
-def cuda_kernels(capability: tuple[int, int], *, allows_tf32: bool) -> Kernels:
-    """Return the rules of a card.
-
-    Args:
-        capability: its compute capability.
-        allows_tf32: whether single-precision convolutions may run on tensor cores.
-    """
-    convolutions = convolution_rules(capability, allows_tf32=allows_tf32)
+def cuda_kernels(capability: tuple[int, int]) -> Kernels:
+    """Return the rules of a card of a compute capability."""
+    convolutions = convolution_rules(capability)
 
     def hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
         rule = convolutions.get(operator)

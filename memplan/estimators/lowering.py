@@ -12,7 +12,6 @@ from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
 from memplan.estimators.kernels import Kernels, cuda_kernels, host_kernels
 from memplan.estimators.operator_rules import unknown_kernels
 from memplan.estimators.shape_rules import install_shape_rules
-from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,15 +55,12 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
 
 
-def kernels_of(device: DeviceSpec, precision: Precision) -> Kernels:
-    """Return what the device's kernels take beside their results.
-
-    In single precision TF32 is off, in matrix products and in convolutions, as in live trials of that precision.
-    """
+def kernels_of(device: DeviceSpec) -> Kernels:
+    """Return what the device's kernels take beside their results."""
     capability = lowered_capability(device)
     if capability is None:
         return host_kernels()
-    return cuda_kernels(capability, allows_tf32=precision is Precision.TF32)
+    return cuda_kernels(capability)
 
 
 def uncounted_on(

@@ -81,9 +81,7 @@ class StepRecorder:
             on_host = fake_batch(batch, fakes)
             learn(tensors_in(on_host), tensors_in(batch))
         paths = ModulePaths(model)
-        recorder = OperatorRecorder(
-            recording, ledger, paths, kernels=kernels_of(self.device, self.recipe.precision), fakes=fakes
-        )
+        recorder = OperatorRecorder(recording, ledger, paths, kernels=kernels_of(self.device), fakes=fakes)
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)

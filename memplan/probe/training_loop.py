@@ -151,15 +151,15 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
             model.to(_HALF_TYPES[recipe.precision])
         if workload.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
-    if device.type == "cuda" and recipe.precision in (Precision.FP32, Precision.TF32):
-        _allow_tf32(recipe.precision is Precision.TF32)
+    if device.type == "cuda" and recipe.precision is Precision.TF32:
+        _allow_tf32()
     return model
 
 
-def _allow_tf32(is_allowed: bool) -> None:
-    """Set both flags: torch's own defaults allow TF32 in convolutions, but not in matrix products."""
-    torch.backends.cuda.matmul.allow_tf32 = is_allowed
-    torch.backends.cudnn.allow_tf32 = is_allowed
+def _allow_tf32() -> None:
+    """Allow it everywhere; fp32 is left as the user's code or torch's defaults have it: in convolutions alone."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
 
 
 def _scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -28,9 +28,8 @@ def forward(
     *,
     groups: int = 1,
     capability: tuple[int, int] = AMPERE,
-    allows_tf32: bool = True,
 ) -> HiddenBytes:
-    rule = convolution_rules(capability, allows_tf32=allows_tf32)["aten.convolution"]
+    rule = convolution_rules(capability)["aten.convolution"]
     return rule((pixels, kernel, None, [1], [0], [1], False, [0], groups), image(dtype=pixels.dtype))
 
 
@@ -39,7 +38,7 @@ def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
 
 
 def test_each_slope_has_a_workspace_of_its_own() -> None:
-    rule = convolution_rules(AMPERE, allows_tf32=True)["aten.convolution_backward"]
+    rule = convolution_rules(AMPERE)["aten.convolution_backward"]
     args = (image(), image(), weight(), None, [1], [0], [1], False, [0], 1)
     assert rule((*args, [True, True, False]), None) == HiddenBytes(between=3 * MIB, beside=3 * MIB)
     assert rule((*args, [False, True, False]), None) == HiddenBytes(beside=3 * MIB)
@@ -49,13 +48,12 @@ def test_each_slope_has_a_workspace_of_its_own() -> None:
     "found",
     [
         forward(image().contiguous(memory_format=torch.channels_last), weight()),
-        forward(image(), weight(), allows_tf32=False),
         forward(image(), weight(), capability=VOLTA),
         forward(image(), weight(groups=4), groups=4),
         forward(image(channels=3), weight()),
         forward(image(dtype=torch.float64), weight(dtype=torch.float64)),
     ],
-    ids=["channels-last", "no TF32", "no TF32 on Volta", "groups", "a photograph", "double precision"],
+    ids=["channels-last", "no TF32 on Volta", "groups", "a photograph", "double precision"],
 )
 def test_what_runs_without_conversion_takes_nothing_that_can_be_told(found: HiddenBytes) -> None:
     assert found is NOTHING_HIDDEN

@@ -20,7 +20,7 @@ class Session:
     """A recorder on fake tensors, as a step has it."""
 
     def __init__(self, capability: tuple[int, int] | None = None) -> None:
-        kernels = host_kernels() if capability is None else cuda_kernels(capability, allows_tf32=True)
+        kernels = host_kernels() if capability is None else cuda_kernels(capability)
         self.recording = Recording(micro_batch_size=2)
         self.ledger = StorageLedger(self.recording)
         self.fakes = FakeTensorMode()

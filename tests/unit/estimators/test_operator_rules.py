@@ -20,14 +20,14 @@ aten = torch.ops.aten
     ids=str,
 )  # fmt: skip
 def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops.OpOverload) -> None:
-    assert cuda_kernels((8, 0), allows_tf32=True).are_known(operator, str(operator.overloadpacket))
+    assert cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
 
 
 @pytest.mark.parametrize(
     "operator", [aten.linalg_qr.default, aten._fft_r2c.default, aten.convolution.default, aten.topk.default], ids=str
 )
 def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOverload) -> None:
-    assert not cuda_kernels((8, 0), allows_tf32=True).are_known(operator, str(operator.overloadpacket))
+    assert not cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
     assert host_kernels().are_known(operator, str(operator.overloadpacket))
 
 
