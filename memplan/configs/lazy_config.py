@@ -12,10 +12,10 @@ from __future__ import annotations
 import ast
 import builtins
 import types
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.attribute_dict import AttributeDict
 from memplan.configs.documents import SourceFile, absolute_path, read_source
 from memplan.configs.imported_names import InertName, as_text
 from memplan.configs.python_style import is_builtin, syntax_tree
@@ -29,24 +29,12 @@ _MAX_FILES = 200
 Renames = tuple[tuple[str, str], ...]
 
 
-class LazyValues(dict[str, Any]):
+class LazyValues(AttributeDict):
     """A dict with attribute access that takes copies of what is set, like OmegaConf's ``DictConfig``."""
 
     def __init__(self, content: Mapping[str, Any] | None = None, **values: Any) -> None:
         super().__init__()
         self.update({**(content or {}), **values})
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the config sets no {name!r} here") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __delattr__(self, name: str) -> None:
-        del self[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, _entering(value))
@@ -55,9 +43,6 @@ class LazyValues(dict[str, Any]):
         """Set keys one by one."""
         for name, value in dict(*args, **kwargs).items():
             self[name] = value
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LazyValues:
-        return LazyValues({name: deepcopy(value, memo) for name, value in self.items()})
 
 
 def _entering(value: Any) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from memplan.configs.attribute_dict import AttributeDict
+
 DELETE_KEY = "_delete_"
 _ABSENT = object()
 
 
-class NestedValues(dict[str, Any]):
+class NestedValues(AttributeDict):
     """A dict with attribute access whose nested dicts are such dicts too, like mmengine's ``ConfigDict``.
 
     ``update`` goes into nested dicts, ``merge`` obeys ``_delete_``, and ``pop`` of an absent key gives None.
@@ -17,18 +19,6 @@ class NestedValues(dict[str, Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__({name: nested(value) for name, value in dict(*args, **kwargs).items()})
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the config sets no {name!r} here") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __delattr__(self, name: str) -> None:
-        del self[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, nested(value))
@@ -52,9 +42,6 @@ class NestedValues(dict[str, Any]):
         self.clear()
         for name, value in laid.items():
             self[name] = value
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NestedValues:
-        return type(self)({name: deepcopy(value, memo) for name, value in self.items()})
 
 
 def nested(value: Any) -> Any:

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader
 from memplan.errors import WorkloadError
 from memplan.estimators.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import LargestSamples
 from memplan.integrations.packed_batches import PackedBatch, packed
-from memplan.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
 
 
-class LightningStep:
+class LightningStep(FrameworkStep):
     """The four callables of a workload that trains a LightningModule.
 
     Args:
@@ -70,16 +70,6 @@ class LightningStep:
         self.__dict__.update(state)
         if self._packed_data is not None:
             self._data()
-
-    def workload(self, *, grad_clip_norm: float | None) -> Workload:
-        """Return the workload of these callables."""
-        return Workload(
-            model=self.model,
-            batch=self.batch,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            grad_clip_norm=grad_clip_norm,
-        )
 
     def model(self) -> nn.Module:
         """Build the module anew and set it up as ``Trainer.fit`` would.

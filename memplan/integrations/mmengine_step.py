@@ -24,9 +24,9 @@ from torch import nn
 
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import LargestSamples
 from memplan.integrations.packed_batches import PackedBatch, packed
-from memplan.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ class Registered:
     classes: tuple[tuple[str, str, Any], ...]
 
 
-class RunnerStep:
+class RunnerStep(FrameworkStep):
     """The four callables of a workload that mmengine's Runner trains.
 
     Args:
@@ -78,16 +78,6 @@ class RunnerStep:
         loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
         self._loader = Runner.build_dataloader(loader_config, seed=0)
         self._largest = LargestSamples(self._loader.dataset, look_at=_LOOK_AT)
-
-    def workload(self, *, grad_clip_norm: float | None) -> Workload:
-        """Return the workload of these callables."""
-        return Workload(
-            model=self.model,
-            batch=self.batch,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            grad_clip_norm=grad_clip_norm,
-        )
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.

@@ -17,8 +17,8 @@ from accelerate.utils import convert_outputs_to_fp32
 
 from memplan.estimators.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import LargestSamples
-from memplan.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,7 +57,7 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
 }
 
 
-class TrainerStep:
+class TrainerStep(FrameworkStep):
     """The four callables of a workload that a Trainer trains.
 
     Args:
@@ -89,16 +89,6 @@ class TrainerStep:
         """Unpack the data as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
         self.__dict__.update(state)
         self._largest = LargestSamples(self._data[0].opened(), look_at=_LOOK_AT)
-
-    def workload(self, *, grad_clip_norm: float | None) -> Workload:
-        """Return the workload of these callables."""
-        return Workload(
-            model=self.model,
-            batch=self.batch,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            grad_clip_norm=grad_clip_norm,
-        )
 
     def model(self) -> nn.Module:
         """Make the model anew, and a Trainer for it."""

@@ -1,0 +1,25 @@
+"""A dict whose keys are attributes too, as config files written in Python expect."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Self
+
+
+class AttributeDict(dict[str, Any]):
+    """A dict with attribute access; copies are of the same class."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the config sets no {name!r} here") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)({name: deepcopy(value, memo) for name, value in self.items()})
