@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from memplan.configs.applying import apply_patch, undo_patch
     from memplan.configs.patching import expressible, plan_patch
     from memplan.configs.reading import read_config
+    from memplan.configs.replicas import for_replicas, holds_batch_of_all
     from memplan.configs.user_config import (
         Knob,
         KnobName,
@@ -32,6 +33,8 @@ __all__ = [
     "UserConfig",
     "apply_patch",
     "expressible",
+    "for_replicas",
+    "holds_batch_of_all",
     "plan_patch",
     "read_config",
     "undo_patch",
@@ -39,6 +42,8 @@ __all__ = [
 _HOMES = {
     "apply_patch": "applying",
     "expressible": "patching",
+    "for_replicas": "replicas",
+    "holds_batch_of_all": "replicas",
     "plan_patch": "patching",
     "read_config": "reading",
     "undo_patch": "applying",

@@ -116,7 +116,7 @@ class Detectron2:
             return (
                 f"{_REFERENCE}={cards}: detectron2 rescales batch, rate and lengths itself on other numbers of cards",
             )
-        return (f"{_BATCH} is the batch of all cards and is taken as that of one; multiply it for --num-gpus",)
+        return (f"{_BATCH} is the batch of all cards: give --world-size where there are several",)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what detectron2's default trainer cannot do."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.child_file import child_path_of, lazy_child_text
@@ -81,13 +82,13 @@ class Detectron2Lazy:
         return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; the batch of all cards is taken as that of one."""
+        """Read the recipe, the batch of all cards as that of one."""
         return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
 
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Say for how many cards the batch is meant."""
         if contains(document.values, _TOTAL):
-            return (f"{_TOTAL} is the batch of all cards and is taken as that of one; multiply it for --num-gpus",)
+            return (f"{_TOTAL} is the batch of all cards: give --world-size where there are several",)
         return (f"{_OWN} is taken as the batch of one card",)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
@@ -103,11 +104,16 @@ class Detectron2Lazy:
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return batch, rate, lengths and precision."""
         names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ITERATIONS)
-        found = single_assignments(config, change, names=names)
+        found = [_with_all_cards(each, change.recipe) for each in single_assignments(config, change, names=names)]
         if change.recipe.precision != config.recipe.precision:
             reason = reason_for(change, KnobName.PRECISION)
             found.append(Assignment(key=_AMP, value=change.recipe.precision is Precision.FP16, reason=reason))
         return found
+
+
+def _with_all_cards(assignment: Assignment, recipe: Recipe) -> Assignment:
+    is_total = assignment.key == _TOTAL
+    return replace(assignment, value=recipe.micro_batch_size * recipe.world_size) if is_total else assignment
 
 
 def _import_of(document: Document) -> list[str]:

@@ -17,6 +17,7 @@ from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.object_access import plain_values, with_member
 from memplan.configs.plain import Plain
 from memplan.configs.registry import ECOSYSTEMS, ecosystem_named
+from memplan.configs.replicas import for_replicas
 from memplan.configs.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
@@ -89,7 +90,7 @@ def config_of_object(
     )
     named = {**own, **declared}
     keys = {name: tuple(followed(document.values, key) for key in found) for name, found in named.items()}
-    return UserConfig(
+    read = UserConfig(
         document=document,
         format_name=ecosystem.name,
         recipe=_completed(ecosystem, document, keys, assumed),
@@ -99,6 +100,7 @@ def config_of_object(
         original=None,
         memplan_options=MemplanOptions(),
     )
+    return for_replicas(read, assumed.world_size)
 
 
 def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
@@ -149,7 +151,7 @@ def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed
     except UsageError as error:
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
     if not isinstance(ecosystem, Plain):
-        return replace(found, world_size=assumed.world_size) if found.world_size == 1 else found
+        return found
     absent = [name for name in _RECIPE_KNOBS if not keys.get(name)]
     return replace(found, world_size=assumed.world_size, **{str(name): getattr(assumed, name) for name in absent})
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan.configs import for_replicas
 from memplan.errors import UsageError
 from memplan.planning.request import Subject
 from memplan.probe.command_template import PlaceholderName, fill_command, fill_template, parse_template
@@ -56,10 +57,13 @@ def subject_of_command(
 
     Raises:
         UsageError: a placeholder is not known or has no value, or the request needs one that is not there.
+        ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
     if wish.steps < FEWEST_STEPS:
         raise UsageError(f"steps {wish.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
     template = parse_template(wish.template)
+    if config is not None:
+        config = for_replicas(config, request.world_size or 1)
     current = _first_recipe(wish, template, config, request)
     command = TrainingCommand(
         template=wish.template,

@@ -9,7 +9,7 @@ import cloudpickle
 
 from memplan.calibration import calibrated
 from memplan.cards import DeviceKind
-from memplan.configs import expressible
+from memplan.configs import expressible, for_replicas
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
 from memplan.planning.fingerprints import workload_digest
@@ -75,10 +75,12 @@ def subject_of_config(config: UserConfig, *, world_size: int | None = None) -> S
     Args:
         config: the config.
         world_size: data-parallel replicas; None for as many as the config is written for.
+
+    Raises:
+        ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
+    config = for_replicas(config, world_size or 1)
     current = replace(config.recipe, world_size=world_size or config.recipe.world_size)
-    if config.recipe.world_size == 1:  # the config does not say, so it is for as many as there are
-        config = replace(config, recipe=current)
     return Subject(source=config.workload, current=current, config=config, label=str(config.path.name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs import RecipeChange, plan_patch
+from memplan.configs import RecipeChange, holds_batch_of_all, plan_patch
 from memplan.recommend.scaling import (
     LearningRateRule,
     iteration_factor,
@@ -26,12 +26,14 @@ DEVICE_TOTAL = "device_total_bytes"  # among the options kept in a patched confi
 def original_recipe(config: UserConfig | None, current: Recipe) -> Recipe:
     """Return the recipe before memplan first changed a config, from which everything is scaled.
 
-    Where a config does not say for how many replicas it is written, it is taken to be for those that there are.
+    Where a config does not say for how many replicas it is written, it is taken to be for those that there are; a batch
+    of all of them is the same for any number.
     """
     if config is None:
         return current
     found = config.recipe if config.original is None else config.original.recipe
-    return replace(found, world_size=current.world_size) if found.world_size == 1 else found
+    is_open = found.world_size == 1 and not holds_batch_of_all(config)
+    return replace(found, world_size=current.world_size) if is_open else found
 
 
 def rule_for(request: PlanRequest) -> LearningRateRule:

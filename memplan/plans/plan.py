@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from memplan.configs.objects import changed_object, config_of_object
 from memplan.configs.reading import read_config
+from memplan.configs.replicas import for_replicas
 from memplan.patches import ConfigPatch
 from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
 from memplan.plans.overrides import OverrideStyle, framework_arguments, knob_values, line_of, style_named
@@ -138,6 +139,7 @@ class Plan:
             PatchError: it cannot express the recipe.
         """
         config = read_config(Path(path), format_name=format_name, knob_keys=keys)
+        config = for_replicas(config, self.recipe.world_size)
         current = replace(config.recipe, world_size=self.recipe.world_size)
         original = original_recipe(config, current)
         recipe = with_scaled_rate(self.recipe, original, self.request)

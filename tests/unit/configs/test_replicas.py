@@ -1,0 +1,129 @@
+"""What --world-size means for a config: its batch is each replica's own, or that of all of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import apply_patch, for_replicas, read_config
+from memplan.configs.keys import get
+from memplan.errors import ConfigError
+from memplan.planning.commands import CommandWish, subject_of_command
+from memplan.planning.patching import scale, write_patch
+from memplan.planning.request import subject_of_config
+from memplan.plans import PlanRequest
+from memplan.recipe import Recipe
+from tests.making import plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.planning.request import Subject
+
+YACS = "SOLVER:\n  IMS_PER_BATCH: 16\n  BASE_LR: 0.02\n  MAX_ITER: 90000\n"
+LAZY = """\
+from detectron2.config import LazyCall as L
+optimizer = L(dict)(lr=0.02)
+train = dict(max_iter=90000, amp=dict(enabled=False))
+dataloader = dict(train=L(dict)(total_batch_size=16))
+"""
+YOLO = "batch: 16\nimgsz: 640\nlr0: 0.01\n"
+TITAN = "[training]\nlocal_batch_size = 4\nglobal_batch_size = 16\nsteps = 1000\n"
+TOTAL_ONLY = '{"train_batch_size": 16, "optimizer": {"type": "SGD", "params": {"lr": 0.02}}}'
+TOTAL_AND_OWN = '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4}'
+ITSELF = "per_device_train_batch_size: 16\nlearning_rate: 0.02\n"
+
+
+def subject_of(folder: Path, name: str, text: str, world_size: int) -> Subject:
+    (folder / name).write_text(text)
+    return subject_of_config(read_config(folder / name, workload_target="a:b"), world_size=world_size)
+
+
+def patched(subject: Subject, recipe: Recipe, folder: Path, name: str) -> Subject:
+    """The subject of the config after the patch for a recipe, for as many replicas."""
+    recipe = scale(recipe, subject, PlanRequest(), "SGD").recipe
+    patch = write_patch(recipe, subject, PlanRequest(), why="seen")
+    assert patch is not None
+    apply_patch(patch)
+    found = read_config(folder / name, workload_target="a:b")
+    return subject_of_config(found, world_size=recipe.world_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("x.yaml", YACS, Recipe(micro_batch_size=8, learning_rate=0.02, world_size=2)),
+        ("x.yaml", "SOLVER: {MAX_ITER: 10}\n", Recipe(micro_batch_size=8, learning_rate=0.001, world_size=2)),
+        ("x.py", LAZY, Recipe(micro_batch_size=8, learning_rate=0.02, world_size=2)),
+        ("x.yaml", YOLO, Recipe(micro_batch_size=8, accumulation_steps=4, precision="fp16", world_size=2)),
+        ("x.toml", TITAN, Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16", world_size=2)),
+        ("x.json", TOTAL_ONLY, Recipe(micro_batch_size=8, learning_rate=0.02, world_size=2)),
+        ("x.json", TOTAL_AND_OWN, Recipe(micro_batch_size=4, accumulation_steps=2, world_size=2)),
+        ("x.yaml", ITSELF, Recipe(micro_batch_size=16, learning_rate=0.02, world_size=2)),
+    ],
+)  # fmt: skip
+def test_a_batch_of_all_replicas_is_shared_among_them(tmp_path: Path, name: str, text: str, expected: Recipe) -> None:
+    assert subject_of(tmp_path, name, text, 2).current == expected
+
+
+@pytest.mark.parametrize(("name", "text", "key"), [
+    ("x.yaml", YACS, "SOLVER.IMS_PER_BATCH"), ("x.py", LAZY, "dataloader.train.total_batch_size")
+])  # fmt: skip
+def test_rate_and_length_follow_the_batch_of_all_replicas(tmp_path: Path, name: str, text: str, key: str) -> None:
+    subject = subject_of(tmp_path, name, text, 2)
+    child = name.replace(".", "_memplan.")
+    once = patched(subject, Recipe(micro_batch_size=32, world_size=2), tmp_path, child)  # 16 to 64 samples
+    assert once.config is not None
+    assert get(once.config.values, key) == 64
+    assert once.current == Recipe(micro_batch_size=32, learning_rate=0.08, world_size=2)
+    lengths = {"x.yaml": "SOLVER.MAX_ITER", "x.py": "train.max_iter"}
+    assert get(once.config.values, lengths[name]) == 22500
+    assert scale(once.current, once, PlanRequest(), "SGD").recipe == once.current
+
+
+def test_a_config_patched_for_one_replica_is_the_same_for_two(tmp_path: Path) -> None:
+    alone = subject_of(tmp_path, "x.yaml", YACS, 1)
+    patched(alone, Recipe(micro_batch_size=64), tmp_path, "x_memplan.yaml")
+    both = subject_of_config(read_config(tmp_path / "x_memplan.yaml", workload_target="a:b"), world_size=2)
+    assert both.current == Recipe(micro_batch_size=32, learning_rate=0.08, world_size=2)
+    assert scale(both.current, both, PlanRequest(), "SGD").recipe == both.current
+
+
+@pytest.mark.parametrize(("name", "text"), [("x.yaml", YACS), ("x.json", TOTAL_AND_OWN)])
+def test_what_the_replicas_cannot_share_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="=16 cannot be shared by 3 replicas"):
+        subject_of(tmp_path, name, text, 3)
+
+
+def test_a_plan_for_several_replicas_is_written_into_another_config(tmp_path: Path) -> None:
+    now, then = Recipe(micro_batch_size=4, world_size=2), Recipe(micro_batch_size=16, world_size=2)
+    (tmp_path / "x.yaml").write_text(YACS)
+    (tmp_path / "y.yaml").write_text(ITSELF)
+    assert "IMS_PER_BATCH: 32" in plan(now, then).patch(tmp_path / "x.yaml")
+    assert "BASE_LR: 0.04" in plan(now, then).patch(tmp_path / "x.yaml")
+    other = plan(now, Recipe(micro_batch_size=32, world_size=2)).patch(tmp_path / "y.yaml")
+    assert "+per_device_train_batch_size: 32" in other
+    assert "+learning_rate: 0.04" in other
+
+
+def test_a_plan_for_several_replicas_is_set_on_a_mapping() -> None:
+    made = plan(Recipe(micro_batch_size=4, world_size=2), Recipe(micro_batch_size=16, world_size=2))
+    arguments = {"batch": 16, "imgsz": 640, "lr0": 0.01, "nbs": 64}
+    assert made.apply(dict(arguments), format_name="ultralytics")["batch"] == 32
+    assert made.apply(SimpleNamespace(batch_size=4)).batch_size == 16
+
+
+def test_a_commands_config_is_for_the_replicas_that_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(ITSELF)
+    wish = CommandWish(template="t {config} {micro_batch_size}", config_path=tmp_path / "x.yaml")
+    subject, _ = subject_of_command(wish, read_config(tmp_path / "x.yaml"), PlanRequest(world_size=2))
+    assert subject.current.global_batch_size == 32
+    assert subject.unwritable is None
+
+
+def test_for_one_replica_a_config_is_as_it_was_read(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(YACS)
+    config = read_config(tmp_path / "x.yaml")
+    assert for_replicas(config, 1) is config
