@@ -143,10 +143,10 @@ class _Sizes:
 
     def by_typicality(self) -> list[int]:
         """Positions by how far they are from the median, as a share of it, in the measure where that is furthest."""
-        medians = [(figures, statistics.median(figures) or 1.0) for figures in self._figures()]
+        medians = [(figures, statistics.median(figures)) for figures in self._figures()]
 
         def distance(place: int) -> float:
-            return max(abs(figures[place] / median - 1) for figures, median in medians)
+            return max(abs(figures[place] - median) / (median or 1.0) for figures, median in medians)
 
         return [self.indices[place] for place in sorted(range(len(self.indices)), key=distance)]
 

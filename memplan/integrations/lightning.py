@@ -44,7 +44,7 @@ _RATE_NAMES = (
     "hparams.optimizer.lr",
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
-_SHARDED = ("fsdp", "deepspeed", "model_parallel")
+_SHARDED = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
 # Lightning runs 16-mixed on a CPU as bf16-mixed, with a warning (trainer/connectors/accelerator_connector.py).
 _ON_CPU = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
 
@@ -134,10 +134,11 @@ def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> 
             f"{name} optimizes manually (automatic_optimization = False), and memplan cannot see its steps",
             hint="describe the step with memplan.Workload and call memplan.plan",
         )
-    strategy = str(settings.get("strategy") or "auto")
-    if strategy.startswith(_SHARDED):
+    strategy = settings.get("strategy") or "auto"
+    named = strategy if isinstance(strategy, str) else type(strategy).__name__
+    if named.lower().startswith(_SHARDED):
         raise UsageError(
-            f"strategy={strategy!r} shards the model, and memplan plans for one whole replica a device",
+            f"strategy={named!r} shards the model, and memplan plans for one whole replica a device",
             hint="plan with strategy='ddp' or on one device",
         )
 

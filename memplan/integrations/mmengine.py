@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _FORMAT = "mmengine"
 _NEEDED = ("model", "train_dataloader", "optim_wrapper")
 _SCRIPT = "__main__"
+_SHARDING = ("FSDP", "FullySharded", "DeepSpeed", "ColossalAI")
 _ON_CPU = frozenset({Precision.FP32})  # AmpOptimWrapper asserts an accelerator
 
 
@@ -54,12 +55,13 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         A copy of the config with the plan's values, and the plan.
 
     Raises:
-        UsageError: the config lacks model, training data or optimizer.
+        UsageError: the config lacks model, training data or optimizer, or shards the model.
         MemplanError: as for :func:`memplan.plan`.
     """
     missing = [name for name in _NEEDED if not isinstance(cfg.get(name), Mapping)]
     if missing:
         raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
+    _refuse_sharding(cfg)
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
@@ -70,6 +72,16 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         options=options,
     )
     return plan.apply(copy.deepcopy(cfg), format_name=_FORMAT), plan
+
+
+def _refuse_sharding(cfg: Any) -> None:
+    for name in ("strategy", "model_wrapper_cfg"):
+        kind = str((cfg.get(name) or {}).get("type", ""))
+        if any(word in kind for word in _SHARDING):
+            raise UsageError(
+                f"{name}.type={kind!r} shards the model, and memplan plans for one whole replica a device",
+                hint=f"plan without {name}, on one device",
+            )
 
 
 def _clip_norm(wrapper: Mapping[str, Any]) -> float | None:

@@ -84,8 +84,9 @@ class MeetingPoint:
         make_store(self._store)
         self._folder.mkdir(exist_ok=True)
         for path in self._folder.iterdir():
-            if path.name.startswith(self._name) or time.time() - path.stat().st_mtime > _KEPT_S:
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run tidies up as well
+                if path.name.startswith(self._name) or time.time() - path.stat().st_mtime > _KEPT_S:
+                    path.unlink()
         write_text_atomically(self.sign_path, to_json(Sign(by=process, given_at=time.time())))
 
     def renew(self) -> None:

@@ -42,7 +42,7 @@ class Observer:
         leave_folder: where memplan leaves a file named after the process once it has read the driver's figures; None
             where there are none to read.
         resident_limit_bytes: budget of the process on the CPU; None for none.
-        card_fraction: share of each card that the allocator may take; None for all.
+        card_limit_bytes: what the allocator may take of each card; None for all.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Observer:
         steps: int,
         leave_folder: str | None = None,
         resident_limit_bytes: int | None = None,
-        card_fraction: float | None = None,
+        card_limit_bytes: int | None = None,
     ) -> None:
         self._events_path = events_path
         self._steps = steps
         self._leave_folder = leave_folder
         self._resident_limit_bytes = resident_limit_bytes
-        self._card_fraction = card_fraction
+        self._card_limit_bytes = card_limit_bytes
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -124,9 +124,9 @@ class Observer:
         self.tell("built", resident_bytes=_status_bytes("VmRSS"), parameters_bytes=_bytes_of(_parameters([optimizer])))
         if self._resident_limit_bytes is not None:
             _limit_data(self._resident_limit_bytes, torch.get_num_threads())
-        if self._card_fraction is not None:
+        if (limit_bytes := self._card_limit_bytes) is not None:
             cuda: Any = torch.cuda
-            cuda._lazy_call(lambda: _cap_cards(self._card_fraction or 1.0))  # noqa: SLF001 - runs now, or once CUDA is up
+            cuda._lazy_call(lambda: _cap_cards(limit_bytes))  # noqa: SLF001 - runs now, or once CUDA is up
 
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
@@ -260,11 +260,12 @@ def _cards() -> dict[str, int] | None:
     }
 
 
-def _cap_cards(fraction: float) -> None:
+def _cap_cards(limit_bytes: int) -> None:
     import torch  # noqa: PLC0415 - as above
 
     for index in range(torch.cuda.device_count()):
-        torch.cuda.set_per_process_memory_fraction(fraction, index)
+        total_bytes = torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
 
 
 def _parameters(optimizers: list[Any]) -> list[Any]:

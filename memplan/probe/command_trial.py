@@ -96,7 +96,7 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
         "steps": command.steps,
         "leave_folder": None if is_cpu else str(folder / "leave"),
         "resident_limit_bytes": request.budget_bytes if is_cpu else None,
-        "card_fraction": None if is_cpu else _card_fraction(request, others_bytes),
+        "card_limit_bytes": None if is_cpu else _card_limit_bytes(request, others_bytes),
     }
     return {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -116,10 +116,9 @@ def _visible_cards(request: TrialRequest) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": setting.split(",")[index] if setting else str(index)}
 
 
-def _card_fraction(request: TrialRequest, others_bytes: int) -> float:
-    """Share of the card that the allocator may take, so that the card's use stays within the budget."""
-    own_bytes = request.budget_bytes - others_bytes - (request.device.context_bytes or 0)
-    return min(max(own_bytes, 0) / request.device.total_bytes, 1.0)
+def _card_limit_bytes(request: TrialRequest, others_bytes: int) -> int:
+    """Return what the allocator may take of a card, so that the card's use stays within the budget."""
+    return max(request.budget_bytes - others_bytes - (request.device.context_bytes or 0), 0)
 
 
 class _Watch:

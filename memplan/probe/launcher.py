@@ -16,6 +16,7 @@ from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
+    TRIAL_ENVIRONMENT,
     ForkRefused,
     TrialNotes,
     TrialPhase,
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 WORKER_MODULE = "memplan.probe.worker"
 _NEAR_BUDGET_SHARE = 0.9
 _QUOTED_CHARACTERS = 200
-_ENVIRONMENT = {
-    "KINETO_LOG_LEVEL": "99",  # the profiler's own start and stop messages are no part of a trial's output
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
-}
 
 
 def trial_template() -> Template:
@@ -110,7 +107,7 @@ def _attempt(
         request,
         on_message=watch.hear,
         watch=watch.find_reason_to_stop,
-        environment=_ENVIRONMENT,
+        environment=TRIAL_ENVIRONMENT,
         template=template,
     )
     kills_after = count_oom_kills()

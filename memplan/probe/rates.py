@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.children import Template, run_child
+from memplan.probe.trials import TRIAL_ENVIRONMENT
 
 if TYPE_CHECKING:
     from memplan.workload import WorkloadReference
@@ -36,7 +37,7 @@ def read_rates(sources: tuple[WorkloadReference, ...], *, template: Template | N
         template: a template of trials, which forks the child; None starts it from nothing.
     """
     request = RatesRequest(sources=sources)
-    ending = run_child(WORKER_MODULE, request, watch=_too_long, template=template)
+    ending = run_child(WORKER_MODULE, request, watch=_too_long, environment=TRIAL_ENVIRONMENT, template=template)
     return next((each for each in ending.messages if isinstance(each, OptimizerRates)), None)
 
 

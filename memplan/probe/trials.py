@@ -15,6 +15,11 @@ DEFAULT_TRIAL_LIMIT_S = 900.0
 DEFAULT_BUILD_LIMIT_S = 1800.0
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
 PROFILER_ALLOWANCE_BYTES = 512 * MIB
+# Of every process of the worker: one that differed would make a template anew.
+TRIAL_ENVIRONMENT = {
+    "KINETO_LOG_LEVEL": "99",  # the profiler's own start and stop messages are no part of a trial's output
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import RecipeChange, plan_patch, read_config
 from memplan.planning.rates import with_proven_rate
 from memplan.planning.request import subject_of_config
-from memplan.probe import trial_template
+from memplan.probe import TrialRequest, run_trial, trial_template
+from memplan.recipe import Recipe
+from memplan.results import OutcomeKind
+from memplan.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +22,6 @@ if TYPE_CHECKING:
 
     from memplan.children import Template
     from memplan.patches import ConfigPatch
-    from memplan.recipe import Recipe
 
 CONFIG = """\
 batch_size: 4
@@ -86,3 +89,14 @@ def test_an_optimizer_that_cannot_be_made_leaves_the_patch_as_it_is(tmp_path: Pa
     patch, remark = proven(tmp_path, "1 / 0", template)
     assert patch is not None
     assert remark is None
+
+
+def test_trials_and_rates_are_forked_from_one_process(tmp_path: Path, template: Template) -> None:
+    proven(tmp_path, GROUPS, template)
+    loaded = template._running
+    source = read_config(tmp_path / "x.yaml").workload
+    cpu = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=2 * GIB)
+    recipe = Recipe(micro_batch_size=4)
+    outcome = run_trial(TrialRequest(source=source, recipe=recipe, device=cpu, budget_bytes=2 * GIB), template=template)
+    assert outcome.kind is OutcomeKind.FITS
+    assert template._running is loaded

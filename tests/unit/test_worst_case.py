@@ -35,6 +35,10 @@ def test_the_typical_batch_is_made_of_those_nearest_to_the_median() -> None:
     assert sorted(lengths_of(of_texts(1, 90, 50, 49, 52).typical(3))) == [49, 50, 52]
 
 
+def test_where_most_samples_hold_nothing_the_typical_batch_holds_nothing() -> None:
+    assert lengths_of(of_texts(1, 0, 5, 0, 0).typical(3)) == [0, 0, 0]
+
+
 def test_a_batch_larger_than_the_data_set_repeats_its_samples() -> None:
     assert lengths_of(of_texts(2, 3)(5)) == [3, 2, 3, 2, 3]
 

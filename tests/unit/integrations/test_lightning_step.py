@@ -166,6 +166,8 @@ def test_a_module_that_optimizes_by_hand_is_refused_before_anything_is_built() -
 def test_a_strategy_that_shards_and_a_missing_batch_size_are_refused() -> None:
     with pytest.raises(UsageError, match="strategy='fsdp' shards the model"):
         tune({"strategy": "fsdp"}, Net(), datamodule=Data())
+    with pytest.raises(UsageError, match="strategy='ModelParallelStrategy' shards the model"):
+        tune({"strategy": lightning.strategies.ModelParallelStrategy()}, Net(), datamodule=Data())
     with pytest.raises(UsageError, match="attribute or hyper-parameter 'bs'"):
         tune({}, Net(), datamodule=Data(), batch_arg_name="bs")
 

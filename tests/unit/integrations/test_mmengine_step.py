@@ -132,6 +132,15 @@ def test_a_config_that_trains_nothing_is_refused() -> None:
         tune(Config({"model": {"type": "MemplanToyNet"}}))
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("strategy", "DeepSpeedStrategy"), ("model_wrapper_cfg", "MMFullyShardedDataParallel")]
+)
+def test_a_config_that_shards_its_model_is_refused(name: str, kind: str) -> None:
+    parts = {each: {} for each in ("model", "train_dataloader", "optim_wrapper")}
+    with pytest.raises(UsageError, match=f"{name}.type='{kind}' shards the model"):
+        tune(Config({**parts, name: {"type": kind}}))
+
+
 def test_the_plan_is_set_in_a_copy_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     current = Recipe(micro_batch_size=2, accumulation_steps=4, precision="fp16", learning_rate=0.1)
     chosen = Recipe(micro_batch_size=8, accumulation_steps=2, learning_rate=0.2)

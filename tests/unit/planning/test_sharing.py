@@ -170,3 +170,10 @@ def test_another_run_and_another_question_meet_elsewhere(tmp_path: Path) -> None
     ]
     assert len({each.answer_path for each in points}) == 3
     assert MeetingPoint(tmp_path, launch(1), 1).answer_path == points[0].answer_path
+
+
+def test_a_file_that_another_run_takes_away_meanwhile_is_no_trouble(meeting: MeetingPoint) -> None:
+    meeting.sign_path.parent.mkdir(parents=True)
+    (meeting.sign_path.parent / "gone.sign.json").symlink_to("nowhere")
+    meeting.announce(this_process())
+    assert meeting.sign() is not None

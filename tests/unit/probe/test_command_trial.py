@@ -152,11 +152,24 @@ def test_where_the_driver_does_not_list_processes_the_growth_of_the_card_stands_
     assert watch.measure().breakdown.context == (1200 - 200 - 640) * MIB
 
 
-def test_the_allocators_share_leaves_room_for_context_and_neighbours() -> None:
+def test_the_allocators_limit_leaves_room_for_context_and_neighbours() -> None:
     request = TrialRequest(
         source=command_of("t {micro_batch_size}", sys.path[0]),
         recipe=Recipe(micro_batch_size=4),
         device=CARD,
         budget_bytes=4 * GIB + 300 * MIB + 200 * MIB,
     )
-    assert command_trial._card_fraction(request, 200 * MIB) == 0.5
+    assert command_trial._card_limit_bytes(request, 200 * MIB) == 4 * GIB
+    assert command_trial._card_limit_bytes(request, 8 * GIB) == 0
+
+
+@pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])
+def test_the_allocators_share_is_one_of_the_card_itself(
+    limit_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, capped = SimpleNamespace(total_memory=8 * GIB), []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *values: capped.append(values))
+    command_hook._cap_cards(limit_bytes)
+    assert capped == [(share, 0), (share, 1)]
