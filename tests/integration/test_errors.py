@@ -87,7 +87,7 @@ def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(pro
         ("def make_workload(config):", "def make_workload(config):\n    raise KeyError('lost')", "KeyError: 'lost'"),
         (".square().mean()", ".square()", "returned a tensor of shape (2, 1024, 8); return one number"),
         ("torch.randn(micro_batch_size, 1024", "torch.randn(3, 1024", "ignores"),
-        ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "shapes cannot be multiplied (2048x256 and 255x8)"),
+        ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "but got [2048, 256] X [255, 8]"),
     ],
     ids=["raises", "loss is not a scalar", "batch ignores its argument", "model fails"],
 )
