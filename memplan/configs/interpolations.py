@@ -23,39 +23,40 @@ _UNRESOLVED = object()
 
 def resolved(values: dict[str, Any]) -> dict[str, Any]:
     """Return nested values with every interpolation that can be worked out replaced by its value."""
-    return {name: _resolved(values, each, (str(name),), 0) for name, each in values.items()}
+    return {name: _resolved(values, each, (str(name),), frozenset()) for name, each in values.items()}
 
 
-def _resolved(values: dict[str, Any], value: Any, at: tuple[str, ...], steps: int) -> Any:
+def _resolved(values: dict[str, Any], value: Any, at: tuple[str, ...], within: frozenset[str]) -> Any:
+    """Fill in a value at a key; ``within`` are the keys being worked out, which cannot be asked for."""
     if isinstance(value, dict):
-        return {name: _resolved(values, each, (*at, str(name)), steps) for name, each in value.items()}
+        return {name: _resolved(values, each, (*at, str(name)), within) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        members = [_resolved(values, each, (*at, str(index)), steps) for index, each in enumerate(value)]
+        members = [_resolved(values, each, (*at, str(index)), within) for index, each in enumerate(value)]
         return type(value)(members)
-    return _filled(values, value, at, steps) if isinstance(value, str) and "${" in value else value
+    return _filled(values, value, at, within) if isinstance(value, str) and "${" in value else value
 
 
-def _filled(values: dict[str, Any], text: str, at: tuple[str, ...], steps: int) -> Any:
+def _filled(values: dict[str, Any], text: str, at: tuple[str, ...], within: frozenset[str]) -> Any:
     """Fill in the innermost interpolations of a text until none is left that can be."""
-    while steps < _MOST_STEPS:
-        steps += 1
+    within |= {".".join(at)}
+    for _ in range(_MOST_STEPS):
         if _WHOLE.fullmatch(text):
-            found = _value_of(values, text[2:-1], at, steps)
+            found = _value_of(values, text[2:-1], at, within)
             return text if found is _UNRESOLVED else found
-        filled = _INNERMOST.sub(lambda match: _as_text(_value_of(values, match[1], at, steps), match[0]), text)  # noqa: B023 - called at once
+        filled = _INNERMOST.sub(lambda match: _as_text(_value_of(values, match[1], at, within), match[0]), text)
         if filled == text:
             break
         text = filled
     return text
 
 
-def _value_of(values: dict[str, Any], reference: str, at: tuple[str, ...], steps: int) -> Any:
+def _value_of(values: dict[str, Any], reference: str, at: tuple[str, ...], within: frozenset[str]) -> Any:
     key = target_of(reference, at)
     if key is None:
         return _of_resolver(reference)
-    if not contains(values, key) or steps >= _MOST_STEPS:
+    if not contains(values, key) or key in within or len(within) >= _MOST_STEPS:
         return _UNRESOLVED
-    return _resolved(values, get(values, key), tuple(key.split(".")), steps)
+    return _resolved(values, get(values, key), tuple(key.split(".")), within | {key})
 
 
 def _of_resolver(reference: str) -> Any:

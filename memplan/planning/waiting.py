@@ -80,21 +80,30 @@ def _look_at_cards(request: PlanRequest) -> Callable[[], tuple[str | None, str]]
         cards = [card for card in read_cards() if not number or card.index == int(number)]
         if not cards:
             raise DeviceError("there is no visible card to wait for", hint="see memplan gpus")
-        ready = next((card for card in cards if card.free_bytes >= _needed_bytes(card, request)), None)
+        ready = next((card for card in cards if _free_bytes(card, request) >= _needed_bytes(card, request)), None)
         return (None if ready is None else f"cuda:{ready.index}"), _waiting_for(cards, request)
 
     return look
 
 
 def _needed_bytes(card: CardReading, request: PlanRequest) -> int:
-    total_bytes = min(card.total_bytes, request.budget_bytes or card.total_bytes)
-    return round(total_bytes * request.max_utilisation)
+    return round(_total_bytes(card, request) * request.max_utilisation)
+
+
+def _free_bytes(card: CardReading, request: PlanRequest) -> int:
+    """Return what others leave of a card, or of a budget on it, towards which they count as well."""
+    return max(_total_bytes(card, request) - card.used_bytes, 0)
+
+
+def _total_bytes(card: CardReading, request: PlanRequest) -> int:
+    return min(card.total_bytes, request.budget_bytes or card.total_bytes)
 
 
 def _waiting_for(cards: list[CardReading], request: PlanRequest) -> str:
+    within = "" if request.budget_bytes is None else f" of the budget of {format_bytes(request.budget_bytes)}"
     return "waiting for " + ", or ".join(
-        f"{format_bytes(_needed_bytes(card, request))} on cuda:{card.index}, where {format_bytes(card.free_bytes)} are"
-        f" free{_users(card)}"
+        f"{format_bytes(_needed_bytes(card, request))} on cuda:{card.index}, where "
+        f"{format_bytes(_free_bytes(card, request))}{within} are free{_users(card)}"
         for card in cards
     )
 

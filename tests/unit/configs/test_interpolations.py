@@ -113,3 +113,16 @@ def test_placeholders_of_openmmlab_are_filled_in_too(tmp_path: Path) -> None:
     assert handed.work_dir == "work_dirs/leaf"
     assert (handed.data_root, handed.other_root) == ("/srv", "/nowhere")
     assert handed.val.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"a": "${a}"},
+        {"a": "${a}:x"},
+        {"a": "${b}-${b}", "b": "${c}-${c}", "c": "${a}-${a}"},
+        {"a": {"b": "${a}"}},
+    ],
+)
+def test_a_value_that_asks_for_itself_is_left_as_text(values: dict[str, Any]) -> None:
+    assert "${" in str(resolved(values))

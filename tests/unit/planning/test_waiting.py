@@ -56,9 +56,14 @@ def test_without_a_number_the_first_card_that_is_free_is_taken(install: Any, on_
     assert wait(PlanRequest(device="auto"), observer).device == "cuda:1"
 
 
-def test_a_budget_asks_for_no_more_than_its_share(install: Any, on_host: None) -> None:
-    install(card("GPU-a", free_gib=10))
-    assert wait(PlanRequest(device="cuda:0", budget_bytes=10 * GIB)).device == "cuda:0"
+def test_others_count_towards_a_budget(install: Any, on_host: None) -> None:
+    used = card("GPU-a", free_gib=22)
+    install(used)
+    request = PlanRequest(device="cuda:0", budget_bytes=10 * GIB)
+    assert wait(request).device == "cuda:0"  # 10 GiB less the 2 in use are 80 %
+    used.free = 21 * GIB
+    with pytest.raises(DeviceError, match=r"8\.00 GiB on cuda:0, where 7\.00 GiB of the budget of 10\.00 GiB are free"):
+        wait(request, limit_s=0.02)
 
 
 def test_a_limit_ends_the_wait_and_says_what_was_missing(install: Any, on_host: None) -> None:
