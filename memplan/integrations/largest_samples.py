@@ -14,7 +14,7 @@ _DEEPEST = 8
 class LargestSamples:
     """Finds the largest samples of a dataset.
 
-    A dataset is looked at evenly spaced. Where the first few samples are all of one size the rest is taken to be so
+    A dataset is looked at evenly spaced. Where a few samples from all over it are of one size the rest is taken to be so
     too; else up to ``look_at`` are read, and the largest of those are taken. Of a dataset that can only be iterated the
     first are looked at.
 
@@ -47,11 +47,17 @@ class LargestSamples:
     def _sizes(self) -> dict[int, int]:
         length = len(self._samples)
         wanted = min(length, self._look_at)
-        indices = [number * length // wanted for number in range(wanted)]
-        found = {index: size_of(self._samples[index]) for index in indices[:_ALIKE]}
+        indices = _spread(length, wanted)
+        found = {indices[place]: size_of(self._samples[indices[place]]) for place in _spread(wanted, _ALIKE)}
         if len(set(found.values())) > 1:
-            found.update({index: size_of(self._samples[index]) for index in indices[_ALIKE:]})
+            found.update({index: size_of(self._samples[index]) for index in indices if index not in found})
         return found
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """Return so many positions, evenly spaced from the first on; all where there are no more."""
+    count = min(length, count)
+    return [number * length // count for number in range(count)]
 
 
 def size_of(sample: Any, depth: int = 0) -> int:

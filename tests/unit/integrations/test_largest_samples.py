@@ -33,9 +33,14 @@ def lengths_of(samples: list[dict[str, list[int]]]) -> list[int]:
 def test_the_longest_come_first_and_over_again_where_there_are_fewer(lengths: list[int], count: int) -> None:
     taken = lengths_of(LargestSamples(Counted(lengths), look_at=100).take(count))
     longest = sorted(lengths, reverse=True)[:count]
-    looked_at = lengths[:8] if len(set(lengths[:8])) == 1 else lengths
+    few = lengths if len(lengths) < 8 else [lengths[number * len(lengths) // 8] for number in range(8)]
+    looked_at = few if len(set(few)) == 1 else lengths
     longest = sorted(looked_at, reverse=True)[:count]
     assert taken == [longest[index % len(longest)] for index in range(count)]
+
+
+def test_a_dataset_that_begins_with_samples_of_one_size_is_looked_through() -> None:
+    assert lengths_of(LargestSamples(Counted([5] * 500 + [7, 9] * 250), look_at=1000).take(2)) == [9, 9]
 
 
 def test_samples_of_one_size_are_not_all_read() -> None:
