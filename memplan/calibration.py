@@ -77,6 +77,8 @@ def remember_context(
         measured_on=datetime.now(tz=UTC).date().isoformat(),
     )
     path = _path(environment)
+    if path is None:
+        return None
     others = [each for each in _read(path) if _key(each) != _key(measured)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,14 +88,21 @@ def remember_context(
     return measured
 
 
-def _path(environment: Mapping[str, str]) -> Path:
+def _path(environment: Mapping[str, str]) -> Path | None:
+    """Return where the record lies; None for a user without a home, as containers have them."""
     own = environment.get(CACHE_VARIABLE)
     if own:
         return Path(own) / "contexts.json"
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memplan" / "contexts.json"
+    try:
+        folder = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return folder / "memplan" / "contexts.json"
 
 
-def _read(path: Path) -> list[MeasuredContext]:
+def _read(path: Path | None) -> list[MeasuredContext]:
+    if path is None:
+        return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

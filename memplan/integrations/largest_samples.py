@@ -14,9 +14,9 @@ _DEEPEST = 8
 class LargestSamples:
     """Finds the largest samples of a dataset.
 
-    A dataset is looked at evenly spaced. Where a few samples from all over it are of one size the rest is taken to be so
-    too; else up to ``look_at`` are read, and the largest of those are taken. Of a dataset that can only be iterated the
-    first are looked at.
+    A dataset is looked at evenly spaced. Where a few samples from all over it are of one size the rest is taken to be
+    so too; else up to ``look_at`` are read, and the largest of those are taken. Of a dataset that can only be iterated
+    the first are looked at.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``, or an iterable.

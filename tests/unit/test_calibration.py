@@ -94,3 +94,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 def test_without_an_own_folder_the_users_cache_is_taken(tmp_path: Path) -> None:
     remember_context(LIVE, 412 * MIB, environment={"XDG_CACHE_HOME": str(tmp_path)})
     assert (tmp_path / "memplan" / "contexts.json").is_file()
+
+
+def test_a_user_without_a_home_has_no_record_and_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # raises KeyError, as for an id that is not in the list
+    assert remember_context(LIVE, 412 * MIB, environment={}) is None
+    assert calibrated(LIVE, environment={}) == LIVE
