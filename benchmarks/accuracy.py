@@ -29,6 +29,7 @@ from memplan.cards import find_card
 from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.allocator_settings import AllocatorSettings
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
 
@@ -96,7 +97,7 @@ def predicted(row: Row) -> dict[str, Any]:
                 trace,
                 micro_batch_size=size,
                 device=find_card(row.device),
-                allocator=AllocatorConfig.parse(row.allocator_settings),
+                allocator=AllocatorSettings(cuda=AllocatorConfig.parse(row.allocator_settings)),
             )
             kept[str(size)] = {
                 "allocated_mib": found.peak_allocated_bytes / MIB,

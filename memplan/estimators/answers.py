@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import CONTEXT_RANGE_BYTES, DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocator import DEFAULT_CONFIG
+from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, peaks_at
 from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from memplan.cards import DeviceSpec
-    from memplan.estimators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocator_settings import AllocatorSettings
     from memplan.estimators.step_trace import StepTrace
 
 _INTERPOLATIONS = 8
 
 
 def estimate(
-    trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+    trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
 ) -> Estimate:
     """Predict the peaks of steady-state steps at a micro-batch size.
 
@@ -32,7 +32,7 @@ def estimate(
         trace: the traced step.
         micro_batch_size: samples of one forward pass.
         device: what the trace was lowered to.
-        allocator: settings of the CUDA caching allocator; without effect on the CPU.
+        allocator: settings of the caching allocator and of the C library's heap.
 
     Raises:
         UsageError: the size is below 1, or the trace was lowered to another kind of device.
@@ -68,7 +68,7 @@ def largest_micro_batch(
     device: DeviceSpec,
     limit_bytes: int,
     cap: int,
-    allocator: AllocatorConfig = DEFAULT_CONFIG,
+    allocator: AllocatorSettings = DEFAULT_SETTINGS,
 ) -> int | None:
     """Return the largest micro-batch size up to ``cap`` whose process peak is within the limit; None where 1 is not.
 
@@ -107,7 +107,7 @@ def process_peaks(
     micro_batch_sizes: Iterable[int],
     *,
     device: DeviceSpec,
-    allocator: AllocatorConfig = DEFAULT_CONFIG,
+    allocator: AllocatorSettings = DEFAULT_SETTINGS,
 ) -> tuple[int, ...]:
     """Predict the process peak alone, in bytes, at many micro-batch sizes; each is replayed, none is interpolated.
 
@@ -148,7 +148,7 @@ def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     return ()
 
 
-def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorConfig) -> Callable[[int], int]:
+def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings) -> Callable[[int], int]:
     """Return what answers with the process peak, and nothing else, at a micro-batch size."""
     context_bytes = _context_bytes(trace, device) or 0
     if len(trace.timelines) > 1:
@@ -156,7 +156,7 @@ def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorConf
     timeline = trace.timelines[0]
     if device.kind is DeviceKind.CPU:
         return lambda size: peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
-    reserved_peaks = ReservedPeaks(allocator)
+    reserved_peaks = ReservedPeaks(allocator.cuda)
 
     def process_bytes(size: int) -> int:
         events = events_at(timeline, size)
@@ -169,7 +169,7 @@ def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
     return trace.host_context_bytes if device.context_bytes is None else device.context_bytes
 
 
-def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig) -> Figures:
+def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings) -> Figures:
     if len(trace.timelines) == 1:
         return figures_at(trace.timelines[0], micro_batch_size, device, allocator)
     traced = sorted(zip(trace.traced_batch_sizes, trace.timelines, strict=True), key=lambda pair: pair[0])

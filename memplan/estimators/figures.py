@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.cards import DeviceKind
-from memplan.estimators.allocator import DEFAULT_CONFIG, replay
+from memplan.estimators.allocator import replay
+from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.step_trace import PHASES
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.cards import DeviceSpec
-    from memplan.estimators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocator_settings import AllocatorSettings
+    from memplan.estimators.host_heap import HeapConfig
     from memplan.estimators.step_trace import Timeline
 
 
@@ -85,13 +87,13 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
 
 
 def peaks_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
 ) -> Peaks:
     """Replay the timeline at a micro-batch size on the device's allocator."""
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
-        return _host_peaks(events)
-    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocator)
+        return _host_peaks(events, allocator.heap)
+    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocator.cuda)
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -102,7 +104,7 @@ def peaks_at(
 
 
 def figures_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorConfig = DEFAULT_CONFIG
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
 ) -> Figures:
     """Replay the timeline and say what is alive at its allocated peak."""
     peaks = peaks_at(timeline, micro_batch_size, device, allocator)
@@ -118,12 +120,12 @@ def figures_at(
     )
 
 
-def _host_peaks(events: Events) -> Peaks:
+def _host_peaks(events: Events, heap_config: HeapConfig) -> Peaks:
     requests = events.requests_bytes
     levels = np.cumsum(np.where(requests > 0, requests, -events.block_bytes[events.blocks]))
     top = int(np.argmax(levels))
     peak = int(levels[top])
-    heap = replay_heap(events.blocks.tolist(), requests.tolist())
+    heap = replay_heap(events.blocks.tolist(), requests.tolist(), config=heap_config)
     reserved = max(heap.peak_resident_bytes, peak)
     return Peaks(
         requested_bytes=peak,

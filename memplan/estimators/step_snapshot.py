@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocator import DEFAULT_CONFIG
+from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.figures import events_at
 from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.estimators.step_trace import Category
 
 if TYPE_CHECKING:
-    from memplan.estimators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocator_settings import AllocatorSettings
     from memplan.estimators.step_trace import StepTrace, Timeline
 
 
-def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: AllocatorConfig = DEFAULT_CONFIG) -> bytes:
+def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: AllocatorSettings = DEFAULT_SETTINGS) -> bytes:
     """Return the content of a snapshot file that PyTorch's memory visualiser opens.
 
     Raises:
@@ -34,7 +34,7 @@ def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: Allocat
     timeline = trace.timelines[index]
     events = events_at(timeline, micro_batch_size)
     made = predicted_snapshot(
-        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocator
+        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocator.cuda
     )
     return snapshot_bytes(made)
 

@@ -27,6 +27,7 @@ from memplan.estimators import (
     tracing,
 )
 from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.allocator_settings import AllocatorSettings
 from memplan.estimators.breakdown import category_bytes, live_blocks_at
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Precision, Recipe
@@ -141,7 +142,7 @@ def test_a_trace_answers_only_for_the_device_it_was_lowered_to() -> None:
 
 
 def test_expandable_segments_hold_less_than_whole_ones_and_leave_the_tensors_alone() -> None:
-    trace, expandable = linear_trace(CARD), AllocatorConfig(expandable_segments=True)
+    trace, expandable = linear_trace(CARD), AllocatorSettings(cuda=AllocatorConfig(expandable_segments=True))
     whole = estimate(trace, micro_batch_size=4096, device=CARD)
     grown = estimate(trace, micro_batch_size=4096, device=CARD, allocator=expandable)
     assert grown.peak_requested_bytes == whole.peak_requested_bytes

@@ -87,3 +87,30 @@ def test_a_later_run_starts_from_what_an_earlier_one_measured_on_the_card(traces
 def test_a_card_that_was_never_measured_says_how_far_its_figure_can_be_trusted(traces_of) -> None:
     notes = traces_of(CARD).estimate(RECIPE).notes
     assert any("stands for all cards; 115.0 MiB to 500.0 MiB are published" in note for note in notes)
+
+
+def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+    """Four MiB come, 64 KiB come, the four MiB go, and five MiB come that do not fit where they were."""
+    one = trace_of_one_block(source, recipe, device)
+    zeros = np.zeros(3, dtype=np.int32)
+    timeline = replace(
+        one.timelines[0],
+        event_blocks=np.array([0, 1, 0, 2], dtype=np.int32),
+        event_allocates=np.array([True, True, False, True]),
+        event_phases=np.ones(4, dtype=np.int8),
+        size_terms=np.array([[4.0 * MIB, MIB / 16, 5.0 * MIB], [0.0] * 3, [0.0] * 3]),
+        categories=np.full(3, Category.ACTIVATIONS, dtype=np.int8),
+        modules=zeros,
+        operators=zeros,
+    )
+    return replace(one, timelines=(timeline,))
+
+
+@pytest.mark.parametrize(("threshold_mib", "held_mib"), [(1, 5), (1024, 9)], ids=["mapped alone", "kept in the heap"])
+def test_on_the_cpu_the_heap_is_replayed_as_the_environment_sets_it(
+    traces_of, monkeypatch: pytest.MonkeyPatch, threshold_mib: int, held_mib: int
+) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(threshold_mib * MIB))
+    monkeypatch.setattr(traces_module, "trace_step", trace_with_a_pinned_hole)
+    held_bytes = traces_of(CPU).estimate(RECIPE).peak_reserved_bytes
+    assert held_bytes // MIB == held_mib
