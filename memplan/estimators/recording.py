@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.results import Phase
@@ -66,6 +67,20 @@ class Recording:
             if number == block and allocates:
                 break
         del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]
+
+    def order_frees(self) -> None:
+        """Put blocks that are given back one after another in the order of their numbers.
+
+        Torch gives back autocast's copies of the weights in the order of a hash table of addresses, which differs from
+        run to run. Neither allocator ends in another state: what is freed side by side merges whatever came first.
+        """
+        kinds = zip(self.event_allocates, self.event_phases, strict=True)
+        begin = 0
+        for (allocates, _), alike in groupby(kinds):
+            end = begin + sum(1 for _ in alike)
+            if not allocates:
+                self.event_blocks[begin:end] = sorted(self.event_blocks[begin:end])
+            begin = end
 
     def _event(self, block: int, *, allocates: bool) -> None:
         self.event_blocks.append(block)

@@ -89,6 +89,7 @@ class StepRecorder:
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
             recorder.settle()
             ledger.close()
+        recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls)
 

@@ -44,3 +44,23 @@ def test_no_size_is_negative() -> None:
 )
 def test_runs_have_one_structure_if_they_make_the_same_blocks(other: Recording, same: bool) -> None:
     assert same_structure([recording(2, 10, 20), other]) is same
+
+
+def test_the_order_of_blocks_freed_one_after_another_makes_no_other_structure() -> None:
+    runs = [recording(size, 512, 512, 512) for size in (2, 3)]
+    for run, freed in zip(runs, ([2, 0], [0, 2]), strict=True):
+        for block in freed:
+            run.free(block)
+        run.order_frees()
+    assert same_structure(runs)
+
+
+def test_a_free_stays_on_its_side_of_an_allocation() -> None:
+    runs = [recording(size, 512, 512) for size in (2, 3)]
+    for run, (before, after) in zip(runs, ((0, 1), (1, 0)), strict=True):
+        run.free(before)
+        run.allocate(512, Category.TEMPORARIES, module="", operator="made")
+        run.free(after)
+        run.order_frees()
+    assert runs[0].event_blocks == [0, 1, 0, 2, 1]
+    assert not same_structure(runs)
