@@ -225,6 +225,7 @@ class Measurement:
         first_loss_scale: gradient scale before the first step; None without a scaler.
         skipped_steps: steps that the gradient scaler skipped because gradients overflowed.
         notes: what the device did not tell and how it was got instead, one sentence each.
+        has_own_context: whether the context is that of one process alone; False where others' use may be in it.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
     """
@@ -242,6 +243,7 @@ class Measurement:
     first_loss_scale: float | None = None
     skipped_steps: int = 0
     notes: tuple[str, ...] = ()
+    has_own_context: bool = True
     optimizer_name: str | None = None
     typical: TypicalStep | None = None
 

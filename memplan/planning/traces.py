@@ -155,11 +155,12 @@ class Traces:
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
         """Take the context that a trial measured, and by how much the rest exceeded its estimate.
 
-        A trial that needed less is not taken as a reason to expect less of larger batches: at a small one the fixed
+        What may hold other programs' memory is used in this run, and not kept for later ones. A trial that needed less is not taken as a reason to expect less of larger batches: at a small one the fixed
         parts of the estimate weigh most.
         """
         context_bytes = measured.breakdown.context
-        remember_context(self._device, context_bytes)
+        if measured.has_own_context:
+            remember_context(self._device, context_bytes)
         self._device = replace(
             self._device, context_bytes=context_bytes, context_basis=ContextBasis.FIRST_TRIAL, context_measured_on=None
         )

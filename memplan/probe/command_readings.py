@@ -84,6 +84,7 @@ def measure(
         peak_process_bytes=peaks.breakdown.total_bytes,
         peak_device_bytes=peaks.breakdown.total_bytes + (outside.others_on_card_bytes if lead.card else 0),
         breakdown=peaks.breakdown,
+        has_own_context=False,
         step_times_s=tuple(step.duration_s or 0 for step in timed),
         samples_per_s=len(last) * micro_batch_size * passes / step_s,
         losses=(),

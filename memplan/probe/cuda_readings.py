@@ -58,6 +58,7 @@ class CudaReadings:
         self._process_bytes = 0
         self._alloc_retries = 0
         self._notes: dict[str, None] = {}
+        self._has_own_context = True
 
     def start(self) -> torch.device:
         """Measure the neighbours, make the context, and cap the allocator."""
@@ -114,6 +115,7 @@ class CudaReadings:
             breakdown=breakdown_of(peak, reserved_bytes=self._reserved_bytes, process_bytes=self._process_bytes),
             alloc_retries=self._alloc_retries,
             notes=tuple(self._notes),
+            has_own_context=self._has_own_context,
         )
 
     def release_limits(self) -> None:
@@ -133,6 +135,7 @@ class CudaReadings:
         reading = process_used_bytes(self._index, os.getpid())
         process_bytes = reading.read_bytes
         if process_bytes is None:
+            self._has_own_context = False
             process_bytes = self._card_used_bytes() - self._others_bytes
             self._notes[f"the context is taken from the growth of the whole card's use: {reading.missing_because}"] = (
                 None

@@ -27,6 +27,7 @@ class DevicePeaks:
     breakdown: BreakdownBytes
     alloc_retries: int
     notes: tuple[str, ...] = ()
+    has_own_context: bool = True
 
 
 class DeviceReadings(Protocol):

@@ -138,6 +138,7 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         losses=tuple(step.loss for step in run.steps),
         alloc_retries=peaks.alloc_retries,
         notes=peaks.notes,
+        has_own_context=peaks.has_own_context,
         loss_scale=None if state.scaler is None else _loss_scale(state),
         first_loss_scale=None if state.scaler is None else run.first_loss_scale,
         skipped_steps=run.skipped_steps,

@@ -84,6 +84,13 @@ def test_a_later_run_starts_from_what_an_earlier_one_measured_on_the_card(traces
     assert "was measured on such a card here on 20" in found.notes[-1]
 
 
+def test_a_context_that_others_may_share_is_not_kept_for_later_runs(traces_of) -> None:
+    traces = traces_of(CARD)
+    traces.learn(RECIPE, replace(measurement(300), has_own_context=False))
+    assert traces.estimate(RECIPE).breakdown.context == 100 * MIB
+    assert calibrated(CARD).context_basis is not ContextBasis.CALIBRATED
+
+
 def test_a_card_that_was_never_measured_says_how_far_its_figure_can_be_trusted(traces_of) -> None:
     notes = traces_of(CARD).estimate(RECIPE).notes
     assert any("stands for all cards; 115.0 MiB to 500.0 MiB are published" in note for note in notes)

@@ -103,6 +103,7 @@ def test_the_context_is_what_the_driver_charges_the_process_beyond_its_segments(
     readings = CudaReadings(CARD, 24 * GIB)
     assert readings._context_bytes() == 400 * MIB
     assert not readings._notes
+    assert readings._has_own_context
 
 
 def test_in_a_container_the_context_is_the_growth_of_the_cards_use_and_that_is_said(
@@ -112,6 +113,7 @@ def test_in_a_container_the_context_is_the_growth_of_the_cards_use_and_that_is_s
     readings = CudaReadings(CARD, 24 * GIB)
     readings._others_bytes = 500 * MIB
     assert readings._context_bytes() == 2 * GIB - 500 * MIB - GIB
+    assert not readings._has_own_context
     (note,) = readings._notes
     assert note.startswith(
         "the context is taken from the growth of the whole card's use: this process runs in a process-id"
