@@ -155,8 +155,9 @@ class Traces:
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
         """Take the context that a trial measured, and by how much the rest exceeded its estimate.
 
-        What may hold other programs' memory is used in this run, and not kept for later ones. A trial that needed less is not taken as a reason to expect less of larger batches: at a small one the fixed
-        parts of the estimate weigh most.
+        A context that may hold other programs' memory is used in this run, and not kept for later ones. A trial that
+        needed less is not taken as a reason to expect less of larger batches: at a small one the fixed parts of the
+        estimate weigh most.
         """
         context_bytes = measured.breakdown.context
         if measured.has_own_context:
