@@ -370,6 +370,6 @@ def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
 def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_late: bool, gradients: int) -> None:
     workload = linear_workload(zero_grad_before_backward=is_late)
     timeline = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
-    forward = np.flatnonzero(timeline.event_phases == PHASES.index(Phase.FORWARD))
-    live = live_blocks_at(timeline, int(forward[-2]))  # the last but one before the gradients of step one go
+    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
+    live = live_blocks_at(timeline, int(np.flatnonzero(is_forward & timeline.event_allocates)[-1]))
     assert category_bytes(timeline, live, timeline.block_bytes(4))[Category.GRADIENTS] == gradients
