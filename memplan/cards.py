@@ -50,6 +50,11 @@ class DeviceSpec:
     driver_version: str | None = None
     live_index: int | None = None
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a device of this machine, and not a card to plan for by estimate."""
+        return self.kind is DeviceKind.CPU or self.live_index is not None
+
 
 # CUDA context and the libraries of a training step, outside the caching allocator, with lazy module loading (the
 # default from CUDA 12.2). Published: 117 to 139 MiB on RTX 3060 and 4060 (framework memory of the xMem study, CUDA 12),

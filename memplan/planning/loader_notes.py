@@ -19,7 +19,6 @@ def loader_notes(config: UserConfig | None, device: DeviceSpec, estimate: Estima
     """Return what a user should know of the loader beside a recommended recipe, one sentence each."""
     if config is None:
         return ()
-    is_here = device.kind is DeviceKind.CPU or device.live_index is not None
     return loader_remarks(
         LoaderSettings(
             workers=_value_of(config, KnobName.LOADER_WORKERS),
@@ -28,7 +27,7 @@ def loader_notes(config: UserConfig | None, device: DeviceSpec, estimate: Estima
             persistent_workers=_switch_of(config, KnobName.PERSISTENT_WORKERS),
         ),
         on_cuda=device.kind is DeviceKind.CUDA,
-        cpu_count=len(os.sched_getaffinity(0)) if is_here else None,
+        cpu_count=len(os.sched_getaffinity(0)) if device.is_here else None,
         batch_bytes=None if estimate is None else estimate.breakdown.inputs,
     )
 

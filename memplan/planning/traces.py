@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.calibration import remember_context
-from memplan.cards import DeviceKind
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocator_settings import AllocatorSettings
@@ -59,8 +58,7 @@ class Traces:
         self._traces: dict[_StepKind, StepTrace] = {}
         self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
-        is_here = device.kind is DeviceKind.CPU or device.live_index is not None
-        self._allocator = AllocatorSettings.from_environment(os.environ if is_here else {})
+        self._allocator = AllocatorSettings.from_environment(os.environ if device.is_here else {})
         self._correction = 1.0
         self._measured_optimizer_name: str | None = None
 
