@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE = "MEMPLAN_TURNS_DIR"
 _LOOK_EVERY_S = 0.1
+_MADE_WITHIN_S = 2.0
 _TOLD_CHARACTERS = 200
 
 
@@ -40,17 +41,21 @@ def turn_on(resource: str, *, told: Callable[[str], None]) -> Iterator[None]:
         try:
             folder = _made(turns_folder())
             queue, turn = (_opened(folder / f"{name}.{kind}", files) for kind in ("queue", "turn"))
+            is_free = _try_to_lock(queue) and _try_to_lock(turn)
         except OSError as error:
             told(f"no turns are taken on {resource}: {error}")
             yield
             return
-        if not _try_to_lock(queue) or not _try_to_lock(turn):
+        if not is_free:
             told(f"waiting for {resource}, which {_holder(turn)} is using")
         _lock(queue)
         _lock(turn)
         fcntl.flock(queue, fcntl.LOCK_UN)
         _sign(turn)
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(turn, 0)  # whoever waits for the next to sign is not told of this one
 
 
 def turns_folder() -> Path:
@@ -69,15 +74,34 @@ def _made(folder: Path) -> Path:
 
 
 def _opened(path: Path, files: contextlib.ExitStack) -> int:
-    """Open a lock file, made where it is missing; links are not followed, since the folder is open to all."""
+    """Open a lock file, made where it is missing."""
+    deadline = time.monotonic() + _MADE_WITHIN_S
+    while True:
+        try:
+            descriptor = _opened_or_made(path)
+        except PermissionError:  # another user has just made folder or file, and opens it to all in a moment
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            files.callback(os.close, descriptor)
+            return descriptor
+
+
+def _opened_or_made(path: Path) -> int:
+    """Open a lock file or make it; links are not followed, since the folder is open to all.
+
+    Not in one call: the kernel refuses one that would make the file where it is another user's (``protected_regular``,
+    Documentation/admin-guide/sysctl/fs.rst).
+    """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, flags)
     try:
-        descriptor = os.open(path, flags)
-    except FileNotFoundError:
-        descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        with contextlib.suppress(PermissionError):
-            os.fchmod(descriptor, 0o666)  # whatever the umask says
-    files.callback(os.close, descriptor)
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError:  # another process was quicker
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o666)  # whatever the umask says
     return descriptor
 
 

@@ -1,4 +1,10 @@
-"""The SQLite file of a journal: its format, and one transaction after another that is on the disk when it ends."""
+"""The SQLite file of a journal: its format, and one transaction after another that is on the disk when it ends.
+
+It is kept with a rollback journal, not a write-ahead log: that needs memory which all its users share, and so breaks
+where machines share a folder over a network (sqlite.org/wal.html, "Overview"), as on most clusters. ``EXTRA`` syncs the
+folder too once the rollback journal is gone; without that a power cut may take back the last commit
+(sqlite.org/pragma.html#pragma_synchronous).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 _BUSY_TIMEOUT_S = 30.0
 _CHECKS = (
     "CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL)"
@@ -36,6 +42,7 @@ CREATE INDEX trials_by_run ON trials (run_id);
 _MIGRATIONS = {
     1: ("ALTER TABLE runs ADD COLUMN source BLOB", "ALTER TABLE trials ADD COLUMN request TEXT"),
     2: (_CHECKS,),
+    3: (),  # had a write-ahead log
 }
 
 
@@ -73,10 +80,10 @@ def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connect
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA synchronous = EXTRA")
     if _identity(connection) == (_APPLICATION_ID, _SCHEMA_VERSION):
         return
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA journal_mode = DELETE")
     connection.execute("BEGIN IMMEDIATE")
     try:
         _create_or_refuse(connection, path)

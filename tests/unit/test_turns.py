@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from memplan.turns import turn_on, turns_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOLDER = """
 import sys, time
@@ -114,6 +114,35 @@ def test_files_and_folder_are_open_to_every_user(folder: Path) -> None:
             assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o666}
     finally:
         os.umask(umask)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user, whom only root can become")
+def test_a_file_that_another_user_is_just_making_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    become_another = "import os\nfrom memplan import turns\nprint('starts', flush=True)\nos.seteuid(65534)\n"
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are for one user alone
+        Path(folder).chmod(0o1777)
+        monkeypatch.setenv("MEMPLAN_TURNS_DIR", folder)
+        with turn_on("card", told=print):
+            pass
+        (Path(folder) / "card.turn").chmod(0o600)
+        program = [sys.executable, "-c", become_another + HOLDER, "other", "1", "0"]
+        other = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        assert line_of(other) == "starts"
+        time.sleep(0.3)
+        (Path(folder) / "card.turn").chmod(0o666)
+        assert other.communicate()[0] == "other\n"
+
+
+def test_whoever_waits_for_a_process_that_has_not_signed_yet_is_not_told_of_an_earlier_one(folder: Path) -> None:
+    with turn_on("card", told=print):
+        pass
+    said: list[str] = []
+    with (folder / "card.queue").open("r+") as queue:
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        threading.Timer(0.2, fcntl.flock, (queue, fcntl.LOCK_UN)).start()
+        with turn_on("card", told=said.append):
+            pass
+    assert said == ["waiting for card, which another process is using"]
 
 
 def test_a_link_in_place_of_a_lock_file_is_not_followed(folder: Path, tmp_path: Path) -> None:
