@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from memplan.configs.huggingface import HuggingFace
+
 settings.register_profile("memplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests
 
@@ -46,3 +48,9 @@ def golden(request: pytest.FixtureRequest):
         assert text == path.read_bytes().decode()
 
     return compare
+
+
+@pytest.fixture
+def memplans_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave transformers' own parser out, which takes a second to start; test_training_arguments.py has it read."""
+    monkeypatch.setattr(HuggingFace, "loader_package", None)

@@ -38,6 +38,7 @@ _BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
 _FLOOR = "lr_scheduler_kwargs.min_lr"
 _CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 _SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
+_SAVING = "save_steps"
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
@@ -45,7 +46,7 @@ class HuggingFace:
     """Flat files of TrainingArguments."""
 
     name = "huggingface"
-    loader_package = None
+    loader_package: str | None = "transformers"
     styles = (PatchStyle.IN_PLACE,)
 
     def child_form(self, document: Document) -> None:
@@ -99,8 +100,7 @@ class HuggingFace:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what these arguments cannot say."""
-        names = (KnobName.MICRO_BATCH_SIZE, KnobName.ACTIVATION_CHECKPOINTING)
-        if found := obstacle_of_single_values(config, recipe, names=names):
+        if found := obstacle_of_single_values(config, recipe, names=(KnobName.MICRO_BATCH_SIZE,)):
             return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_SWITCHES):
             return f"TrainingArguments have no switch for {recipe.precision}"
@@ -108,15 +108,8 @@ class HuggingFace:
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the arguments' new values; those that are missing from the file are added."""
-        found = single_assignments(config, change, names=tuple(KnobName))
-        recipe = change.recipe
-        if config.knob(KnobName.ACCUMULATION_STEPS) is None and recipe.accumulation_steps > 1:
-            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=STEPS_KEY, value=recipe.accumulation_steps, reason=reason))
-        wanted = recipe.learning_rate
-        if config.knob(KnobName.LEARNING_RATE) is None and wanted not in (None, DEFAULT_LEARNING_RATE):
-            found.append(Assignment(key=_RATE, value=wanted, reason=reason_for(change, KnobName.LEARNING_RATE)))
-        return [*found, *_switches(config, change)]
+        found = _in_step(config, single_assignments(config, change, names=tuple(KnobName)))
+        return [*found, *_missing(config, change), *_switches(config, change)]
 
 
 def _is_count(value: Any) -> bool:
@@ -126,6 +119,39 @@ def _is_count(value: Any) -> bool:
 def _precision(values: Mapping[str, Any]) -> Precision:
     on = (precision for precision, key in _SWITCHES.items() if values.get(key) is True or values.get(key) == "auto")
     return next(on, Precision.FP32)
+
+
+def _missing(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Return the arguments that the file does not have, where their defaults are not what is wanted."""
+    wanted, current = change.recipe, config.recipe
+    is_newer = any(each.startswith(_CHECKPOINTING_KEYS[0]) for each in config.values)
+    missing = {
+        KnobName.ACCUMULATION_STEPS: (STEPS_KEY, wanted.accumulation_steps, current.accumulation_steps),
+        KnobName.LEARNING_RATE: (_RATE, wanted.learning_rate or current.learning_rate, current.learning_rate),
+        KnobName.ACTIVATION_CHECKPOINTING: (
+            _CHECKPOINTING_KEYS[0 if is_newer else 1],
+            wanted.activation_checkpointing,
+            current.activation_checkpointing,
+        ),
+    }
+    return [
+        Assignment(key=key, value=value, reason=reason_for(change, name))
+        for name, (key, value, default) in missing.items()
+        if config.knob(name) is None and value != default
+    ]
+
+
+def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
+    """Let saving stay a multiple of evaluating, which transformers insists on under ``load_best_model_at_end``."""
+    evaluating = "eval_steps" if "eval_steps" in config.values else "logging_steps"
+    before = {key: config.original_value(key, config.values.get(key)) for key in (_SAVING, evaluating)}
+    after = {each.key: each.value for each in assignments}
+    if not config.values.get("load_best_model_at_end") or not all(key in after for key in before):
+        return assignments
+    times, rest = divmod(before[_SAVING], before[evaluating])
+    if rest:
+        return assignments
+    return [replace(each, value=times * after[evaluating]) if each.key == _SAVING else each for each in assignments]
 
 
 def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:

@@ -32,6 +32,7 @@ class LlamaFactory(HuggingFace):
     """LLaMA-Factory's training files."""
 
     name = "llama-factory"
+    loader_package = None
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words, which are laid over the file."""
@@ -50,16 +51,12 @@ class LlamaFactory(HuggingFace):
         """Read the recipe; activations are checkpointed unless the file says no."""
         return replace(super().recipe(document, keys), activation_checkpointing=not document.values.get(_DISABLED))
 
-    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what these arguments cannot say; checkpointing they can."""
-        same = replace(recipe, activation_checkpointing=config.recipe.activation_checkpointing)
-        return super().obstacle(config, same)
-
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the arguments' new values, and the switch that turns checkpointing off."""
-        found = super().assignments(config, change)
-        wanted = change.recipe.activation_checkpointing
-        if wanted != config.recipe.activation_checkpointing:
+        wanted, current = change.recipe.activation_checkpointing, config.recipe.activation_checkpointing
+        same = replace(change, recipe=replace(change.recipe, activation_checkpointing=current))
+        found = super().assignments(config, same)
+        if wanted != current:
             reason = reason_for(change, KnobName.ACTIVATION_CHECKPOINTING)
             found.append(Assignment(key=_DISABLED, value=not wanted, reason=reason))
         return found
@@ -69,6 +66,7 @@ class Axolotl(HuggingFace):
     """axolotl's training files."""
 
     name = "axolotl"
+    loader_package = None
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of ``axolotl train``."""

@@ -63,7 +63,24 @@ class PackageAnswer:
     Args:
         values: effective values as plain data.
         loader: name and version of the package.
+        unjudged: changed keys on which the package has no say.
     """
 
     values: dict[str, Any]
     loader: str
+    unjudged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRefusal:
+    """What an ecosystem's own package says of a config that it does not load.
+
+    Args:
+        loader: name and version of the package.
+        problem: its reason, in one line.
+        of_original: whether it refuses the file as it is, and not only the patched one.
+    """
+
+    loader: str
+    problem: str
+    of_original: bool

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.children import run_child
 from memplan.configs.keys import first_difference, get
 from memplan.configs.loading import load_document
-from memplan.configs.reader_messages import PackageAnswer, PackageRequest
+from memplan.configs.reader_messages import PackageAnswer, PackageRefusal, PackageRequest
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OWN_READER = "memplan's own reader"
 PACKAGE_TIMEOUT_S = 60.0
+_CHILD_MODULES = {"transformers": "memplan.configs.training_arguments"}
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+")
 _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
@@ -36,7 +37,8 @@ def verify(
             one file of it changes.
 
     Raises:
-        PatchError: it does not load, or another value than the intended ones differs.
+        PatchError: it does not load, also by the package where that loads the file as it is, or another value than the
+            intended ones differs.
     """
     try:
         loaded = load_document(path, texts=texts).values
@@ -47,11 +49,26 @@ def verify(
     answer = None if package is None or not is_alone else _loaded_by(package, path, texts[str(path)])
     if answer is None:
         return OWN_READER
+    if isinstance(answer, PackageRefusal):
+        return _without(answer, source)
     if package == "omegaconf":
         _compare(_with_floats(expected), _with_floats(answer.values), source)
     else:
         _compare(expected, answer.values, source)
+    if answer.unjudged:
+        return f"{answer.loader}, and {OWN_READER} for {', '.join(answer.unjudged)}"
     return answer.loader
+
+
+def _without(refusal: PackageRefusal, source: Path) -> str:
+    """Say that memplan's reader stands alone, where the package refuses what the user has; else refuse the patch."""
+    if not refusal.of_original:
+        raise PatchError(
+            f"{refusal.loader} would not load the patched config: {refusal.problem}",
+            where=str(source),
+            hint="change this config by hand",
+        )
+    return f"{OWN_READER}, as {refusal.loader} does not load the file as it is: {refusal.problem}"
 
 
 def _with_floats(values: Any) -> Any:
@@ -74,13 +91,14 @@ def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Pat
         )
 
 
-def _loaded_by(package: str, path: Path, text: str) -> PackageAnswer | None:
+def _loaded_by(package: str, path: Path, text: str) -> PackageAnswer | PackageRefusal | None:
     """Return what the package makes of a text; None where it is missing or cannot load this config by itself."""
-    if importlib.util.find_spec(package) is None or _FILE_PLACEHOLDER.search(text):
+    if find_spec(package) is None or _FILE_PLACEHOLDER.search(text):
         return None
     request = PackageRequest(package=package, path=str(path), text=text)
-    ending = run_child("memplan.configs.package_loader", request, watch=_too_long)
-    return next((each for each in ending.messages if isinstance(each, PackageAnswer)), None)
+    module = _CHILD_MODULES.get(package, "memplan.configs.package_loader")
+    ending = run_child(module, request, watch=_too_long)
+    return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)
 
 
 def _too_long(_pid: int, age_s: float) -> str | None:

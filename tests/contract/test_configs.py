@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from memplan.patches import ConfigPatch
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 MMSEG_BASE = """\
 # every config of the project inherits from this one
 model = dict(type='EncoderDecoder', backbone=dict(type='MiT', with_cp=False))

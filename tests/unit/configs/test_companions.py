@@ -12,6 +12,8 @@ from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config, 
 from memplan.errors import ConfigError, OutputError
 from memplan.recipe import Recipe
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 ARGUMENTS = """\
 per_device_train_batch_size: 4
 gradient_accumulation_steps: 2

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from memplan.configs import UserConfig
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 HEAD = "per_device_train_batch_size: 4\noutput_dir: out\n"
 
 
@@ -84,11 +86,37 @@ def test_steps_follow_the_global_batch_and_ratios_stay(tmp_path: Path) -> None:
     )
 
 
-def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path) -> None:
-    config = config_of(tmp_path, HEAD + "gradient_checkpointing: false\n")
-    recipe = Recipe(micro_batch_size=4, activation_checkpointing=True, learning_rate=DEFAULT_LEARNING_RATE)
-    assert "gradient_checkpointing: true" in plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
-    assert "no key for activation_checkpointing" in str(expressible(config_of(tmp_path, HEAD), recipe))
+CHECKPOINTED = RecipeChange(
+    recipe=Recipe(micro_batch_size=4, activation_checkpointing=True, learning_rate=DEFAULT_LEARNING_RATE)
+)
+
+
+@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path, name: str) -> None:
+    config = config_of(tmp_path, HEAD + f"{name}: false\n")
+    assert plan_patch(config, CHECKPOINTED).files[0].patched_text.startswith(HEAD + f"{name}: true\n# memplan: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", "gradient_checkpointing"),
+        ("gradient_checkpointing_kwargs: {}\n", "gradient_checkpointing"),
+        ("activation_checkpointing_kwargs: {}\n", "activation_checkpointing"),
+    ],
+)
+def test_checkpointing_is_added_where_the_file_does_not_say(tmp_path: Path, text: str, name: str) -> None:
+    config = config_of(tmp_path, HEAD + text)
+    assert expressible(config, CHECKPOINTED.recipe) is None
+    assert plan_patch(config, CHECKPOINTED).files[0].patched_text.startswith(HEAD + text + f"{name}: true\n# memplan: ")
+    assert read_config(tmp_path / "x.yaml").recipe.activation_checkpointing is False
+
+
+@pytest.mark.parametrize(("interval", "expected"), [("eval_steps: 33\n", 48), ("logging_steps: 33\n", 48), ("", 50)])
+def test_saving_stays_a_multiple_of_evaluating(tmp_path: Path, interval: str, expected: int) -> None:
+    config = config_of(tmp_path, HEAD + f"load_best_model_at_end: true\nsave_steps: 99\n{interval}")
+    change = RecipeChange(recipe=config.recipe, optimizer_step_factor=Fraction(1, 2))
+    assert yaml.safe_load(plan_patch(config, change).files[0].patched_text)["save_steps"] == expected
 
 
 def test_axolotl_and_deepspeed_are_understood(tmp_path: Path) -> None:
