@@ -13,7 +13,7 @@ glibc on 64-bit Linux (malloc(3), mallopt(3), and ``malloc/malloc.c`` of glibc 2
 - The splinters that alignment leaves go to a cache for small objects (tcache), whence C++ objects take them: they keep
   neighbours from merging. These objects are not in the stream, so that their effect is a constant here: every
   ``pinned_every``-th freed block does not merge with the one below it. With that cache switched off
-  (``GLIBC_TUNABLES=glibc.malloc.tcache_count=0``) and no pins, the replay agrees with the C library to 1 %.
+  (``GLIBC_TUNABLES=glibc.malloc.tcache_count=0``) and no pins, the replay agrees with the C library to 0.4 %.
 
 Against the resident peak of real runs (``benchmarks/host_heap.py``; torch 2.13, two threads, glibc 2.36, 29 to 1382
 MiB of tensors), the process before training + ``STEP_OVERHEAD_BYTES`` + this replay was off by -10 to +8 %, median
