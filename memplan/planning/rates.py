@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
 from memplan.configs.loading import load_document
-from memplan.probe.rates import read_rates
+from memplan.probe.rates import RatesFailure, read_rates
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _NEAR = 1e-6  # relative
+_UNCHECKED = "the patch's learning rate could not be checked against the optimizer"
 
 
 def with_proven_rate(
@@ -43,15 +44,18 @@ def with_proven_rate(
 
     Returns:
         The patch, without the learning rate where the code scales that itself; and what was found, as a sentence. None
-        for the sentence where no workload of a config is at hand or its optimizer could not be made.
+        for the sentence where no workload of a config is at hand.
     """
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):
         return patch, None
     found = read_rates((source, _patched(source, patch)), template=template)
-    if found is None or not found.of_each[0] or len(found.of_each[0]) != len(found.of_each[1]):
-        return patch, None
+    if isinstance(found, RatesFailure):
+        return patch, f"{_UNCHECKED}: {found.reason}"
     before, after = found.of_each
+    if not before or len(before) != len(after):
+        groups = f"{len(before)} parameter groups with a rate before the patch and {len(after)} after"
+        return patch, f"{_UNCHECKED}: it has {groups}"
     planned = _planned_factor(config, patch)
     if _all_scaled(before, after, planned):
         return patch, f"checked: {_change_of(before, after)}, as the optimizer made from each config says"

@@ -29,8 +29,17 @@ class OptimizerRates:
     of_each: tuple[tuple[float, ...], ...]
 
 
-def read_rates(sources: tuple[WorkloadReference, ...], *, template: Template | None = None) -> OptimizerRates | None:
-    """Make the optimizers of some workloads in a child process and return their rates; None where that fails.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesFailure:
+    """Why an optimizer could not be made, in one line."""
+
+    reason: str
+
+
+def read_rates(
+    sources: tuple[WorkloadReference, ...], *, template: Template | None = None
+) -> OptimizerRates | RatesFailure:
+    """Make the optimizers of some workloads in a child process and return their rates, or why that fails.
 
     Args:
         sources: where the workloads come from.
@@ -38,7 +47,9 @@ def read_rates(sources: tuple[WorkloadReference, ...], *, template: Template | N
     """
     request = RatesRequest(sources=sources)
     ending = run_child(WORKER_MODULE, request, watch=_too_long, environment=TRIAL_ENVIRONMENT, template=template)
-    return next((each for each in ending.messages if isinstance(each, OptimizerRates)), None)
+    without = ending.stop_reason or f"the process that makes the optimizer ended with exit status {ending.return_code}"
+    found = (each for each in ending.messages if isinstance(each, OptimizerRates | RatesFailure))
+    return next(found, RatesFailure(reason=without))
 
 
 def _too_long(_pid: int, age_s: float) -> str | None:

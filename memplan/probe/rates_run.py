@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
 from memplan.estimators.untouched_build import neutralise_initialisers, untouched_fills
-from memplan.probe.rates import OptimizerRates
+from memplan.probe.rates import OptimizerRates, RatesFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def run_rates(request: RatesRequest, reply: Callable[[object], None]) -> None:
-    """Reply with the :class:`OptimizerRates`; weights are not written, since only the rates are wanted."""
+    """Reply with the :class:`OptimizerRates` or why there are none; no weights are written, only rates are wanted."""
     neutralise_initialisers()
-    reply(OptimizerRates(of_each=tuple(_rates_of(each) for each in request.sources)))
+    try:
+        reply(OptimizerRates(of_each=tuple(_rates_of(each) for each in request.sources)))
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the reason
+        reply(RatesFailure(reason=f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
 def _rates_of(source: WorkloadReference) -> tuple[float, ...]:

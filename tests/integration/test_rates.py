@@ -85,10 +85,25 @@ def test_a_rate_that_does_not_come_from_the_config_is_pointed_out(tmp_path: Path
     assert remark == "the learning rate stays at 0.3, where the config's changes by a factor of 2: look into it"
 
 
-def test_an_optimizer_that_cannot_be_made_leaves_the_patch_as_it_is(tmp_path: Path, template: Template) -> None:
-    patch, remark = proven(tmp_path, "1 / 0", template)
+@pytest.mark.parametrize(
+    ("optimizer", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("torch.optim.SGD([])", "ValueError: optimizer got an empty parameter list"),
+        ("__import__('os')._exit(7)", "the process that makes the optimizer ended with exit status 7"),
+        (
+            "torch.optim.SGD(list(map(lambda each: {'params': [each]}, parameters))[: 10 // config.batch_size])",
+            "it has 2 parameter groups with a rate before the patch and 1 after",
+        ),
+    ],
+)
+def test_a_check_that_cannot_be_made_is_said_with_its_reason(
+    tmp_path: Path, template: Template, optimizer: str, reason: str
+) -> None:
+    patch, remark = proven(tmp_path, optimizer, template)
     assert patch is not None
-    assert remark is None
+    assert [each.key for each in patch.changes] == ["batch_size", "lr"]
+    assert remark == f"the patch's learning rate could not be checked against the optimizer: {reason}"
 
 
 def test_trials_and_rates_are_forked_from_one_process(tmp_path: Path, template: Template) -> None:
