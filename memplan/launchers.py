@@ -6,6 +6,7 @@ VARIABLES" of Slurm's ``srun`` and ``sbatch``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,10 @@ _RUN_NAMES = (
     "SLURM_STEP_ID",
     "SLURM_RESTART_COUNT",
 )
+# Options of torchrun, of DeepSpeed's launcher and of detectron2's; accelerate's counts the processes of all machines.
+_PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)(\d+)\b")
+_NODES = re.compile(r"--(?:nnodes|num[-_]nodes|num[-_]machines)(?:=|\s+)(\d+)\b")
+_IN_ALL = re.compile(r"\baccelerate\s+launch\b.*?--num[-_]processes(?:=|\s+)(\d+)\b", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,14 @@ def launched_world_size(environment: Mapping[str, str]) -> int | None:
     """Return how many processes a launcher starts or a job asks for; None where neither says."""
     found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
     return next((size for size in found if size), None)
+
+
+def world_size_of_command(line: str) -> int | None:
+    """Return how many replicas the launcher in a command line starts; None where it has none, or does not say."""
+    in_all, per_node, nodes = (pattern.search(line) for pattern in (_IN_ALL, _PER_NODE, _NODES))
+    if in_all:
+        return int(in_all[1]) or None
+    return int(per_node[1]) * (int(nodes[1]) if nodes else 1) or None if per_node else None
 
 
 def without_place(environment: Mapping[str, str]) -> dict[str, str]:

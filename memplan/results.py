@@ -260,7 +260,7 @@ class Outcome:
         log_tail: the end of what the trial printed, tracebacks included.
         others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
         others_after_bytes: likewise after it.
-        notes: what the workload's own batches have to say, such as samples of an absurd size, one sentence each.
+        notes: what a reader should know of the run, such as samples of an absurd size in the batch, one sentence each.
     """
 
     kind: OutcomeKind

@@ -77,6 +77,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Find the recipe that uses the device well, by an estimate and live trials, and write a patch for the config."""
+    from memplan.launchers import world_size_of_command
     from memplan.planning.options import parse_knob_keys, request_from
 
     wish = _command_wish(command, config, steps=steps, batch_size=batch_size, workload=workload)
@@ -90,7 +91,7 @@ def probe(
         precision=precision,
         global_batch=global_batch,
         lr_rule=lr_rule,
-        world_size=world_size,
+        world_size=world_size or (world_size_of_command(command) if command else None),
         in_place=in_place,
         store=store,
         trace_limit=trace_limit,

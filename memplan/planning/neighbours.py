@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from memplan.turns import turn_on
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan.cards import DeviceSpec
     from memplan.children import Template
@@ -100,12 +101,23 @@ def run_in_turn(
         observer: told how the trial moves on.
         template: forks the trial's process; None starts it from nothing.
     """
-    neighbours = Neighbours(device=request.device)
-    with turn_on(neighbours.resource, told=told):
-        before_bytes = neighbours.used_bytes()
+    devices = [replace(request.device, live_index=index) for index in request.card_indices] or [request.device]
+    neighbours = [Neighbours(device=each) for each in devices]
+    with contextlib.ExitStack() as turns:
+        for resource in sorted(
+            each.resource for each in neighbours
+        ):  # in one order, so that no two wait for each other
+            turns.enter_context(turn_on(resource, told=told))
+        before_bytes = [each.used_bytes() for each in neighbours]
         outcome = run_trial(request, on_progress=follower(observer), template=template)
-        after_bytes = neighbours.used_bytes()
-    return with_neighbours(outcome, before_bytes=before_bytes, after_bytes=after_bytes)
+        after_bytes = [each.used_bytes() for each in neighbours]
+    before, after = tightest(before_bytes, after_bytes)
+    return with_neighbours(outcome, before_bytes=before, after_bytes=after)
+
+
+def tightest(before_bytes: Sequence[int | None], after_bytes: Sequence[int | None]) -> tuple[int | None, int | None]:
+    """Return what others used before and after on the card of several where they leave least; None where unknown."""
+    return max(zip(before_bytes, after_bytes, strict=True), key=lambda pair: max(pair[0] or 0, pair[1] or 0))
 
 
 def follower(observer: Observer) -> Callable[[TrialProgress], None]:

@@ -56,6 +56,7 @@ class StepEnded:
         step: its number, from 1.
         duration_s: since the end of the step before, loading of data included; None for the first.
         passes: backward passes since then.
+        is_loss_finite: whether all that they started from was; None where nothing was seen.
         skipped: steps since then that the gradient scaler left out.
         optimizers: how many optimizers have stepped so far.
         resident_peak_bytes: largest resident set of the process so far.
@@ -67,6 +68,7 @@ class StepEnded:
     step: int
     duration_s: float | None
     passes: int
+    is_loss_finite: bool | None
     skipped: int
     optimizers: int
     resident_peak_bytes: int

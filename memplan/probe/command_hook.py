@@ -67,6 +67,7 @@ class Observer:
         self._scaler: Any = None
         self._is_built = False
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
+        self._finite_losses: list[Any] = []
         self._last: float | None = None
 
     def tell(self, event: str, **facts: object) -> None:
@@ -131,7 +132,9 @@ class Observer:
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
         def counted(*arguments: Any, **options: Any) -> Any:
-            self._passes += self._depth == 0  # reentrant checkpointing goes backward within a backward pass
+            if not self._depth:  # reentrant checkpointing goes backward within a backward pass
+                self._passes += 1
+                self._guarded(self._look_at_losses)(arguments[0] if arguments else options["tensors"])
             self._depth += 1
             try:
                 return backward(*arguments, **options)
@@ -140,6 +143,14 @@ class Observer:
 
         counted._counted_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return counted
+
+    def _look_at_losses(self, given: Any) -> None:
+        """Keep whether the losses are finite, as one byte each: a loss itself may be a piece of something large."""
+        import torch  # noqa: PLC0415 - as above
+
+        losses = [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each.numel() == 1]
+        with torch.no_grad():
+            self._finite_losses += [torch.isfinite(each) for each in losses]
 
     def _noticing_skips(self, scaler_step: Any) -> Any:
         @functools.wraps(scaler_step)
@@ -150,6 +161,7 @@ class Observer:
             finally:
                 if self._calls == calls:
                     self._skipped += 1
+                    self._finite_losses.clear()
                     self.tell("skipped", count=self._skipped)
 
         return noticed
@@ -170,6 +182,7 @@ class Observer:
             step=count,
             duration_s=None if self._last is None else now - self._last,
             passes=self._passes,
+            is_loss_finite=all(map(bool, self._finite_losses)) if self._finite_losses else None,
             skipped=self._skipped,
             optimizers=len(self._counts),
             resident_peak_bytes=_status_bytes("VmHWM"),
@@ -177,6 +190,7 @@ class Observer:
             card=cards,
         )
         self._passes = self._skipped = 0
+        self._finite_losses.clear()
         if count in (_STATE_IS_RESIDENT, self._steps):
             self._tell_what_is_held()
         if count >= self._steps:

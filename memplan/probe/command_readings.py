@@ -3,7 +3,7 @@
 On the CPU the process peak is the resident peak of the process that trains, plus the most that its other processes
 (launchers, data-loader workers) were seen to hold without sharing it; *allocated* is what exceeds interpreter and
 libraries. On a card it is the reserved peak plus what the driver charges beyond it. Not counted: what comes after the
-last step, such as evaluation; the losses, which a script keeps to itself.
+last step, such as evaluation; the losses themselves, which a script scales and accumulates as it likes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from memplan.probe.command_events import BytesHeld, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.probe.command_events import BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.results import BreakdownBytes, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.probe.command_events import Event
+    from memplan.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -32,12 +33,12 @@ class OutsideReadings:
     Args:
         other_processes_bytes: most that the processes which do not train held on the host without sharing it.
         context_bytes: by process that trains, what the driver charges it beyond the allocator's segments.
-        others_on_card_bytes: what other users of the card held, the larger of before and after.
+        others_on_card_bytes: by process that trains, what other users of its card held, the larger of before and after.
     """
 
     other_processes_bytes: int = 0
     context_bytes: Mapping[int, int] = field(default_factory=dict)
-    others_on_card_bytes: int = 0
+    others_on_card_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 def warmup_of(steps: int) -> int:
@@ -82,7 +83,7 @@ def measure(
         peak_allocated_bytes=peaks.allocated_bytes,
         peak_reserved_bytes=peaks.reserved_bytes,
         peak_process_bytes=peaks.breakdown.total_bytes,
-        peak_device_bytes=peaks.breakdown.total_bytes + (outside.others_on_card_bytes if lead.card else 0),
+        peak_device_bytes=peaks.breakdown.total_bytes + peaks.others_bytes,
         breakdown=peaks.breakdown,
         has_own_context=False,
         step_times_s=tuple(step.duration_s or 0 for step in timed),
@@ -103,6 +104,29 @@ def passes_per_step(events: Sequence[Event]) -> int:
     return max(round(median(passes)), 1)
 
 
+def first_bad_loss(events: Sequence[Event]) -> int | None:
+    """Return the first step behind the warm-up that went backward from a loss which was not finite; None for none."""
+    warmup = warmup_of(max((event.step for event in events if isinstance(event, StepEnded)), default=2))
+    bad = [event.step for event in events if isinstance(event, StepEnded) and event.is_loss_finite is False]
+    return min((step for step in bad if step > warmup), default=None)
+
+
+def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
+    """Say where a command did something else than its recipe says, and whether it could be watched; mostly nothing."""
+    notes, passes, replicas = [], passes_per_step(events), len(training_pids(events))
+    if replicas and replicas != recipe.world_size:
+        notes.append(
+            f"{replicas} processes took optimizer steps, and the plan is for {recipe.world_size}: "
+            f"if they are replicas, say --world-size {replicas}"
+        )
+    if replicas and passes != recipe.accumulation_steps:
+        asked = recipe.accumulation_steps
+        notes.append(f"the script goes backward {passes} times an optimizer step, where {asked} were asked for")
+    failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
+    notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
+    return tuple(notes)
+
+
 def _timed(steps: Sequence[StepEnded]) -> list[StepEnded]:
     """Steps after the warm-up; those that hold skipped ones only where there are no others."""
     if len(steps) < 2:
@@ -116,6 +140,7 @@ class _Peaks:
     allocated_bytes: int
     reserved_bytes: int | None
     breakdown: BreakdownBytes
+    others_bytes: int = 0
 
 
 def _host_peaks(events: Sequence[Event], last: Mapping[int, StepEnded], outside: OutsideReadings) -> _Peaks:
@@ -149,13 +174,14 @@ def _host_peaks(events: Sequence[Event], last: Mapping[int, StepEnded], outside:
 def _card_peaks(
     events: Sequence[Event], last: Mapping[int, StepEnded], outside: OutsideReadings, usual_context_bytes: int
 ) -> _Peaks:
-    """Peaks of the replica whose card is fullest."""
+    """Peaks of the replica whose card is fullest, by all that use it."""
     totals = {
         pid: step.card.reserved_peak_bytes + outside.context_bytes.get(pid, usual_context_bytes)
         for pid, step in last.items()
         if step.card is not None
     }
-    pid = max(totals, key=lambda each: totals[each])
+    others = outside.others_on_card_bytes
+    pid = max(totals, key=lambda each: totals[each] + others.get(each, 0))
     card, held = last[pid].card, _held(events, pid)
     if card is None:
         raise AssertionError("a process without a card has no peak on one")
@@ -171,6 +197,7 @@ def _card_peaks(
             allocator_slack=card.reserved_peak_bytes - card.allocated_peak_bytes,
             context=totals[pid] - card.reserved_peak_bytes,
         ),
+        others_bytes=others.get(pid, 0),
     )
 
 

@@ -1,6 +1,7 @@
 """A training command as the user writes it, with placeholders for what a trial sets. Pure: text in, text out.
 
-``{micro_batch_size}`` must be there; ``{config}``, ``{steps}``, ``{precision}``, ``{accumulation_steps}`` and
+``{micro_batch_size}`` must be there, or ``{global_batch_size}`` for a script that takes the samples of an optimizer
+step and shares them among its replicas; ``{config}``, ``{steps}``, ``{precision}``, ``{accumulation_steps}`` and
 ``{learning_rate}`` may be. A script with its own words for precisions gets them as
 ``{precision:fp32=32-true,bf16=bf16-mixed}``, or as whole options: ``{precision:fp32=,bf16=--bf16}``. ``{{`` and ``}}``
 are braces of the command's own, and shell variables such as ``${HOME}`` are left alone.
@@ -32,11 +33,15 @@ class PlaceholderName(StrEnum):
     """What a command can be told."""
 
     MICRO_BATCH_SIZE = "micro_batch_size"
+    GLOBAL_BATCH_SIZE = "global_batch_size"
     CONFIG = "config"
     STEPS = "steps"
     PRECISION = "precision"
     ACCUMULATION_STEPS = "accumulation_steps"
     LEARNING_RATE = "learning_rate"
+
+
+_BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ def parse_template(text: str) -> CommandTemplate:
     """Take a command apart.
 
     Raises:
-        UsageError: a placeholder is not known or not understood, or there is none for the micro-batch.
+        UsageError: a placeholder is not known or not understood, or there is none for the batch.
     """
     pieces: list[str | Placeholder] = []
     end = 0
@@ -81,11 +86,12 @@ def parse_template(text: str) -> CommandTemplate:
         pieces += [text[end : match.start()], _piece(match)]
         end = match.end()
     template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
-    if not template.names(PlaceholderName.MICRO_BATCH_SIZE):
+    if not any(map(template.names, _BATCH_SIZES)):
         raise UsageError(
             "the command has no {micro_batch_size}",
             where=_WHERE,
-            hint="write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}",
+            hint="write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
+            "or {global_batch_size} where that is of all replicas",
         )
     return template
 
@@ -164,10 +170,6 @@ def fill_command(command: TrainingCommand, recipe: Recipe) -> str:
 
 def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, steps: int | None) -> str:
     match placeholder.name:
-        case PlaceholderName.MICRO_BATCH_SIZE:
-            return str(recipe.micro_batch_size)
-        case PlaceholderName.ACCUMULATION_STEPS:
-            return str(recipe.accumulation_steps)
         case PlaceholderName.STEPS:
             return "{steps}" if steps is None else str(steps)
         case PlaceholderName.CONFIG:
@@ -177,6 +179,8 @@ def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, st
             return repr(_known(recipe.learning_rate, "{learning_rate}", hint))
         case PlaceholderName.PRECISION:
             return _precision_word(placeholder, recipe.precision)
+        case counted:  # batch sizes and accumulation, called as the recipe calls them
+            return str(getattr(recipe, counted))
 
 
 def _precision_word(placeholder: Placeholder, precision: Precision) -> str:

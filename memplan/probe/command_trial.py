@@ -8,22 +8,21 @@ import signal
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.children import run_child
-from memplan.devices import device_used_bytes, process_used_bytes
 from memplan.probe import command_hook
+from memplan.probe.command_cards import CardWatch, allocator_limit_bytes, visible_cards
 from memplan.probe.command_endings import CommandEnding, judge_ending, steps_taken, why_no_steps
-from memplan.probe.command_events import EventFile, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
-from memplan.probe.command_readings import OutsideReadings, measure, passes_per_step, training_pids, warmup_of
+from memplan.probe.command_events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
+from memplan.probe.command_readings import OutsideReadings, first_bad_loss, measure, notes_on, training_pids, warmup_of
 from memplan.probe.command_template import PlaceholderName, fill_command, parse_template
 from memplan.probe.command_worker import CommandLine
 from memplan.probe.oom_evidence import count_oom_kills
 from memplan.probe.process_tree import ProcessTree
-from memplan.probe.trials import TrialPhase, TrialProgress, TrialVerdict
+from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, TrialVerdict
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import format_bytes
 
@@ -60,7 +59,7 @@ def run_command_trial(
     with tempfile.TemporaryDirectory(prefix="memplan-") as name:
         folder = Path(name)
         watch = _Watch(request, command, folder, on_progress)
-        environment = _environment(request, command, folder, watch.others_before_bytes)
+        environment = _environment(request, command, folder, watch.cards.others_before_bytes)
         started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
         ending = run_child(WORKER_MODULE, started, watch=watch.find_reason_to_stop)
         watch.hear()
@@ -70,7 +69,6 @@ def run_command_trial(
     measurement = None if verdict else watch.measure()
     if measurement is not None:
         verdict = judge_steps(measurement, watch.events, request)
-        verdict = replace(verdict, evidence=verdict.evidence + watch.remark())
     elif verdict is None:
         verdict = TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(watch.events))
     return Outcome(
@@ -79,6 +77,7 @@ def run_command_trial(
         duration_s=ending.duration_s,
         measurement=measurement,
         log_tail=ending.log_tail,
+        notes=notes_on(watch.events, request.recipe),
     )
 
 
@@ -96,29 +95,14 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
         "steps": command.steps,
         "leave_folder": None if is_cpu else str(folder / "leave"),
         "resident_limit_bytes": request.budget_bytes if is_cpu else None,
-        "card_limit_bytes": None if is_cpu else _card_limit_bytes(request, others_bytes),
+        "card_limit_bytes": None if is_cpu else allocator_limit_bytes(request, others_bytes),
     }
     return {
         "PYTHONPATH": os.pathsep.join(paths),
         command_hook.SETTINGS_VARIABLE: json.dumps(settings),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
-        **_visible_cards(request),
+        **visible_cards(request),
     }
-
-
-def _visible_cards(request: TrialRequest) -> dict[str, str]:
-    """Hide all cards from a trial on the CPU, and show a card that was chosen alone; the first leaves things as are."""
-    if request.device.kind is DeviceKind.CPU:
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    index, setting = request.device.live_index, os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not index:
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": setting.split(",")[index] if setting else str(index)}
-
-
-def _card_limit_bytes(request: TrialRequest, others_bytes: int) -> int:
-    """Return what the allocator may take of a card, so that the card's use stays within the budget."""
-    return max(request.budget_bytes - others_bytes - (request.device.context_bytes or 0), 0)
 
 
 class _Watch:
@@ -141,11 +125,10 @@ class _Watch:
         self._on_progress = on_progress
         self._tree = ProcessTree()
         self._other_processes_bytes = 0
-        self._context_bytes: dict[int, int] = {}
         self._since = time.monotonic()
+        self._stepping_since: float | None = None
         self._is_on_cpu = request.device.kind is DeviceKind.CPU
-        self.others_before_bytes = self._card_used_bytes() or 0
-        self._others_bytes = self.others_before_bytes
+        self.cards = CardWatch(request.card_indices)
         self._tell(TrialProgress(phase=TrialPhase.STARTING))
 
     def hear(self) -> None:
@@ -156,17 +139,19 @@ class _Watch:
                 self._tell(TrialProgress(phase=TrialPhase.BUILDING))
             if isinstance(event, StepEnded):
                 self._since = time.monotonic()
+                self._stepping_since = self._stepping_since or self._since
                 self._tell(self._progress(event))
             if isinstance(event, StepsFinished):
                 self._since = time.monotonic()
-                self._read_card(event.pid)
+                self._let_go(event.pid)
 
     def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
         """Return why to stop; a command that has taken its steps is given a moment to end by itself."""
         self.hear()
         if self._has_finished():
             return "all steps were taken" if time.monotonic() - self._since > _AFTER_LAST_STEP_S else None
-        self.verdict = self._over_time(age_s) or self._over_step_limit() or self._over_budget(pid)
+        over_limit = self._over_time(age_s) or self._over_step_limit() or self._over_skips()
+        self.verdict = over_limit or self._over_budget(pid)
         if self.verdict is None:
             return None
         for each in {event.pid for event in self.events}:
@@ -178,8 +163,8 @@ class _Watch:
         """Put the readings together; None where there were too few steps."""
         outside = OutsideReadings(
             other_processes_bytes=self._other_processes_bytes,
-            context_bytes=self._context_bytes,
-            others_on_card_bytes=self._others_bytes,
+            context_bytes=self.cards.context_bytes,
+            others_on_card_bytes=self.cards.others_bytes,
         )
         recipe = self._request.recipe
         return measure(
@@ -189,14 +174,6 @@ class _Watch:
             accumulation_steps=recipe.accumulation_steps if self._sets_accumulation() else None,
             usual_context_bytes=self._request.device.context_bytes or 0,
         )
-
-    def remark(self) -> str:
-        """Say what the readings do not tell by themselves, to go behind the evidence; mostly nothing."""
-        passes, asked = passes_per_step(self.events), self._request.recipe.accumulation_steps
-        if passes != asked:
-            return f"; {passes} backward passes per optimizer step, where {asked} were asked for"
-        failure = next((event.text for event in self.events if isinstance(event, HookFailed)), None)
-        return f"; the hook failed: {failure.splitlines()[-1]}" if failure else ""
 
     def _sets_accumulation(self) -> bool:
         return parse_template(self._command.template).names(PlaceholderName.ACCUMULATION_STEPS)
@@ -219,12 +196,21 @@ class _Watch:
         )
 
     def _over_time(self, age_s: float) -> TrialVerdict | None:
-        limit_s, steps = self._request.time_limit_s, steps_taken(self.events)
-        if age_s <= limit_s:
+        steps, since = steps_taken(self.events), self._stepping_since
+        running_s = age_s if since is None else time.monotonic() - since
+        limit_s = self._request.build_limit_s if since is None else self._request.time_limit_s
+        if running_s <= limit_s:
             return None
-        done = f"after {steps} steps" if steps else why_no_steps(self.events)
-        evidence = f"still running after {age_s:.0f} s (limit {limit_s:.0f} s): {done}"
+        done = f"{steps} steps" if steps else why_no_steps(self.events)
+        evidence = f"still running after {running_s:.0f} s (limit {limit_s:.0f} s): {done}"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
+
+    def _over_skips(self) -> TrialVerdict | None:
+        last = self.events[-1] if self.events else None
+        if not isinstance(last, StepSkipped) or last.count <= MOST_SKIPPED_STEPS:
+            return None
+        evidence = f"the gradient scaler skipped {last.count} steps one after another"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
 
     def _over_step_limit(self) -> TrialVerdict | None:
         limit_s, steps = self._request.step_limit_s, steps_taken(self.events)
@@ -247,23 +233,12 @@ class _Watch:
         evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {budget}"
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
 
-    def _card_used_bytes(self) -> int | None:
-        index = self._request.device.live_index
-        return None if self._is_on_cpu or index is None else device_used_bytes(index).read_bytes
-
-    def _read_card(self, pid: int) -> None:
+    def _let_go(self, pid: int) -> None:
         """Ask the driver what a process holds that waits for it, then let it go."""
-        card = next(
-            (each.card for each in reversed(self.events) if isinstance(each, StepEnded) and each.pid == pid), None
-        )
-        index = self._request.device.live_index
-        if card is not None and index is not None:
-            held_bytes = process_used_bytes(index + card.index, pid).read_bytes
-            if held_bytes is None:
-                held_bytes = max((self._card_used_bytes() or card.used_bytes) - self.others_before_bytes, 0)
-            self._context_bytes[pid] = max(held_bytes - card.reserved_bytes, 0)
-            others_bytes = (self._card_used_bytes() or card.used_bytes) - held_bytes
-            self._others_bytes = max(self._others_bytes, others_bytes)
+        figures = (each.card for each in reversed(self.events) if isinstance(each, StepEnded) and each.pid == pid)
+        card = next(figures, None)
+        if card is not None:
+            self.cards.read(pid, card)
         (self._folder / "leave" / str(pid)).touch()
 
 
@@ -293,6 +268,8 @@ def judge_steps(measurement: Measurement, events: list[Event], request: TrialReq
     if measurement.alloc_retries:
         evidence = f"the allocator ran out and freed its cache {measurement.alloc_retries} times at {used}"
         return TrialVerdict(kind=OutcomeKind.ALLOCATOR_RETRIES, evidence=evidence)
+    if (step := first_bad_loss(events)) is not None:
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=f"the loss of step {step} was not finite")
     if any(isinstance(event, StepsFinished) and not event.is_finite for event in events):
         evidence = f"parameters were not finite after {steps_taken(events)} steps"
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)

@@ -17,7 +17,15 @@ from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised
 from memplan.probe.training_loop import build_training, run_optimizer_step
-from memplan.probe.trials import TrialNotes, TrialPhase, TrialProgress, TrialReadings, TrialRequest, TrialVerdict
+from memplan.probe.trials import (
+    MOST_SKIPPED_STEPS,
+    TrialNotes,
+    TrialPhase,
+    TrialProgress,
+    TrialReadings,
+    TrialRequest,
+    TrialVerdict,
+)
 from memplan.probe.users_part import users_part
 from memplan.results import Measurement, OutcomeKind, TypicalStep
 from memplan.worst_case import WorstBatches
@@ -28,8 +36,6 @@ if TYPE_CHECKING:
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
-# The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
-_MOST_SKIPPED_STEPS = 20
 _TYPICAL_STEPS = 3
 
 
@@ -182,7 +188,7 @@ def _run_steps(
         step = _timed_step(readings, state)
         was_skipped = _loss_scale(state) < scale
         skipped += was_skipped
-        if was_skipped and is_warm_up and skipped <= _MOST_SKIPPED_STEPS:
+        if was_skipped and is_warm_up and skipped <= MOST_SKIPPED_STEPS:
             continue
         if was_skipped and not steps:
             raise EveryStepSkippedError

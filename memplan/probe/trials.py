@@ -9,10 +9,12 @@ from memplan.cards import DeviceSpec
 from memplan.recipe import Precision, Recipe
 from memplan.results import Measurement, OutcomeKind
 from memplan.units import MIB
-from memplan.workload import WorkloadSource
+from memplan.workload import TrainingCommand, WorkloadSource
 
 DEFAULT_TRIAL_LIMIT_S = 900.0
 DEFAULT_BUILD_LIMIT_S = 1800.0
+# The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
+MOST_SKIPPED_STEPS = 20
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
 PROFILER_ALLOWANCE_BYTES = 512 * MIB
 # Of every process of the worker: one that differed would make a template anew.
@@ -58,6 +60,18 @@ class TrialRequest:
     reference_step_s: float | None = None
     reference_precision: Precision | None = None
     configured_learning_rate: float | None = None
+
+    @property
+    def card_indices(self) -> tuple[int, ...]:
+        """Numbers by which CUDA knows the cards that the trial uses; none on the CPU.
+
+        A command's replicas take one card each, from the device on; a workload is run once, whatever the replicas.
+        """
+        first = self.device.live_index
+        if first is None:
+            return ()
+        replicas = self.recipe.world_size if isinstance(self.source, TrainingCommand) else 1
+        return tuple(range(first, first + replicas))
 
 
 class TrialPhase(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.launchers import launched_world_size, read_launch, without_place
+from memplan.launchers import launched_world_size, read_launch, without_place, world_size_of_command
 
 TORCHRUN = {
     "RANK": "1",
@@ -23,6 +23,22 @@ SLURM = {
     "SLURM_STEP_NUM_TASKS": "8",
     "SLURM_PROCID": "3",
 }
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", 2),
+        ("torchrun --nnodes=2 --nproc_per_node=4 train.py", 8),
+        ("torchrun --nproc-per-node gpu train.py", None),
+        ("accelerate launch --config_file a.yaml --num_processes 4 --num_machines 2 train.py", 4),
+        ("python prepare.py --num_processes 4", None),
+        ("deepspeed --num_gpus 2 train.py", 2),
+        ("python train.py --bs {micro_batch_size}", None),
+    ],
+)
+def test_a_command_tells_how_many_replicas_its_launcher_starts(line: str, count: int | None) -> None:
+    assert world_size_of_command(line) == count
 
 
 def test_a_process_of_torchrun_knows_its_place() -> None:

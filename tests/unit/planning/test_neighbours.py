@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 
 from memplan.cards import DeviceKind, DeviceSpec
-from memplan.planning.neighbours import Neighbours, others_bytes, was_disturbed, with_neighbours
+from memplan.planning.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from tests.fake_driver import FakeCard
@@ -37,6 +37,12 @@ def test_a_card_that_does_not_tell_leaves_it_unknown(install: Any) -> None:
 
 
 REFUSED = int(pynvml.NVML_ERROR_NO_PERMISSION)
+
+
+def test_of_several_cards_the_one_that_others_leave_least_of_counts() -> None:
+    assert tightest([GIB, 2 * GIB], [5 * GIB, 3 * GIB]) == (GIB, 5 * GIB)
+    assert tightest([None, GIB], [None, GIB]) == (GIB, GIB)
+    assert tightest([None], [None]) == (None, None)
 
 
 def test_others_that_grew_while_memory_ran_out_are_named_and_excuse_the_trial() -> None:

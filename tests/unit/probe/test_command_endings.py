@@ -16,7 +16,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <
 
 
 def step(number: int) -> str:
-    figures = '"passes": 1, "skipped": 0, "optimizers": 1, "resident_peak_bytes": 9, "resident_file_bytes": 1'
+    counts = '"passes": 1, "is_loss_finite": true, "skipped": 0, "optimizers": 1'
+    figures = f'{counts}, "resident_peak_bytes": 9, "resident_file_bytes": 1'
     return f'{{"event": "step", "pid": 7, "step": {number}, "duration_s": 0.5, {figures}, "card": null}}'
 
 

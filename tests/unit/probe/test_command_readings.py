@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from memplan.probe.command_events import BytesHeld, CardFigures, OptimizerBuilt, StepEnded, StepsFinished
-from memplan.probe.command_readings import OutsideReadings, measure, passes_per_step, warmup_of
+from memplan.probe.command_events import (
+    BytesHeld,
+    CardFigures,
+    HookFailed,
+    OptimizerBuilt,
+    StepEnded,
+    StepsFinished,
+)
+from memplan.probe.command_readings import (
+    OutsideReadings,
+    first_bad_loss,
+    measure,
+    notes_on,
+    passes_per_step,
+    warmup_of,
+)
+from memplan.recipe import Recipe
 from memplan.units import MIB
 
 
@@ -13,6 +28,7 @@ def step(
     pid: int = 7,
     duration_s: float = 0.5,
     passes: int = 1,
+    is_loss_finite: bool | None = True,
     skipped: int = 0,
     optimizers: int = 1,
     peak_mib: int = 500,
@@ -23,6 +39,7 @@ def step(
         step=number,
         duration_s=None if number == 1 else duration_s,
         passes=passes,
+        is_loss_finite=is_loss_finite,
         skipped=skipped,
         optimizers=optimizers,
         resident_peak_bytes=peak_mib * MIB,
@@ -119,7 +136,7 @@ def card(reserved_peak_mib: int) -> CardFigures:
 
 def test_on_a_card_the_process_peak_is_the_reserved_one_and_what_the_driver_charges_beyond_it() -> None:
     steps = [step(each, card=card(700)) for each in range(1, 5)]
-    outside = OutsideReadings(context_bytes={7: 400 * MIB}, others_on_card_bytes=100 * MIB)
+    outside = OutsideReadings(context_bytes={7: 400 * MIB}, others_on_card_bytes={7: 100 * MIB})
     found = measured(built(), held(), *steps, outside=outside)
     assert found.peak_allocated_bytes == 600 * MIB
     assert found.peak_reserved_bytes == 700 * MIB
@@ -129,9 +146,37 @@ def test_on_a_card_the_process_peak_is_the_reserved_one_and_what_the_driver_char
     assert found.alloc_retries == 1
 
 
+def test_of_several_replicas_the_one_on_the_fullest_card_counts() -> None:
+    steps = [step(each, pid=pid, card=card(700)) for each in range(1, 5) for pid in (7, 8)]
+    outside = OutsideReadings(context_bytes={7: 400 * MIB, 8: 300 * MIB}, others_on_card_bytes={8: 200 * MIB})
+    found = measured(built(7), built(8), held(7), held(8), *steps, outside=outside)
+    assert found.peak_process_bytes == 1000 * MIB
+    assert found.peak_device_bytes == 1200 * MIB
+
+
 def test_a_context_that_the_driver_does_not_tell_is_the_usual_one() -> None:
     steps = [step(each, card=card(700)) for each in range(1, 5)]
     assert measured(built(), held(), *steps).breakdown.context == 300 * MIB
+
+
+def test_a_loss_counts_as_bad_once_the_warm_up_is_over() -> None:
+    good, bad = [step(each) for each in (1, 2, 3, 4)], step(4, is_loss_finite=False)
+    assert first_bad_loss(good) is None
+    assert first_bad_loss([*good[:3], bad]) == 4
+    assert first_bad_loss([step(1, is_loss_finite=False), *good[1:]]) is None
+    assert first_bad_loss([step(each, is_loss_finite=None) for each in (1, 2, 3)]) is None
+
+
+def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
+    alike = [step(each, passes=2) for each in (1, 2, 3)]
+    assert notes_on(alike, recipe) == ()
+    assert notes_on([], recipe) == ()
+    other = [step(each, pid=pid) for each in (1, 2, 3) for pid in (7, 8)]
+    replicas, passes = notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[:2]
+    assert replicas.startswith("2 processes took optimizer steps, and the plan is for 1: ")
+    assert passes == "the script goes backward 1 times an optimizer step, where 2 were asked for"
+    assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
 def test_one_step_is_no_measurement() -> None:

@@ -23,6 +23,12 @@ def test_every_placeholder_gets_its_value() -> None:
     assert filled(text) == "t a.py 12 2 bf16 0.0001 30"
 
 
+def test_a_script_that_takes_the_batch_of_all_replicas_gets_that() -> None:
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=3, world_size=2)
+    template = parse_template("python train.py --total {global_batch_size}")
+    assert fill_template(template, recipe, config_path=None, steps=None) == "python train.py --total 24"
+
+
 def test_a_config_with_spaces_stays_one_word_of_the_shell() -> None:
     assert filled("t {config} {micro_batch_size}", config_path="my run.py") == "t 'my run.py' 12"
 

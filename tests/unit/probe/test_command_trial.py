@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.devices import BytesReading
-from memplan.probe import TrialRequest, command_hook, command_trial, run_trial
+from memplan.probe import TrialRequest, command_cards, command_hook, command_trial, run_trial
+from memplan.probe.command_cards import allocator_limit_bytes, visible_cards
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import TrainingCommand
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=300 * MIB, live_index=0)
@@ -37,21 +36,18 @@ def command_of(template: str, folder: Path, steps: int = 3) -> TrainingCommand:
     return TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
 
 
-def ran(script: str, folder: Path, *, budget_bytes: int = GIB, time_limit_s: float = 60) -> Outcome:
+def ran(script: str, folder: Path, *, budget_bytes: int = GIB, **limits: float) -> Outcome:
     (folder / "train.py").write_text(script)
     command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", folder)
     recipe = Recipe(micro_batch_size=2)
-    request = TrialRequest(
-        source=command, recipe=recipe, device=CPU, budget_bytes=budget_bytes, time_limit_s=time_limit_s
-    )
-    return run_trial(request)
+    return run_trial(TrialRequest(source=command, recipe=recipe, device=CPU, budget_bytes=budget_bytes, **limits))
 
 
 def test_a_script_that_hangs_before_its_first_step_is_stopped_and_shows_where_it_is(tmp_path: Path) -> None:
     outcome = ran(
         "import time\ndef wait_for_a_lock_of_nobody():\n    time.sleep(600)\nwait_for_a_lock_of_nobody()\n",
         tmp_path,
-        time_limit_s=2,
+        build_limit_s=2,
     )
     assert outcome.kind is OutcomeKind.NEVER_STEPPED
     assert "none of its Python processes imported torch.optim" in outcome.evidence
@@ -65,6 +61,41 @@ def test_a_script_that_takes_more_than_the_budget_is_stopped(tmp_path: Path) -> 
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY
     assert outcome.evidence.endswith("above its 512.0 MiB")
     assert outcome.measurement is None
+
+
+LOOP = """
+import time
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+def train(factor, pause_s=0.0):
+    optimizer.zero_grad()
+    scaler.scale(net(torch.ones(2, 4)).sum() * factor).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    time.sleep(pause_s)
+"""
+
+
+def test_a_script_that_is_slow_to_start_is_given_time_and_a_slow_step_is_not(tmp_path: Path) -> None:
+    outcome = ran(LOOP + "time.sleep(2)\nfor _ in range(9):\n    train(1.0, 600)\n", tmp_path, time_limit_s=1.0)
+    assert outcome.kind is OutcomeKind.TIMEOUT
+    assert outcome.evidence == "still running after 1 s (limit 1 s): 1 steps"
+    assert "in train" in outcome.log_tail
+
+
+def test_a_script_whose_every_step_is_skipped_is_ended_as_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    outcome = ran(LOOP + "while True:\n    train(float('nan'), 0.01)\n", tmp_path)
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS
+    assert outcome.evidence.startswith("the gradient scaler skipped ")
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_step(tmp_path: Path) -> None:
+    loss = "(net(torch.ones(2, 4)).sum() * (1.0 if number < 2 else float('nan')))"
+    outcome = ran(LOOP + f"for number in range(9):\n    {loss}.backward()\n    optimizer.step()\n", tmp_path)
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS
+    assert outcome.evidence == "the loss of step 3 was not finite"
 
 
 def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Path) -> None:
@@ -110,10 +141,10 @@ def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         used = iter(card_bytes)
         last = SimpleNamespace(value=card_bytes[-1])
         monkeypatch.setattr(
-            command_trial, "device_used_bytes", lambda index: BytesReading(read_bytes=next(used, last.value))
+            command_cards, "device_used_bytes", lambda index: BytesReading(read_bytes=next(used, last.value))
         )
         monkeypatch.setattr(
-            command_trial, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
+            command_cards, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
         )
         request = TrialRequest(
             source=command_of("t {micro_batch_size}", tmp_path),
@@ -125,7 +156,14 @@ def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         events = tmp_path / "events"
         lines = [{"event": "built", "pid": 7, "resident_bytes": 1, "parameters_bytes": 1}]
         for number in (1, 2, 3):
-            figures = {"passes": 1, "skipped": 0, "optimizers": 1, "resident_peak_bytes": 1, "resident_file_bytes": 1}
+            figures = {
+                "passes": 1,
+                "is_loss_finite": True,
+                "skipped": 0,
+                "optimizers": 1,
+                "resident_peak_bytes": 1,
+                "resident_file_bytes": 1,
+            }
             lines.append(
                 {"event": "step", "pid": 7, "step": number, "duration_s": 0.5, **figures, "card": MEASURED_CARD}
             )
@@ -159,8 +197,34 @@ def test_the_allocators_limit_leaves_room_for_context_and_neighbours() -> None:
         device=CARD,
         budget_bytes=4 * GIB + 300 * MIB + 200 * MIB,
     )
-    assert command_trial._card_limit_bytes(request, 200 * MIB) == 4 * GIB
-    assert command_trial._card_limit_bytes(request, 8 * GIB) == 0
+    assert allocator_limit_bytes(request, 200 * MIB) == 4 * GIB
+    assert allocator_limit_bytes(request, 8 * GIB) == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "replicas", "setting", "shown"),
+    [
+        (0, 2, None, None),
+        (1, 1, None, "1"),
+        (1, 2, None, "1,2"),
+        (1, 2, "GPU-a,GPU-b,GPU-c,GPU-d", "GPU-b,GPU-c"),
+        (1, 4, "GPU-a,GPU-b", "GPU-b"),
+    ],
+)
+def test_replicas_are_shown_a_card_each_from_the_chosen_one_on(
+    first: int, replicas: int, setting: str | None, shown: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    request = TrialRequest(
+        source=command_of("t {micro_batch_size}", Path()),
+        recipe=Recipe(micro_batch_size=4, world_size=replicas),
+        device=replace(CARD, live_index=first),
+        budget_bytes=GIB,
+    )
+    assert visible_cards(request).get("CUDA_VISIBLE_DEVICES") == shown
+    assert visible_cards(replace(request, device=CPU)) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])
