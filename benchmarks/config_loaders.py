@@ -21,7 +21,7 @@ import yaml
 
 from memplan.configs.documents import read_source
 from memplan.configs.hydra_defaults import experiment_override, has_defaults
-from memplan.configs.marker import base_named_in
+from memplan.configs.marker import bases_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,13 +54,13 @@ def _with_mmengine(path: Path) -> Any:
 def _with_hydra(path: Path) -> Any:
     """Load one file with OmegaConf, or compose it with Hydra where it has a defaults list or is laid over one."""
     omegaconf = importlib.import_module("omegaconf").OmegaConf
-    over = base_named_in(read_source(path))
-    primary = path if over is None else path.parent / over
+    over = bases_named_in(read_source(path))
+    primary = path.parent / over[0] if over else path
     loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)
     if not has_defaults(loaded):
         return loaded
     hydra = importlib.import_module("hydra")
-    overrides = [] if over is None else [experiment_override(loaded, path.stem)]
+    overrides = [experiment_override(loaded, path.stem)] if over else []
     with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
         composed = hydra.compose(config_name=primary.stem, overrides=overrides)
     return omegaconf.to_container(composed, resolve=False)

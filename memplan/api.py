@@ -98,7 +98,7 @@ def probe(
 
 
 def plan(
-    config_or_workload: str | Path | UserConfig | Workload,
+    config_or_workload: str | Path | Sequence[str | Path] | UserConfig | Workload,
     *,
     recipe: Recipe | None = None,
     device: str | None = None,
@@ -134,7 +134,8 @@ def plan(
     the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
 
     Args:
-        config_or_workload: a config file, or a workload together with ``recipe``.
+        config_or_workload: a config file, several in the order of the training command, or a workload together with
+            ``recipe``.
         recipe: the recipe a workload has now; a config says its own.
         device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; a card that is not present is planned for by estimate.
         max_util: upper edge of the band, as a share of the device or budget.
@@ -192,7 +193,7 @@ def plan(
 
 
 def _opened(
-    what: str | Path | UserConfig | Workload,
+    what: str | Path | Sequence[str | Path] | UserConfig | Workload,
     recipe: Recipe | None,
     *,
     knobs: Mapping[str, str] | None,
@@ -210,7 +211,10 @@ def _opened(
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
     if isinstance(what, UserConfig):
         return what
-    return read_config(Path(what), format_name=format_name, knob_keys=knobs, workload_target=workload)
+    paths = [Path(each) for each in ([what] if isinstance(what, str | Path) else what)]
+    if not paths:
+        raise UsageError("there is nothing to plan for", hint="name a config")
+    return read_config(*paths, format_name=format_name, knob_keys=knobs, workload_target=workload)
 
 
 def _subject_of(opened: UserConfig | Workload, recipe: Recipe | None, world_size: int | None) -> Subject:

@@ -10,7 +10,7 @@ import typer
 from memplan.cli.options import (
     AsJson,
     Budget,
-    Config,
+    Configs,
     Device,
     Format,
     KnobMap,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    config: Config,
+    configs: Configs,
     device: Device = None,
     batch_size: Annotated[str | None, typer.Option("--batch-size", help="Micro-batches, e.g. 8,16,32.")] = None,
     precision: Precisions = None,
@@ -52,7 +52,7 @@ def estimate(
     from memplan.units import parse_bytes
 
     opened = read_config(
-        config, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
+        *configs, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
     )
     request = EstimateRequest(
         device=device,

@@ -7,8 +7,13 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[Path, typer.Argument(help="Your training config.", show_default=False)]
-ConfigIfAny = Annotated[Path | None, typer.Argument(help="Your training config.", show_default=False)]
+_CONFIG = typer.Argument(
+    help="Your training config; several, in the order of your command, where it takes several.",
+    metavar="CONFIG...",
+    show_default=False,
+)
+Configs = Annotated[list[Path], _CONFIG]
+ConfigsIfAny = Annotated[list[Path] | None, _CONFIG]
 Device = Annotated[
     str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu, or auto (the default).")
 ]

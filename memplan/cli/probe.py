@@ -11,7 +11,7 @@ from memplan.cli.options import (
     DEFAULT_STORE,
     AsJson,
     Budget,
-    ConfigIfAny,
+    ConfigsIfAny,
     Device,
     Format,
     Fresh,
@@ -29,7 +29,7 @@ from memplan.cli.options import (
 from memplan.cli.terminal import console_for, say, say_what_was_written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def probe(
-    config: ConfigIfAny = None,
+    configs: ConfigsIfAny = None,
     command: Annotated[
         str | None,
         typer.Option(
@@ -80,8 +80,9 @@ def probe(
     from memplan.launchers import world_size_of_command
     from memplan.planning.options import parse_knob_keys, request_from
 
-    wish = _command_wish(command, config, steps=steps, batch_size=batch_size, workload=workload)
-    opened, notes = _open_config(config, wish, format_name, parse_knob_keys(knobs or []), workload)
+    paths = tuple(configs or ())
+    wish = _command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
+    opened, notes = _open_config(paths, wish, format_name, parse_knob_keys(knobs or []), workload)
     request = request_from(
         opened.memplan_options if opened else None,
         device=device,
@@ -116,14 +117,14 @@ def _waited(request: PlanRequest, limit: str | None, console: Console) -> PlanRe
 
 
 def _command_wish(
-    command: str | None, config: Path | None, *, steps: int | None, batch_size: int | None, workload: str | None
+    command: str | None, paths: Sequence[Path], *, steps: int | None, batch_size: int | None, workload: str | None
 ) -> CommandWish | None:
     """Put together what was said of a training command; None where there is none."""
     from memplan.errors import UsageError
     from memplan.planning.commands import DEFAULT_STEPS, CommandWish
 
     if command is None:
-        if config is None:
+        if not paths:
             raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
         if steps is not None or batch_size is not None:
             option = "--steps" if steps is not None else "--batch-size"
@@ -134,13 +135,13 @@ def _command_wish(
     return CommandWish(
         template=command,
         steps=DEFAULT_STEPS if steps is None else steps,
-        config_path=config,
+        config_path=paths[-1] if paths else None,
         micro_batch_size=batch_size,
     )
 
 
 def _open_config(
-    config: Path | None,
+    paths: Sequence[Path],
     wish: CommandWish | None,
     format_name: str | None,
     knob_keys: Mapping[str, str],
@@ -150,12 +151,12 @@ def _open_config(
     from memplan.configs import read_config
     from memplan.errors import ConfigError
 
-    if config is None:
+    if not paths:
         return None, ()
     try:
-        return read_config(config, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
+        return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
     except ConfigError as error:
-        if wish is None or format_name is not None or knob_keys or not config.is_file():
+        if wish is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
         return None, (f"no patch: {error}",)
 

@@ -33,11 +33,11 @@ def python_child_form(document: Document) -> ChildForm | None:
     notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
     if style_of(document.source.text) is not PythonStyle.READ_BASE:
         head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
-        return ChildForm(path=path, head=head, over=None, notes=notes, write=child_text)
+        return ChildForm(path=path, head=head, over=(), notes=notes, write=child_text)
     if not document.path.stem.isidentifier():
         return None
     head = ("with read_base():", f"    from .{document.path.stem} import *", "")
-    return ChildForm(path=path, head=head, over=None, notes=notes, write=updating_child_text)
+    return ChildForm(path=path, head=head, over=(), notes=notes, write=updating_child_text)
 
 
 def cfg_options(assignments: Sequence[Assignment]) -> str | None:

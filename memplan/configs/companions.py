@@ -1,4 +1,4 @@
-"""Files that must agree with a config and are patched together with it: the DeepSpeed JSON that its arguments name.
+"""Files that must agree with a config and are patched together with it: the DeepSpeed JSON beside its arguments.
 
 transformers refuses a DeepSpeed file whose values differ from the TrainingArguments, ``"auto"`` apart; so whatever the
 file spells out changes with the arguments, and nothing else in it does.
@@ -15,24 +15,29 @@ from memplan.configs.keys import get
 from memplan.configs.loading import load_document
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan.configs.documents import Document
     from memplan.recipe import Recipe
 
 _NAMED_BY = {"huggingface": "deepspeed", "llama-factory": "deepspeed", "axolotl": "deepspeed"}
 
 
-def companion_of(document: Document, *, format_name: str) -> Document | None:
-    """Load the DeepSpeed file that a config names, looked for beside it and in the working directory.
+def companions_of(document: Document, beside: Sequence[Document], *, format_name: str) -> tuple[Document, ...]:
+    """Return the files beside a config that spell out anything which must agree with it.
 
-    Returns:
-        The file; None where none is named, it is not there, or all of it is ``"auto"``.
+    Args:
+        document: the config.
+        beside: the files that the user named with it; without any, the one that the config names is loaded, looked for
+            beside it and in the working directory.
+        format_name: the config's ecosystem.
 
     Raises:
-        ConfigError: it is there, but cannot be read.
+        ConfigError: the file that it names is there, but cannot be read.
     """
-    path = _named_file(document, _named(document, format_name))
-    found = None if path is None else load_document(path)
-    return found if found is not None and concrete_keys(found.values) else None
+    path = None if beside else _named_file(document, _named(document, format_name))
+    found = beside if path is None else [load_document(path)]
+    return tuple(each for each in found if concrete_keys(each.values))
 
 
 def recipe_beside(companion: Document, recipe: Recipe) -> Recipe:
@@ -45,17 +50,20 @@ def recipe_beside(companion: Document, recipe: Recipe) -> Recipe:
     return replace(recipe, precision=precision, world_size=replicas_beside(companion, recipe))
 
 
-def remark_on(companion: Document | None, document: Document, *, format_name: str) -> str | None:
-    """Say what the named DeepSpeed file means for a patch; None where none is named."""
+def remarks_on(companions: Sequence[Document], document: Document, *, format_name: str) -> list[str]:
+    """Say what the DeepSpeed file beside a config means for a patch; nothing where there is none."""
+    changed = [f"{each.path.name} sets {', '.join(concrete_keys(each.values))}" for each in companions]
+    return [f"{each}: it is changed with this file" for each in changed] or _remarks_on_named(document, format_name)
+
+
+def _remarks_on_named(document: Document, format_name: str) -> list[str]:
     named = _named(document, format_name)
     if not named:
-        return None
-    if companion is None and _named_file(document, named) is not None:
-        return f"{named} is all 'auto', so it follows the arguments"
-    if companion is not None:
-        return f"{companion.path.name} sets {', '.join(concrete_keys(companion.values))}: it is changed with this file"
+        return []
+    if _named_file(document, named) is not None:
+        return [f"{named} is all 'auto', so it follows the arguments"]
     what = named if isinstance(named, str) else "the deepspeed section"
-    return f"what {what} sets and is not 'auto' must agree with the patched values; memplan leaves it alone"
+    return [f"what {what} sets and is not 'auto' must agree with the patched values; memplan leaves it alone"]
 
 
 def _named(document: Document, format_name: str) -> Any:

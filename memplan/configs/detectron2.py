@@ -65,7 +65,7 @@ class Detectron2:
         return ChildForm(
             path=child_path_of(document.path),
             head=(f"_BASE_: {document.path.name}",),
-            over=None,
+            over=(),
             write=yaml_child_text,
             notes=(),
         )

@@ -55,7 +55,7 @@ class Detectron2Lazy:
         return ChildForm(
             path=child_path_of(document.path),
             head=tuple(_import_of(document)),
-            over=None,
+            over=(),
             notes=(),
             write=lazy_child_text,
         )

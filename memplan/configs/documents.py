@@ -54,6 +54,7 @@ class Document:
         syntax: the language it is written in.
         values: effective values as plain nested data, inheritance resolved.
         inherited: the other files it is made of, nearest first.
+        laid_over: those of them that the training command names before it, in that order.
         notes: what the reading left out, one sentence each.
     """
 
@@ -61,6 +62,7 @@ class Document:
     syntax: Syntax
     values: dict[str, Any]
     inherited: tuple[SourceFile, ...] = ()
+    laid_over: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,7 +73,7 @@ class Document:
 
     @property
     def path(self) -> Path:
-        """The file the user named, absolute."""
+        """The file the user named, absolute; the last one of several."""
         return self.source.path
 
 

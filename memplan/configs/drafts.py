@@ -12,7 +12,7 @@ from memplan.configs.group_files import group_patches, own_assignments
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.loading import load_document
-from memplan.configs.marker import base_named_in, find_original, has_marker, marker_edit, marker_line, sidecar_patch
+from memplan.configs.marker import bases_named_in, find_original, has_marker, marker_edit, marker_line, sidecar_patch
 from memplan.configs.reading import read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.ecosystem import Assignment, ChildForm
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.patches import FilePatch
 
@@ -107,7 +107,7 @@ def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assign
     changed = with_followed_names(document, assignments)
     expected = _with(config.values, changed)
     if assignments and document.syntax.comment_prefix is not None:
-        marker = marker_line(config, change, assignments, parent=config, over=base_named_in(document.source))
+        marker = marker_line(config, change, assignments, parent=config, over=bases_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])
     elif assignments:
         beside = (sidecar_patch(config, marker_line(config, change, changed, parent=config, expected=expected)),)
@@ -140,7 +140,7 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     marker = marker_line(config, change, changed, parent=parent, over=form.over)
     return Draft(
         path=form.path,
-        before=_own_text(form.path, parent),
+        before=_own_text(form, parent),
         text=form.write(parent, assignments, head=form.head, marker=marker),
         assignments=tuple(changed),
         expected=_with(parent.values, assignments),
@@ -156,10 +156,11 @@ def _with(values: dict[str, Any], assignments: Iterable[Assignment]) -> dict[str
 
 def _parent_of(config: UserConfig) -> UserConfig:
     """Return the config that a child of memplan's was made from; the config itself where it is no such child."""
-    path = _parent_document(config).path
+    path, layers = _parent_document(config).path, config.document.laid_over
     if path == config.path:
         return config
-    return read_config(path, format_name=config.format_name, knob_keys=_declared(config))
+    below = layers[: layers.index(path)] if path in layers else ()
+    return read_config(*below, path, format_name=config.format_name, knob_keys=_declared(config))
 
 
 def _parent_document(config: UserConfig) -> Document:
@@ -182,14 +183,15 @@ def _declared(config: UserConfig) -> dict[str, str]:
     return declared
 
 
-def _own_text(target: Path, parent: UserConfig) -> str | None:
+def _own_text(form: ChildForm, parent: UserConfig) -> str | None:
     """Return the text of an earlier child, after making sure that nothing but memplan's own values is in it."""
+    target = form.path
     if not target.exists():
         return None
     text = read_source(target).text
     if not has_marker(text):
         raise PatchError("the file is there already, and not of memplan's making", where=str(target), hint="move it")
-    child = load_document(target)
+    child = load_document(target, laid_over=(*parent.document.laid_over, parent.path) if form.over else None)
     original = find_original(child)
     recorded = () if original is None else tuple(original.values)
     for key in differences(parent.values, child.values):

@@ -48,14 +48,14 @@ class ChildForm:
     Args:
         path: where the new file lies.
         head: the lines before its values.
-        over: relative path of the config it is laid over by the command line; None where the file itself inherits.
+        over: relative paths of what it is laid over by the command line, in order; none where the file itself inherits.
         notes: what the user should know, one sentence each.
         write: lays out the whole file.
     """
 
     path: Path
     head: tuple[str, ...]
-    over: str | None
+    over: tuple[str, ...]
     notes: tuple[str, ...]
     write: ChildWriter
 

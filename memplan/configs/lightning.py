@@ -89,7 +89,7 @@ class LightningHydra:
         return ChildForm(
             path=document.path.parent / "experiment" / f"{_EXPERIMENT}.yaml",
             head=("# @package _global_",),
-            over=f"../{document.path.name}",
+            over=(f"../{document.path.name}",),
             write=yaml_child_text,
             notes=(use,),
         )

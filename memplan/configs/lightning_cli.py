@@ -6,9 +6,10 @@ class given by name stand under ``init_args``. A file for several subcommands ha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.child_file import child_path_of
 from memplan.configs.child_yaml import yaml_child_text
@@ -27,9 +28,10 @@ from memplan.configs.lightning_trainer import (
 )
 from memplan.configs.syntaxes import YAML
 from memplan.configs.user_config import PatchStyle
+from memplan.configs.yaml_source import load_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -62,14 +64,15 @@ class LightningCLI:
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm:
-        """Lay a file of changes over the config as a second ``--config``."""
+        """Lay a file of changes over the config as the last ``--config``."""
         path = child_path_of(document.path)
+        over = tuple(os.path.relpath(each, path.parent) for each in (*document.laid_over, document.path))
         return ChildForm(
             path=path,
             head=(),
-            over=document.path.name,
+            over=over,
             write=yaml_child_text,
-            notes=(f"use it as --config {document.path.name} --config {path.name}",),
+            notes=(f"use it as {' '.join(f'--config {each}' for each in (*over, path.name))}",),
         )
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
@@ -104,6 +107,7 @@ class LightningCLI:
         usual = _USUAL.below(_prefix(document))
         found = [] if present(document.values, usual.rate) else [NO_RATE]
         batch = present(document.values, usual.batch)
+        found += _remarks_on_classes(document)
         return (*found, *(sharing_remarks(document, batch[0], prefix=_prefix(document)) if batch else ()))
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
@@ -113,6 +117,27 @@ class LightningCLI:
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values; the Trainer's arguments that are missing are added."""
         return trainer_assignments(config, change, prefix=_prefix(config.document))
+
+
+def _remarks_on_classes(document: Document) -> list[str]:
+    """Say where one of the files laid over another exchanges a class, whose arguments need not be the other's."""
+    remarks: list[str] = []
+    classes: dict[str, Any] = {}
+    layers = [each for each in reversed(document.inherited) if each.path in document.laid_over]
+    for source in (*layers, document.source):
+        own = dict(_class_paths(load_yaml(source.text, where=str(source.path), empty={})))
+        changed = [key for key, name in own.items() if classes.get(key, name) != name]
+        remarks += [f"{source.path.name} changes {key}: the old class's init_args may not apply" for key in changed]
+        classes.update(own)
+    return remarks
+
+
+def _class_paths(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if name == "class_path":
+            yield f"{prefix}{name}", value
+        else:
+            yield from _class_paths(value, f"{prefix}{name}.")
 
 
 def _prefix(document: Document) -> str:

@@ -15,7 +15,7 @@ from memplan.configs.yaml_chain import YamlChain, read_chain
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import SourceFile
     from memplan.configs.syntaxes import Syntax
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 READ_TIMEOUT_S = 30.0
 
 
-def load_document(path: Path, *, texts: Mapping[str, str] | None = None) -> Document:
+def load_document(
+    path: Path, *, texts: Mapping[str, str] | None = None, laid_over: Sequence[Path] | None = None
+) -> Document:
     """Load a config file and what it inherits.
 
     Args:
         path: the file.
         texts: absolute path -> text to take instead of what is on disk.
+        laid_over: YAML files that the training command names before it, in order; None for those that memplan noted.
 
     Raises:
         ConfigError: it cannot be read, is invalid, raises, or does not end within ``READ_TIMEOUT_S`` seconds.
@@ -42,19 +45,37 @@ def load_document(path: Path, *, texts: Mapping[str, str] | None = None) -> Docu
         return Document(
             source=source, syntax=syntax, values=reading.values, inherited=reading.files[1:], notes=reading.notes
         )
-    chain = _read_here(source, syntax, texts or {})
+    chain = _read_here(source, syntax, texts or {}, laid_over)
     if not isinstance(chain.values, dict):
         raise ConfigError(
             "the config does not hold keys and values at its top",
             where=str(source.path),
             hint="name the training config",
         )
-    return Document(source=source, syntax=syntax, values=chain.values, inherited=chain.inherited, notes=chain.notes)
+    return Document(
+        source=source,
+        syntax=syntax,
+        values=chain.values,
+        inherited=chain.inherited,
+        laid_over=chain.laid_over,
+        notes=chain.notes,
+    )
 
 
-def _read_here(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> YamlChain:
+def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Document:
+    """Load what a patch makes of a config: the file itself, or a child, which says what it is made of.
+
+    Raises:
+        ConfigError: as for :func:`load_document`.
+    """
+    return load_document(path, texts=texts, laid_over=document.laid_over if path == document.path else None)
+
+
+def _read_here(
+    source: SourceFile, syntax: Syntax, texts: Mapping[str, str], laid_over: Sequence[Path] | None
+) -> YamlChain:
     if syntax is YAML:
-        return read_chain(source, texts)
+        return read_chain(source, texts, laid_over=laid_over)
     notes: list[str] = []
     values = None if syntax.load is None else as_plain(syntax.load(source.text, where=str(source.path)), notes)
     return YamlChain(values=values, notes=tuple(notes))

@@ -19,7 +19,7 @@ from memplan.patches import FilePatch
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from memplan.configs.documents import Document, SourceFile
@@ -98,16 +98,17 @@ def sidecar_patch(config: UserConfig, marker: str) -> FilePatch:
     return FilePatch(path=str(path), original_text=before, patched_text=text)
 
 
-def base_named_in(source: SourceFile) -> str | None:
-    """Return the relative path of the config that an overlay of memplan's is laid over; None for any other file."""
+def bases_named_in(source: SourceFile) -> tuple[str, ...]:
+    """Return the relative paths of what an overlay of memplan's is laid over, the nearest last; else none."""
     match = _MARKER.search(source.text)
     if match is None:
-        return None
+        return ()
     try:
-        found = json.loads(match[1]).get(_OVER)
+        found = json.loads(match[1]).get(_OVER, [])
     except ValueError:
-        return None
-    return found if isinstance(found, str) else None
+        return ()
+    named = found if isinstance(found, list) else [found]
+    return tuple(each for each in named if isinstance(each, str))
 
 
 def has_marker(text: str) -> bool:
@@ -135,7 +136,7 @@ def marker_line(
     assignments: list[Assignment],
     *,
     parent: UserConfig,
-    over: str | None = None,
+    over: Sequence[str] = (),
     expected: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the comment, without line ending.
@@ -145,7 +146,7 @@ def marker_line(
         change: what it carries beside the values.
         assignments: the values that change.
         parent: the config that a child inherits from; the config itself where it is edited in place.
-        over: relative path of the config that an overlay is laid over by the command line; None for all else.
+        over: relative paths of the configs that an overlay is laid over by the command line; none for all else.
         expected: what the config is going to evaluate to, where the comment lies in another file; None for all else.
     """
     recipe = config.original.recipe if config.original else config.recipe
@@ -155,7 +156,7 @@ def marker_line(
     written = {} if expected is None else {_WRITTEN: {key: get(expected, key) for key in values}}
     facts = {
         "version": _VERSION,
-        **({} if over is None else {_OVER: over}),
+        **({_OVER: over[0] if len(over) == 1 else list(over)} if over else {}),
         "global_batch_size": recipe.global_batch_size,
         **_fields_set(recipe),
         "values": values,

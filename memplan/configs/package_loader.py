@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memplan import children
 from memplan.configs.documents import read_source
 from memplan.configs.hydra_defaults import experiment_override, has_defaults
-from memplan.configs.marker import base_named_in
+from memplan.configs.marker import bases_named_in
 from memplan.configs.plain_data import as_plain
 from memplan.configs.reader_messages import PackageAnswer
 
@@ -45,13 +45,13 @@ def _load_with_mmengine(path: Path) -> tuple[Any, str]:
 def _load_with_omegaconf(path: Path) -> tuple[Any, str]:
     """Load a single file with OmegaConf; a defaults list, or an experiment laid over one, is composed by Hydra."""
     omegaconf = importlib.import_module("omegaconf").OmegaConf
-    over = base_named_in(read_source(path))
-    primary = path if over is None else path.parent / over
+    over = bases_named_in(read_source(path))
+    primary = path.parent / over[0] if over else path
     loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)
     if not has_defaults(loaded):
         return loaded, "omegaconf"
     hydra = importlib.import_module("hydra")
-    overrides = [] if over is None else [experiment_override(loaded, path.stem)]
+    overrides = [experiment_override(loaded, path.stem)] if over else []
     with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
         composed = hydra.compose(config_name=primary.stem, overrides=overrides)
     return omegaconf.to_container(composed, resolve=False), "hydra-core"

@@ -87,7 +87,7 @@ def _proven(config: UserConfig, draft: Draft) -> str:
     """Read a draft back, and return the name of the loader that did."""
     package = ecosystem_named(config.format_name).loader_package
     texts = {str(draft.path): draft.text, **{each.path: each.patched_text for each in draft.beside}}
-    return verify(draft.path, texts, draft.expected, source=config.path, package=package)
+    return verify(draft.path, texts, draft.expected, document=config.document, package=package)
 
 
 def _files_of(draft: Draft) -> tuple[FilePatch, ...]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.companions import companion_of, recipe_beside, remark_on
+from memplan.configs.companions import companions_of, recipe_beside, remarks_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.file_names import NAMED_FOR_CARDS, remark_on_name
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loader_keys import loader_keys
-from memplan.configs.loading import load_document
 from memplan.configs.marker import find_original, remark_on_sidecar
 from memplan.configs.registry import ecosystem_named, ecosystem_of
+from memplan.configs.several_files import load_named
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def read_config(
     path: Path,
-    *,
+    *more: Path,
     format_name: str | None = None,
     knob_keys: Mapping[str, str] | None = None,
     workload_target: str | None = None,
@@ -39,14 +39,17 @@ def read_config(
 
     Args:
         path: the config file.
+        more: files of the training command that follow it: laid over it, or beside it and patched together with it.
         format_name: ecosystem to read it as; None recognises it by its content.
         knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
         workload_target: ``package.module:function``; None takes what the config or the project names.
 
     Raises:
-        ConfigError: the file cannot be read, a knob's key is not in it, or a value is out of range.
+        ConfigError: a file cannot be read, the files do not go together, a knob's key is not there, or a value is out
+            of range.
     """
-    document = load_document(path)
+    named = load_named((path, *more), format_name=format_name)
+    document = named.config
     ecosystem = ecosystem_of(document, format_name=format_name)
     options = options_of(document.path, document.values)
     where = str(document.path)
@@ -55,7 +58,7 @@ def read_config(
     own_keys = {**loader_keys(document, format_name=ecosystem.name), **ecosystem.own_keys(document)}
     keys = _followed(document, {**own_keys, **declared})
     stale, recipe = remark_on_sidecar(document), _recipe(ecosystem, document, keys)
-    beside, original = companion_of(document, format_name=ecosystem.name), find_original(document)
+    beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -69,10 +72,11 @@ def read_config(
             *document.notes,
             *ecosystem.remarks(document),
             *_notes_on_precision(document, declared),
-            *(each for each in (remark_on(beside, document, format_name=ecosystem.name), stale) if each),
+            *remarks_on(beside, document, format_name=ecosystem.name),
+            *([] if stale is None else [stale]),
             *_notes_on_name(document, ecosystem.name, original.recipe if original else recipe),
         ),
-        companions=() if beside is None else (_companion(beside, recipe, options),),
+        companions=tuple(_companion(each, recipe, options) for each in beside),
     )
 
 

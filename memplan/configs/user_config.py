@@ -147,8 +147,13 @@ class UserConfig:
 
     @property
     def path(self) -> Path:
-        """The config file, absolute."""
+        """The config file, absolute; of several laid over one another the last."""
         return self.document.path
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """The names of the files it is made of, as the training command gives them in order."""
+        return (*(each.name for each in self.document.laid_over), self.path.name)
 
     @property
     def reference_world_size(self) -> int | None:

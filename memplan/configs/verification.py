@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.children import run_child
 from memplan.configs.keys import first_difference, get
-from memplan.configs.loading import load_document
+from memplan.configs.loading import load_patched
 from memplan.configs.reader_messages import PackageAnswer, PackageRefusal, PackageRequest
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memplan.configs.documents import Document
 
 OWN_READER = "memplan's own reader"
 PACKAGE_TIMEOUT_S = 60.0
@@ -24,7 +26,7 @@ _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
 def verify(
-    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, source: Path, package: str | None
+    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, document: Document, package: str | None
 ) -> str:
     """Load a patched config as if its files lay where they belong and compare all its values; return the loader's name.
 
@@ -32,7 +34,7 @@ def verify(
         path: where the config will lie.
         texts: absolute path -> whole patched text, for each file that changes.
         expected: what it must evaluate to.
-        source: the user's file, for messages.
+        document: the user's config as it is.
         package: the ecosystem's own package, which checks too where it is installed and can load the config, and only
             one file of it changes.
 
@@ -41,20 +43,20 @@ def verify(
             intended ones differs.
     """
     try:
-        loaded = load_document(path, texts=texts).values
+        loaded = load_patched(document, path, texts).values
     except ConfigError as error:
-        raise PatchError(f"the patched config would not load: {error.problem}", where=str(source)) from error
-    _compare(expected, loaded, source)
+        raise PatchError(f"the patched config would not load: {error.problem}", where=str(document.path)) from error
+    _compare(expected, loaded, document.path)
     is_alone = not any(Path(each).suffix == path.suffix and each != str(path) for each in texts)
     answer = None if package is None or not is_alone else _loaded_by(package, path, texts[str(path)])
     if answer is None:
         return OWN_READER
     if isinstance(answer, PackageRefusal):
-        return _without(answer, source)
+        return _without(answer, document.path)
     if package == "omegaconf":
-        _compare(_with_floats(expected), _with_floats(answer.values), source)
+        _compare(_with_floats(expected), _with_floats(answer.values), document.path)
     else:
-        _compare(expected, answer.values, source)
+        _compare(expected, answer.values, document.path)
     if answer.unjudged:
         return f"{answer.loader}, and {OWN_READER} for {', '.join(answer.unjudged)}"
     return answer.loader

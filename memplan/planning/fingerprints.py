@@ -107,11 +107,13 @@ def _command_facts(command: TrainingCommand) -> tuple[object, ...]:
 
 
 def _config_facts(config: UserConfig) -> tuple[object, ...]:
-    """Return what decides the patch beside the values: where the config is, how it is read, what it said before."""
+    """Return what decides the patch beside the values: where its files are, how it is read, what it said before."""
     original = config.original
     before = None if original is None else (plain(original.recipe), dict(original.values), dict(original.options))
     knobs = [(str(each.name), each.key) for each in config.knobs]
-    return (str(config.path), config.format_name, knobs, before)
+    files = [*map(str, config.document.laid_over), str(config.path)]
+    beside = [(str(each.path), each.document.source.sha256) for each in config.companions]
+    return (files, beside, config.format_name, knobs, before)
 
 
 def _modules_named_in(source: WorkloadReference) -> set[str]:

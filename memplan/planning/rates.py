@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
-from memplan.configs.loading import load_document
+from memplan.configs.loading import load_patched
 from memplan.probe.rates import RatesFailure, read_rates
 from memplan.workload import WorkloadReference
 
@@ -49,7 +49,7 @@ def with_proven_rate(
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):
         return patch, None
-    found = read_rates((source, _patched(source, patch)), template=template)
+    found = read_rates((source, _patched(source, patch, config)), template=template)
     if isinstance(found, RatesFailure):
         return patch, f"{_UNCHECKED}: {found.reason}"
     before, after = found.of_each
@@ -66,9 +66,9 @@ def with_proven_rate(
     return patch, f"{_change_of(before, after)}, where the config's changes by a factor of {planned:.4g}: look into it"
 
 
-def _patched(source: WorkloadReference, patch: ConfigPatch) -> WorkloadReference:
+def _patched(source: WorkloadReference, patch: ConfigPatch, config: UserConfig) -> WorkloadReference:
     texts = {each.path: each.patched_text for each in patch.files}
-    values = load_document(Path(patch.files[0].path), texts=texts).resolved_values
+    values = load_patched(config.document, Path(patch.files[0].path), texts).resolved_values
     return replace(source, config=values, config_path=patch.files[0].path)
 
 

@@ -50,7 +50,7 @@ def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band)
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
     lines = (
-        ("config", f"{config.path.name} ({config.format_name})"),
+        ("config", f"{' + '.join(config.file_names)} ({config.format_name})"),
         ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
         ("current", f"{recipe_text(current)}{batch}{rate}"),
     )

@@ -159,6 +159,17 @@ optimizer:
   class_path: torch.optim.AdamW
   init_args: {lr: 2.0e-4}
 """
+LIGHTNING_EXPERIMENT = """\
+trainer:
+  max_steps: 16000
+data:
+  init_args:
+    batch_size: 4  # of this experiment
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args:
+    lr: 2.0e-4
+"""
 TIMM = """\
 batch_size: 4
 model: resnet50
@@ -293,7 +304,7 @@ optimizer = dict(lr=2e-4, name='AdamW')  # was 1e-4 with 2 cards
 
 @dataclass(frozen=True)
 class Case:
-    """One config of one ecosystem; the last file is the one the user names."""
+    """One config of one ecosystem; the last file is the one the user names, behind those in ``named_before``."""
 
     name: str
     format_name: str
@@ -302,6 +313,7 @@ class Case:
     knob_keys: dict[str, str] = field(default_factory=dict)
     newline: str = "\n"
     final_newline: bool = True
+    named_before: tuple[str, ...] = ()
 
     @property
     def length_key(self) -> str | None:
@@ -327,6 +339,7 @@ class Case:
 
 
 MMSEG = {"base.py": MMSEG_BASE, "leaf.py": MMSEG_LEAF}
+LAYERS = {"base.yaml": LIGHTNING_CLI.replace("lr: 2.0e-4", "lr: 0.1"), "exp.yaml": LIGHTNING_EXPERIMENT}
 LAZY = {"base.py": LAZY_BASE, "leaf.py": LAZY_LEAF}
 MMSEG_FLAT = {"leaf.py": MMSEG_BASE}
 CASES = (
@@ -347,6 +360,8 @@ CASES = (
     Case("lightning cli", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD),
     Case("lightning cli crlf", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.CHILD, {}, "\r\n", False),
     Case("lightning cli in place", "lightning-cli", {"x.yaml": LIGHTNING_CLI}, PatchStyle.IN_PLACE),
+    Case("lightning cli layers", "lightning-cli", LAYERS, PatchStyle.CHILD, named_before=("base.yaml",)),
+    Case("lightning cli last layer", "lightning-cli", LAYERS, PatchStyle.IN_PLACE, {}, "\r\n", False, ("base.yaml",)),
     Case("llama-factory", "llama-factory", {"x.yaml": LLAMA_FACTORY}, PatchStyle.IN_PLACE),
     Case("axolotl", "axolotl", {"x.yml": AXOLOTL}, PatchStyle.IN_PLACE),
     Case("timm", "timm", {"args.yaml": TIMM}, PatchStyle.IN_PLACE),
@@ -370,7 +385,9 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=[each.name for each in C
 
 
 def read(case: Case, path: Path) -> UserConfig:
-    return read_config(path, knob_keys=case.knob_keys)
+    is_named = path.name == Path(list(case.files)[-1]).name
+    before = [path.with_name(each) for each in (case.named_before if is_named else ())]
+    return read_config(*before, path, knob_keys=case.knob_keys)
 
 
 def wider(config: UserConfig) -> RecipeChange:

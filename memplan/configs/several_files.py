@@ -1,0 +1,79 @@
+"""Configs made of several files that the user names: laid over one another, or beside one another.
+
+LightningCLI takes ``--config`` more than once: mappings merge, and of single values and lists the later file's win
+(jsonargparse 4). Only its types tell which mapping is one ``dict`` argument, of which the later file's wins whole, and
+which ``init_args`` another class keeps: here all are merged. A DeepSpeed file stands beside training arguments that
+need not name it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.configs.loading import load_document
+from memplan.configs.registry import ecosystem_of
+from memplan.configs.syntaxes import YAML
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from memplan.configs.documents import Document
+
+_LAID_OVER = ("lightning-cli",)
+# What stands beside a config -> the ecosystems of that config.
+_BESIDE = {"deepspeed": ("huggingface", "llama-factory", "axolotl")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFiles:
+    """The files a user named, loaded.
+
+    Args:
+        config: the config that they make up.
+        beside: files that must agree with it and are patched together with it.
+    """
+
+    config: Document
+    beside: tuple[Document, ...] = ()
+
+
+def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
+    """Load the files a user named, in the order of the training command.
+
+    Args:
+        paths: at least one file.
+        format_name: ecosystem of the config; None recognises it by its content.
+
+    Raises:
+        ConfigError: one of them cannot be read, or they do not make up one config.
+    """
+    if len(paths) == 1:
+        return NamedFiles(config=load_document(paths[0]))
+    files = [load_document(each) for each in paths]
+    kinds = {each.path: ecosystem_of(each, format_name=None).name for each in files}
+    beside = tuple(each for each in files if kinds[each.path] in _BESIDE)
+    layers = [each for each in files if each not in beside] or files
+    config = _laid_over(layers, format_name) if len(layers) > 1 else layers[0]
+    own_kind = ecosystem_of(config, format_name=format_name).name
+    for each in beside:
+        if own_kind not in _BESIDE[kinds[each.path]]:
+            what = f"{kinds[each.path]} files do not go with {own_kind} configs"
+            raise ConfigError(what, where=str(each.path), hint=f"name {config.path.name} alone")
+    return NamedFiles(config=config, beside=beside)
+
+
+def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:
+    *below, last = layers
+    other = next((each for each in layers if each.syntax is not YAML), None)
+    found = last if other else load_document(last.path, laid_over=[each.path for each in below])
+    kind = ecosystem_of(other or found, format_name=format_name).name
+    if kind not in _LAID_OVER:
+        raise ConfigError(
+            f"{kind} configs are not laid over one another",
+            where=str(last.path),
+            hint=f"name one config; --format {_LAID_OVER[0]} reads YAML files as repeated --config",
+        )
+    return found
