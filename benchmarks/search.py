@@ -8,12 +8,17 @@ All run for real; needs lightning and accelerate. The others run in a process wh
 (``search_tools.py`` says how). How full their answers run is read off the exhaustive search; how fast, they are timed
 by turns in one process (``search_speeds.py``). Every finished part is stored, and what is stored is not run again. With
 ``--device cuda:0`` the same runs on a card, capped at the budget.
+
+The C library is set to map every block of 1 MiB and more by itself. By default it keeps some freed blocks and gives back
+others, and whether a step has to fault its pages in again then decides its speed: that has nothing to do with the model,
+and a card's caching allocator has no such choice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -43,6 +48,7 @@ FINDER_LIMIT_S = 1200
 FOLDER = Path(__file__).parent
 OURS, EXHAUSTIVE, SPEEDS = "memplan", "exhaustive", "speeds"
 STARTS_AT = 2  # what Lightning starts from too
+HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
 
 
 class Bench:
@@ -141,7 +147,7 @@ class Store:
     def __init__(self, path: Path, device: str, budget_bytes: int) -> None:
         self._path = path
         self.content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        about = {"device": device, "budget_bytes": budget_bytes, "memplan": memplan.__version__}
+        about = {"device": device, "budget_bytes": budget_bytes, "memplan": memplan.__version__, **HEAP}
         if self.content.setdefault("about", about) != about:
             raise SystemExit(f"{path} is about {self.content['about']}, not {about}; name another file with --out")
 
@@ -237,6 +243,7 @@ def main() -> None:
     budget_bytes = parse_bytes(arguments.budget)
     store = Store(arguments.out, arguments.device, budget_bytes)
     if not arguments.table:
+        os.environ.update(HEAP)
         print(f"{arguments.device}, {format_bytes(budget_bytes)}", flush=True)
         with trial_template() as template:
             for model in arguments.only.split(","):
