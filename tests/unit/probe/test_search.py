@@ -74,6 +74,18 @@ def test_a_known_reading_in_the_band_is_taken_without_a_trial() -> None:
     assert (found.best, found.tried) == (50, ())
 
 
+def test_a_known_reading_in_the_band_is_not_enough_where_twice_its_size_is_predicted_there_too() -> None:
+    known = {2: Reading(kind=ReadingKind.FITS, peak_bytes=620_000)}
+    found = search(Device(line(500_000, 60_000).at), line(500_000, 60_000), known=known)
+    assert (found.best, found.tried) == (4, (4,))
+
+
+def test_a_known_reading_in_the_band_is_taken_when_the_larger_size_turns_out_above_it() -> None:
+    known = {2: Reading(kind=ReadingKind.FITS, peak_bytes=620_000)}
+    found = search(Device(line(420_000, 100_000).at), line(500_000, 60_000), known=known)
+    assert (found.best, found.tried) == (2, (4,))
+
+
 def test_a_known_reading_below_the_band_corrects_the_prediction() -> None:
     known = {4: Reading(kind=ReadingKind.FITS, peak_bytes=340_000)}
     found = search(Device(line(300_000, 10_000).at), line(100_000, 10_000), known=known)
