@@ -9,9 +9,9 @@ All run for real; needs lightning and accelerate. The others run in a process wh
 by turns in one process (``search_speeds.py``). Every finished part is stored, and what is stored is not run again. With
 ``--device cuda:0`` the same runs on a card, capped at the budget.
 
-The C library is set to map every block of 1 MiB and more by itself. By default it keeps some freed blocks and gives back
-others, and whether a step has to fault its pages in again then decides its speed: that has nothing to do with the model,
-and a card's caching allocator has no such choice.
+The C library is set to map every block of 1 MiB and more by itself. By default it keeps some freed blocks and returns
+others, and whether a step has to fault its pages in again then decides its speed: that has nothing to do with the
+model, and a card's caching allocator has no such choice.
 """
 
 from __future__ import annotations
