@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import MemplanOptions, UserConfig, apply_patch, read_config
+from memplan.configs import UserConfig, apply_patch
 from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
+from memplan.planning.commands import command_wish, config_beside, subject_of_command
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import parse_duration, read_budget, request_from
-from memplan.planning.request import Subject, subject_of_config, subject_of_workload
+from memplan.planning.request import subject_of_config, subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
@@ -22,11 +23,16 @@ from memplan.textfiles import write_text_atomically
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from memplan.configs import MemplanOptions
+    from memplan.planning.commands import CommandWish
+    from memplan.planning.request import Subject
     from memplan.plans import Plan
     from memplan.progress import Observer
     from memplan.results import Estimate, ProbeResult
+
+    SubjectFor = Callable[[PlanRequest], tuple[Subject, PlanRequest]]
 
 
 def estimate(
@@ -67,6 +73,12 @@ def probe(
     *,
     min_util: float = 0.6,
     budget: str | int | None = None,
+    global_batch: int | None = None,
+    world_size: int | None = None,
+    wait: bool = False,
+    wait_limit: str | None = None,
+    trace_limit: str | None = None,
+    trial_limit: str | None = None,
     store: str | Path = ".memplan",
     observer: Observer = ignore,
 ) -> ProbeResult:
@@ -79,6 +91,12 @@ def probe(
         max_util: upper edge of the band, as a share of the device or budget.
         min_util: lower edge of the band.
         budget: what the step may use, in bytes or as text; None for the whole device.
+        global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
+        world_size: data-parallel replicas; None for as many as the recipe says.
+        wait: wait until the memory is free that the step may use at most.
+        wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
+        trace_limit: longest time one trace may take; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps; None for 30 and 15 minutes.
         store: folder of the trial journal.
         observer: told what happens.
 
@@ -92,15 +110,24 @@ def probe(
         max_utilisation=max_util,
         min_utilisation=min_util,
         precisions=(recipe.precision,),
+        global_batch_size=global_batch,
+        world_size=world_size,
         store=Path(store),
+        trace_limit_s=parse_duration(trace_limit),
+        trial_limit_s=parse_duration(trial_limit),
     )
-    return Planning(subject_of_workload(workload, recipe, tuple(sys.path)), request).probe(observer)
+    request = _waited(request, observer, wait=wait, limit=wait_limit)
+    subject = subject_of_workload(workload, recipe, tuple(sys.path), world_size=world_size)
+    return Planning(subject, request).probe(observer)
 
 
 def plan(
-    config_or_workload: str | Path | Sequence[str | Path] | UserConfig | Workload,
+    config_or_workload: str | Path | Sequence[str | Path] | UserConfig | Workload = (),
     *,
     recipe: Recipe | None = None,
+    command: str | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
     device: str | None = None,
     max_util: float | None = None,
     min_util: float | None = None,
@@ -116,6 +143,7 @@ def plan(
     wait: bool = False,
     wait_limit: str | None = None,
     trace_limit: str | None = None,
+    trial_limit: str | None = None,
     fresh: bool = False,
     apply: bool = False,
     output: str | Path | None = None,
@@ -135,8 +163,11 @@ def plan(
 
     Args:
         config_or_workload: a config file, several in the order of the training command, or a workload together with
-            ``recipe``.
+            ``recipe``; beside ``command`` the config that it names, if any.
         recipe: the recipe a workload has now; a config says its own.
+        command: your own training command, such as ``python train.py {config} --bs {micro_batch_size}``, run as it is.
+        steps: with a command, optimizer steps of one trial; None for ten.
+        batch_size: with a command, the micro-batch of the first trial.
         device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; a card that is not present is planned for by estimate.
         max_util: upper edge of the band, as a share of the device or budget.
         min_util: lower edge of the band.
@@ -152,6 +183,7 @@ def plan(
         wait: wait until the memory is free that the plan may use at most.
         wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
         trace_limit: longest time one trace may take; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps; None for 30 and 15 minutes.
         fresh: plan anew, even where the same was planned before.
         apply: apply the patch at once.
         output: file to write the patch to, as a diff.
@@ -163,9 +195,11 @@ def plan(
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
         OutputError: the patch cannot be written.
     """
-    opened = _opened(config_or_workload, recipe, knobs=knobs, format_name=format_name, workload=workload)
+    what = _given(config_or_workload)
+    wish = _wish(command, what, steps=steps, batch_size=batch_size, workload=workload)
+    section, subject_for = _opened(what, recipe, wish, knobs=knobs, format_name=format_name, workload=workload)
     request = request_from(
-        opened.memplan_options if isinstance(opened, UserConfig) else MemplanOptions(),
+        section,
         device=device,
         budget=budget,
         max_util=max_util,
@@ -177,12 +211,14 @@ def plan(
         in_place=in_place,
         store=Path(store),
         trace_limit=trace_limit,
+        trial_limit=trial_limit,
+        command=command,
     )
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
-    if is_first and (wait or wait_limit is not None):
-        request = wait_for_memory(request, observer, limit_s=parse_duration(wait_limit))
-    made = Planning(_subject_of(opened, recipe, request.world_size), request).plan(observer, fresh=fresh)
+    if is_first:
+        request = _waited(request, observer, wait=wait, limit=wait_limit)
+    made = Planning(*subject_for(request)).plan(observer, fresh=fresh)
     if made.config_patch is None or not is_first:
         return made
     if output is not None:
@@ -192,34 +228,68 @@ def plan(
     return made
 
 
+def _waited(request: PlanRequest, observer: Observer, *, wait: bool, limit: str | None) -> PlanRequest:
+    if not wait and limit is None:
+        return request
+    return wait_for_memory(request, observer, limit_s=parse_duration(limit))
+
+
+def _given(what: str | Path | Sequence[str | Path] | UserConfig | Workload) -> UserConfig | Workload | tuple[Path, ...]:
+    if isinstance(what, UserConfig | Workload):
+        return what
+    return tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
+
+
+def _wish(
+    command: str | None,
+    what: UserConfig | Workload | tuple[Path, ...],
+    *,
+    steps: int | None,
+    batch_size: int | None,
+    workload: str | None,
+) -> CommandWish | None:
+    if isinstance(what, Workload):
+        if command is not None:
+            raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
+        return None
+    paths = (what.path,) if isinstance(what, UserConfig) else what
+    return command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
+
+
+def _of_workload(workload: Workload, recipe: Recipe | None, *, has_config_options: bool) -> SubjectFor:
+    if recipe is None:
+        raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
+    if has_config_options:
+        raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
+    return lambda request: (
+        subject_of_workload(workload, recipe, tuple(sys.path), world_size=request.world_size),
+        request,
+    )
+
+
+def _of_config(config: UserConfig | None, wish: CommandWish | None) -> SubjectFor:
+    if wish is not None:
+        return lambda request: subject_of_command(wish, config, request)
+    if config is None:
+        raise AssertionError("there is neither a config nor a command")
+    return lambda request: (subject_of_config(config, world_size=request.world_size), request)
+
+
 def _opened(
-    what: str | Path | Sequence[str | Path] | UserConfig | Workload,
+    what: UserConfig | Workload | tuple[Path, ...],
     recipe: Recipe | None,
+    wish: CommandWish | None,
     *,
     knobs: Mapping[str, str] | None,
     format_name: str | None,
     workload: str | None,
-) -> UserConfig | Workload:
-    """Read the config where a path is given; options that belong to the other kind are refused."""
+) -> tuple[MemplanOptions | None, SubjectFor]:
+    """Read the config where a path is given; return its own options, and what makes the subject for a request."""
     if isinstance(what, Workload):
-        if recipe is None:
-            raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
-        if knobs or format_name or workload:
-            raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
-        return what
+        return None, _of_workload(what, recipe, has_config_options=bool(knobs or format_name or workload))
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
     if isinstance(what, UserConfig):
-        return what
-    paths = [Path(each) for each in ([what] if isinstance(what, str | Path) else what)]
-    if not paths:
-        raise UsageError("there is nothing to plan for", hint="name a config")
-    return read_config(*paths, format_name=format_name, knob_keys=knobs, workload_target=workload)
-
-
-def _subject_of(opened: UserConfig | Workload, recipe: Recipe | None, world_size: int | None) -> Subject:
-    if isinstance(opened, UserConfig):
-        return subject_of_config(opened, world_size=world_size)
-    if recipe is None:
-        raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
-    return subject_of_workload(opened, recipe, tuple(sys.path), world_size=world_size)
+        return what.memplan_options, _of_config(what, wish)
+    config, _ = config_beside(wish, what, format_name=format_name, knob_keys=knobs, workload=workload)
+    return config.memplan_options if config else None, _of_config(config, wish)

@@ -155,6 +155,7 @@ class Planning:
             observer=observer,
             template=self._template,
             configured_learning_rate=self.subject.current.learning_rate,
+            trial_limit_s=self.request.trial_limit_s,
         )
 
     def _search(self, traces: Traces, run: JournalRun, observer: Observer) -> LiveSearch:

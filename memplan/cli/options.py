@@ -33,4 +33,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdou
 TraceLimit = Annotated[
     str | None, typer.Option("--trace-limit", help="Longest time for one trace, e.g. 30min; by default 10min.")
 ]
+TrialLimit = Annotated[
+    str | None,
+    typer.Option("--trial-limit", help="Longest time to a trial's first step, and for its steps, e.g. 2h."),
+]
 DEFAULT_STORE = Path(".memplan")

@@ -23,14 +23,13 @@ from memplan.cli.options import (
     Precisions,
     Store,
     TraceLimit,
+    TrialLimit,
     WorkloadName,
     WorldSize,
 )
 from memplan.cli.terminal import console_for, say, say_what_was_written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rich.console import Console
 
     from memplan.configs import UserConfig
@@ -73,16 +72,19 @@ def probe(
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
     fresh: Fresh = False,
     trace_limit: TraceLimit = None,
+    trial_limit: TrialLimit = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
     """Find the recipe that uses the device well, by an estimate and live trials, and write a patch for the config."""
-    from memplan.launchers import world_size_of_command
+    from memplan.planning.commands import command_wish, config_beside
     from memplan.planning.options import parse_knob_keys, request_from
 
     paths = tuple(configs or ())
-    wish = _command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
-    opened, notes = _open_config(paths, wish, format_name, parse_knob_keys(knobs or []), workload)
+    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
+    opened, notes = config_beside(
+        wish, paths, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload=workload
+    )
     request = request_from(
         opened.memplan_options if opened else None,
         device=device,
@@ -92,10 +94,12 @@ def probe(
         precision=precision,
         global_batch=global_batch,
         lr_rule=lr_rule,
-        world_size=world_size or (world_size_of_command(command) if command else None),
+        world_size=world_size,
         in_place=in_place,
         store=store,
         trace_limit=trace_limit,
+        trial_limit=trial_limit,
+        command=command,
     )
     console = console_for(to_stderr=as_json)
     if wait or wait_limit is not None:
@@ -114,51 +118,6 @@ def _waited(request: PlanRequest, limit: str | None, console: Console) -> PlanRe
 
     with LiveView(console) as view:
         return wait_for_memory(request, view, limit_s=parse_duration(limit))
-
-
-def _command_wish(
-    command: str | None, paths: Sequence[Path], *, steps: int | None, batch_size: int | None, workload: str | None
-) -> CommandWish | None:
-    """Put together what was said of a training command; None where there is none."""
-    from memplan.errors import UsageError
-    from memplan.planning.commands import DEFAULT_STEPS, CommandWish
-
-    if command is None:
-        if not paths:
-            raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
-        if steps is not None or batch_size is not None:
-            option = "--steps" if steps is not None else "--batch-size"
-            raise UsageError(f"{option} goes with --command", hint="without one, the config's workload is run")
-        return None
-    if workload is not None:
-        raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
-    return CommandWish(
-        template=command,
-        steps=DEFAULT_STEPS if steps is None else steps,
-        config_path=paths[-1] if paths else None,
-        micro_batch_size=batch_size,
-    )
-
-
-def _open_config(
-    paths: Sequence[Path],
-    wish: CommandWish | None,
-    format_name: str | None,
-    knob_keys: Mapping[str, str],
-    workload: str | None,
-) -> tuple[UserConfig | None, tuple[str, ...]]:
-    """Read the config; one that only a command understands is left to it, with a note."""
-    from memplan.configs import read_config
-    from memplan.errors import ConfigError
-
-    if not paths:
-        return None, ()
-    try:
-        return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
-    except ConfigError as error:
-        if wish is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
-            raise
-        return None, (f"no patch: {error}",)
 
 
 def _plan(

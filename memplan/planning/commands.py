@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import for_replicas
-from memplan.errors import UsageError
+from memplan.configs import for_replicas, read_config
+from memplan.errors import ConfigError, UsageError
 from memplan.planning.request import Subject
 from memplan.probe.command_template import PlaceholderName, fill_command, fill_template, parse_template
 from memplan.recipe import Recipe
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs import UserConfig
     from memplan.plans import PlanRequest
@@ -43,6 +43,54 @@ class CommandWish:
     steps: int = DEFAULT_STEPS
     config_path: Path | None = None
     micro_batch_size: int | None = None
+
+
+def command_wish(
+    command: str | None, configs: Sequence[Path], *, steps: int | None, batch_size: int | None, workload: str | None
+) -> CommandWish | None:
+    """Put together what was said of a training command; None where there is none, and a config stands for itself.
+
+    Raises:
+        UsageError: there is neither a command nor a config, or an option that does not go with what there is.
+    """
+    if command is None:
+        if not configs:
+            raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
+        if steps is not None or batch_size is not None:
+            option = "--steps" if steps is not None else "--batch-size"
+            raise UsageError(f"{option} goes with --command", hint="without one, the config's workload is run")
+        return None
+    if workload is not None:
+        raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
+    return CommandWish(
+        template=command,
+        steps=DEFAULT_STEPS if steps is None else steps,
+        config_path=configs[-1] if configs else None,
+        micro_batch_size=batch_size,
+    )
+
+
+def config_beside(
+    wish: CommandWish | None,
+    paths: Sequence[Path],
+    *,
+    format_name: str | None,
+    knob_keys: Mapping[str, str] | None,
+    workload: str | None,
+) -> tuple[UserConfig | None, tuple[str, ...]]:
+    """Read the config, if any, of one file or several; one that only a command understands is left to it, with a note.
+
+    Raises:
+        ConfigError: the config cannot be read, and there is no command that may.
+    """
+    if not paths:
+        return None, ()
+    try:
+        return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
+    except ConfigError as error:
+        if wish is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
+            raise
+        return None, (f"no patch: {error}",)
 
 
 def subject_of_command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import MemplanOptions, PatchStyle
 from memplan.errors import UsageError
-from memplan.launchers import launched_world_size
+from memplan.launchers import launched_world_size, world_size_of_command
 from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
 from memplan.recommend.scaling import LearningRateRule
@@ -38,10 +38,12 @@ def request_from(
     in_place: bool,
     store: Path,
     trace_limit: str | None = None,
+    trial_limit: str | None = None,
+    command: str | None = None,
 ) -> PlanRequest:
     """Combine the command line with what the config asks for; the command line wins.
 
-    Without a world size it is that of the launcher which started this process, where one did.
+    Without a world size it is that of the launcher in the training command, or of the one that started this process.
 
     Raises:
         UsageError: an option is not understood or out of range.
@@ -59,11 +61,16 @@ def request_from(
         precisions=precisions,
         global_batch_size=global_batch if global_batch is not None else section.global_batch,
         learning_rate_rule=parse_rule(lr_rule or section.lr_rule),
-        world_size=launched_world_size(os.environ) if world_size is None else world_size,
+        world_size=_replicas(command) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
         trace_limit_s=parse_duration(trace_limit),
+        trial_limit_s=parse_duration(trial_limit),
     )
+
+
+def _replicas(command: str | None) -> int | None:
+    return (world_size_of_command(command) if command else None) or launched_world_size(os.environ)
 
 
 def read_budget(budget: str | int | None) -> int | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.planning.neighbours import run_in_turn, was_disturbed
 from memplan.probe import TrialRequest
+from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
@@ -41,6 +42,7 @@ class TrialSession:
         observer: told what happens.
         configured_learning_rate: the rate with which the workload makes its optimizer; None where it is not known.
         template: forks the trials' processes; None starts each from nothing.
+        trial_limit_s: how long a trial may take to its first step, and for its steps; None for the probe's own limits.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class TrialSession:
         observer: Observer,
         configured_learning_rate: float | None,
         template: Template | None = None,
+        trial_limit_s: float | None = None,
     ) -> None:
         self._source = source
         self._device = device
@@ -63,6 +66,7 @@ class TrialSession:
         self._observer = observer
         self._configured_learning_rate = configured_learning_rate
         self._template = template
+        self._trial_limit_s = trial_limit_s
         self._trials: list[Trial] = []
         self._told: set[str] = set()
 
@@ -96,6 +100,8 @@ class TrialSession:
             recipe=recipe,
             device=self._device,
             budget_bytes=self._budget_bytes,
+            build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
+            time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
             step_limit_s=step_limit_s,
             reference_step_s=usual_step_s(reference, recipe),
             reference_precision=reference.recipe.precision if reference else None,

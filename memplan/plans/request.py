@@ -31,6 +31,8 @@ class PlanRequest:
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
         trace_limit_s: how long one trace may take; None for the estimator's own limit. It decides no answer.
+        trial_limit_s: how long one trial may take to its first step, and for its steps; None for the probe's own
+            limits. Nor does it decide one.
 
     Raises:
         UsageError: a value is out of range.
@@ -48,6 +50,7 @@ class PlanRequest:
     patch_style: PatchStyle | None = None
     store: Path = Path(".memplan")
     trace_limit_s: float | None = None
+    trial_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.budget_bytes is not None and self.budget_bytes < 1:

@@ -115,6 +115,14 @@ def test_a_script_that_does_not_train_ends_with_its_own_reason(folder: Path, scr
     assert said in ended.err
 
 
+def test_a_script_that_hangs_is_given_up_at_the_limit_that_is_named(folder: Path) -> None:
+    (folder / "train.py").write_text("import time\ntime.sleep(600)\n")
+    ended = probe(folder, TRAIN, "--trial-limit", "1s")
+    assert ended.status == 2
+    assert "still running after 1 s (limit 1 s): none of its Python processes imported torch.optim" in ended.err
+    assert processes_in(folder) == []
+
+
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process_and_resumes_with_its_finished_trials(folder: Path) -> None:
     options = ("--device", "cpu", "--budget", "1GiB", "--steps", "4", "--command", f"{TRAIN} --workers 1")

@@ -14,7 +14,12 @@ from memplan.workload import Workload
 
 # What the command line calls otherwise than the API, and what only a command line needs.
 OTHER_NAMES = {"map": "knobs", "format": "format_name", "precision": "precisions"}
-COMMAND_LINE_ONLY = {"json", "command", "steps", "batch-size", "help"}
+COMMAND_LINE_ONLY = {"json", "help"}
+# What is wanted of a plan, and of the config that it patches, beside what the search of one recipe takes.
+OF_PLANS_ONLY = {
+    *("command", "steps", "batch_size", "precisions", "lr_rule", "config_or_workload", "workload", "knobs"),
+    *("format_name", "in_place", "apply", "output", "fresh"),
+}
 
 
 def test_a_plan_takes_every_option_of_probe() -> None:
@@ -27,6 +32,19 @@ def test_a_plan_takes_every_option_of_probe() -> None:
     taken = set(inspect.signature(memplan.plan).parameters)
     wanted = {OTHER_NAMES.get(each, each.replace("-", "_")) for each in options - COMMAND_LINE_ONLY}
     assert wanted <= taken
+
+
+def test_a_probe_takes_every_option_of_a_plan_that_concerns_one_recipe() -> None:
+    taken, wanted = (set(inspect.signature(each).parameters) for each in (memplan.probe, memplan.plan))
+    assert wanted - OF_PLANS_ONLY <= taken
+
+
+def test_a_command_is_refused_with_a_workload_and_needed_without_anything() -> None:
+    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
+    with pytest.raises(UsageError, match="not with a workload"):
+        memplan.plan(workload, recipe=memplan.Recipe(micro_batch_size=1), command="python train.py {micro_batch_size}")
+    with pytest.raises(UsageError, match="nothing to probe"):
+        memplan.plan()
 
 
 def test_options_of_a_config_are_refused_with_a_workload() -> None:
