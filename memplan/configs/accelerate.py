@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _STEPS = "deepspeed_config.gradient_accumulation_steps"
-_DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
+DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 _OBSTRUCTING = (
     KnobName.MICRO_BATCH_SIZE,
     KnobName.ACCUMULATION_STEPS,
@@ -78,7 +78,7 @@ class Accelerate:
             ConfigError: none was named.
         """
         if not keys.get(KnobName.MICRO_BATCH_SIZE):
-            named = get(document.values, _DEEPSPEED_FILE)
+            named = get(document.values, DEEPSPEED_FILE)
             own = f"name {named}, or the script's own config" if named else "name the script's own config"
             raise ConfigError(
                 "an accelerate config sets no batch size, the training script does",

@@ -1,77 +1,178 @@
-"""Files that must agree with a config and are patched together with it: the DeepSpeed JSON beside its arguments.
+"""What must agree with a config and is patched together with it: DeepSpeed's settings, and accelerate's launch file.
 
-transformers refuses a DeepSpeed file whose values differ from the TrainingArguments, ``"auto"`` apart; so whatever the
-file spells out changes with the arguments, and nothing else in it does.
+transformers refuses DeepSpeed settings that differ from the TrainingArguments, ``"auto"`` apart, whether they lie in a
+JSON file that the arguments name or are written out among them. accelerate's ``mixed_precision`` is what a Trainer
+takes where its arguments switch neither fp16 nor bf16 on, and with DeepSpeed its accumulation overrules the script's.
+So whatever they spell out changes with the config, and nothing else in them does.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.deepspeed import concrete_keys, concrete_precision, replicas_beside
+from memplan.configs.accelerate import DEEPSPEED_FILE, Accelerate
+from memplan.configs.deepspeed import DeepSpeed, concrete_keys, concrete_precision, replicas_beside
 from memplan.configs.keys import get
+from memplan.configs.knobs import declared_precision
 from memplan.configs.loading import load_document
+from memplan.configs.shell_source import launcher_value
+from memplan.configs.syntaxes import SHELL
+from memplan.configs.user_config import KnobName
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_NAMED_BY = {"huggingface": "deepspeed", "llama-factory": "deepspeed", "axolotl": "deepspeed"}
+_DEEPSPEED, _ACCELERATE = "deepspeed", "accelerate"
+_NAMES_DEEPSPEED = ("huggingface", "llama-factory", "axolotl")
+_NAMES_ACCELERATE = ("huggingface", "launch-script")
+_DEEPSPEED_KEY, _ACCELERATE_KEY = "deepspeed", "accelerate_config"  # the second as TRL's commands take it
+_LAUNCHER_FLAG = "config_file"  # of ``accelerate launch``
 
 
-def companions_of(document: Document, beside: Sequence[Document], *, format_name: str) -> tuple[Document, ...]:
-    """Return the files beside a config that spell out anything which must agree with it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A file that must agree with a config, or a section of the config that must.
+
+    Args:
+        document: the file; for a section the config's own, with the section's values.
+        format_name: the ecosystem it belongs to.
+        within: key of the section; empty for a file of its own.
+    """
+
+    document: Document
+    format_name: str
+    within: str = ""
+
+    @property
+    def keys(self) -> KnobKeys:
+        """The knobs that follow the config's; FSDP's own checkpointing is not the one that arguments switch."""
+        if self.format_name == _DEEPSPEED:
+            return DeepSpeed().own_keys(self.document)
+        found = Accelerate().own_keys(self.document)
+        return {name: found[name] for name in (KnobName.PRECISION, KnobName.ACCUMULATION_STEPS)}
+
+    @property
+    def spelled_out(self) -> tuple[str, ...]:
+        """The keys that must agree with the config and hold a value of their own."""
+        if self.format_name == _DEEPSPEED:
+            return concrete_keys(self.document.values)
+        return tuple(key for found in self.keys.values() for key in found)
+
+    @property
+    def sets_precision(self) -> bool:
+        """Whether it is a launcher's, with a precision of its own."""
+        return bool(self.keys.get(KnobName.PRECISION))
+
+
+def companions_of(document: Document, beside: Sequence[Companion], *, format_name: str) -> tuple[Companion, ...]:
+    """Return what stands beside a config, at most one of each kind; also what leaves all to the config.
 
     Args:
         document: the config.
-        beside: the files that the user named with it; without any, the one that the config names is loaded, looked for
-            beside it and in the working directory.
+        beside: the files that the user named with it; they go before those that are named in a file, which are looked
+            for beside that file and in the working directory.
         format_name: the config's ecosystem.
 
     Raises:
-        ConfigError: the file that it names is there, but cannot be read.
+        ConfigError: a file that is named is there, but cannot be read.
     """
-    path = None if beside else _named_file(document, _named(document, format_name))
-    found = beside if path is None else [load_document(path)]
-    return tuple(each for each in found if concrete_keys(each.values))
+    named = _named_launch_file(document, format_name)
+    launchers = [*_of_kind(_ACCELERATE, beside), *_companions(document, named, _ACCELERATE, (".yaml", ".yml"))][:1]
+    settings = [*_of_kind(_DEEPSPEED, beside), *_deepspeed_of(document, _named_deepspeed(document, format_name))]
+    for each in launchers:
+        settings += _deepspeed_of(each.document, get(each.document.values, DEEPSPEED_FILE))
+    return (*settings[:1], *launchers)
 
 
-def recipe_beside(companion: Document, recipe: Recipe) -> Recipe:
-    """Return the recipe of a DeepSpeed file beside arguments that set the given one.
+def recipe_beside(companion: Companion, recipe: Recipe) -> Recipe:
+    """Return the recipe of what stands beside a config that sets the given one.
 
     Raises:
-        ConfigError: its ``train_batch_size`` is no multiple of theirs.
+        ConfigError: DeepSpeed's ``train_batch_size`` is no multiple of theirs.
     """
-    precision = concrete_precision(companion.values) or recipe.precision
-    return replace(recipe, precision=precision, world_size=replicas_beside(companion, recipe))
+    if companion.format_name != _DEEPSPEED:
+        return recipe
+    precision = concrete_precision(companion.document.values) or recipe.precision
+    return replace(recipe, precision=precision, world_size=replicas_beside(companion.document, recipe))
 
 
-def remarks_on(companions: Sequence[Document], document: Document, *, format_name: str) -> list[str]:
-    """Say what the DeepSpeed file beside a config means for a patch; nothing where there is none."""
-    changed = [f"{each.path.name} sets {', '.join(concrete_keys(each.values))}" for each in companions]
-    return [f"{each}: it is changed with this file" for each in changed] or _remarks_on_named(document, format_name)
+def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) -> Recipe:
+    """Return a config's recipe with the launcher's precision, where the config itself switches none on.
+
+    Raises:
+        ConfigError: the launcher's is not a precision memplan knows.
+    """
+    precisions = [declared_precision(each.document, each.keys) for each in companions if each.sets_precision]
+    decides = not keys.get(KnobName.PRECISION) and not recipe.precision.is_autocast
+    half = next((each for each in precisions if each.is_autocast), None)
+    return replace(recipe, precision=half) if decides and half is not None else recipe
 
 
-def _remarks_on_named(document: Document, format_name: str) -> list[str]:
-    named = _named(document, format_name)
-    if not named:
-        return []
-    if _named_file(document, named) is not None:
-        return [f"{named} is all 'auto', so it follows the arguments"]
-    what = named if isinstance(named, str) else "the deepspeed section"
-    return [f"what {what} sets and is not 'auto' must agree with the patched values; memplan leaves it alone"]
+def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
+    """Return a config's change as it concerns what stands beside it, which may be written for other replicas."""
+    precision = change.recipe.precision
+    if companion.format_name == _ACCELERATE and precision is Precision.TF32:
+        precision = Precision.FP32  # TF32 is the arguments' own
+    recipe = replace(change.recipe, world_size=companion.recipe.world_size, precision=precision)
+    return replace(change, recipe=recipe)
 
 
-def _named(document: Document, format_name: str) -> Any:
-    return get(document.values, _NAMED_BY[format_name]) if format_name in _NAMED_BY else None
+def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_name: str) -> Iterator[str]:
+    """Say what stands beside a config, and what it names that is not there."""
+    for each in companions:
+        name = f"the {each.within} section" if each.within else each.document.path.name
+        if each.spelled_out:
+            rest = "the rest of the arguments" if each.within else "this file"
+            yield f"{name} sets {', '.join(each.spelled_out)}: it is changed with {rest}"
+        elif each.format_name == _DEEPSPEED:
+            yield f"{name} is all 'auto', so it follows the arguments"
+    named = {
+        _DEEPSPEED: _named_deepspeed(document, format_name),
+        _ACCELERATE: _named_launch_file(document, format_name),
+    }
+    for kind, what in named.items():
+        if isinstance(what, str) and not _of_kind(kind, companions):
+            yield f"what {what} sets and is not 'auto' must agree with the patched values; memplan leaves it alone"
 
 
-def _named_file(document: Document, named: Any) -> Path | None:
-    """Return the JSON file of a name, beside the config or in the working directory; None where it is not there."""
-    if not isinstance(named, str) or not named.endswith(".json"):
+def _named_deepspeed(document: Document, format_name: str) -> Any:
+    return get(document.values, _DEEPSPEED_KEY) if format_name in _NAMES_DEEPSPEED else None
+
+
+def _named_launch_file(document: Document, format_name: str) -> Any:
+    if format_name not in _NAMES_ACCELERATE:
         return None
-    return next((each / named for each in (document.path.parent, Path.cwd()) if (each / named).is_file()), None)
+    if document.syntax is SHELL:
+        return launcher_value(document.source.text, _LAUNCHER_FLAG)
+    return get(document.values, _ACCELERATE_KEY)
+
+
+def _of_kind(kind: str, companions: Sequence[Companion]) -> list[Companion]:
+    return [each for each in companions if each.format_name == kind]
+
+
+def _deepspeed_of(document: Document, named: Any) -> Iterator[Companion]:
+    """Yield the DeepSpeed settings of a name, or those that stand in its place."""
+    if isinstance(named, Mapping) and named:
+        section = replace(document, values=dict(named))
+        yield Companion(document=section, format_name=_DEEPSPEED, within=_DEEPSPEED_KEY)
+    yield from _companions(document, named, _DEEPSPEED, (".json",))
+
+
+def _companions(document: Document, named: Any, kind: str, suffixes: tuple[str, ...]) -> Iterator[Companion]:
+    """Yield the file of a name, beside the config or in the working directory; nothing where it is not there."""
+    if not isinstance(named, str) or not named.endswith(suffixes):
+        return
+    there = (each / named for each in (document.path.parent, Path.cwd()) if (each / named).is_file())
+    path = next(there, None)
+    if path is not None:
+        yield Companion(document=load_document(path), format_name=kind)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.companions import change_beside
 from memplan.configs.deepspeed import AUTO
 from memplan.configs.documents import read_source
 from memplan.configs.group_files import group_patches, own_assignments
@@ -54,7 +55,21 @@ class Draft:
 def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the assignments of a change that differ from what the config says."""
     wanted = ecosystem_named(config.format_name).assignments(config, change)
-    return [each for each in wanted if each.value != get(config.values, each.key)]
+    sections = (each for each in config.companions if each.within)
+    return [
+        *(each for each in wanted if each.value != get(config.values, each.key)),
+        *(
+            replace(each, key=f"{section.within}.{each.key}")
+            for section in sections
+            for each in _agreeing(section, change_beside(section, change))
+        ),
+    ]
+
+
+def _agreeing(companion: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Return what makes something agree with a changed config: what it spells out, and nothing it leaves open."""
+    concrete = [each for each in changed_assignments(companion, change) if get(companion.values, each.key) != AUTO]
+    return [each for each in concrete if contains(companion.values, each.key)]
 
 
 def default_style(config: UserConfig) -> PatchStyle:
@@ -88,14 +103,13 @@ def draft_flags(config: UserConfig, change: RecipeChange) -> Draft:
 
 
 def draft_companion(companion: UserConfig, change: RecipeChange) -> Draft:
-    """Draft the edit that makes a file agree with a changed config: what it spells out, and nothing it leaves open.
+    """Draft the edit that makes a file agree with a changed config.
 
     Raises:
         PatchError: a value cannot be edited.
     """
-    own = replace(change, recipe=replace(change.recipe, world_size=companion.recipe.world_size))
-    concrete = [each for each in changed_assignments(companion, own) if get(companion.values, each.key) != AUTO]
-    return _in_place(companion, own, [each for each in concrete if contains(companion.values, each.key)])
+    own = change_beside(companion, change)
+    return _in_place(companion, own, _agreeing(companion, own))
 
 
 def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> Draft:

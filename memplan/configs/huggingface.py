@@ -53,8 +53,8 @@ class HuggingFace:
         """Return nothing: these configs do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return flags of a program that parses TrainingArguments."""
-        return as_flags(assignments)
+        """Return flags of a program that parses TrainingArguments, which have none for what is within a section."""
+        return None if any("." in each.key for each in assignments) else as_flags(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
@@ -161,8 +161,16 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
         return []
     found = []
     for precision, key in _SWITCHES.items():
+        if precision.is_autocast and _is_the_launchers(config):
+            continue
         is_on = bool(config.values.get(key))
         stays = precision is Precision.TF32 and wanted.is_autocast
         if precision == wanted or (is_on and not stays):
             found.append(Assignment(key=key, value=precision == wanted, reason=reason))
     return found
+
+
+def _is_the_launchers(config: UserConfig) -> bool:
+    """Say whether half precision is set in the launcher's file, and the arguments have no word of it."""
+    switches = (key for precision, key in _SWITCHES.items() if precision.is_autocast)
+    return config.is_set_beside(KnobName.PRECISION) and all(config.values.get(each) is None for each in switches)

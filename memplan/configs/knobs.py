@@ -144,7 +144,7 @@ def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequ
     }
     for name in names:
         before, after = wanted[name]
-        if before != after and config.knob(name) is None:
+        if before != after and config.knob(name) is None and not config.is_set_beside(name):
             what = f"the config has no key for {name}, so {before} cannot become {after}"
             return f"{what} (declare one with --map {name}=KEY)"
     if recipe.world_size != current.world_size:
@@ -155,10 +155,12 @@ def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequ
 
 
 def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:
-    if _precision_values(config, precision):
+    holders = [each for each in (config, *config.companions) if each.knob(KnobName.PRECISION) is not None]
+    silent = next((each for each in holders if not _precision_values(each, precision)), None)
+    knob = None if silent is None else silent.knob(KnobName.PRECISION)
+    if knob is None:
         return None
-    knob = config.knob(KnobName.PRECISION)
-    shown = None if knob is None else f"{knob.key}={knob.value!r}"
+    shown = f"{knob.key}={knob.value!r}"
     return f"{shown} has no way to say {precision} (a second key for the type can be declared with --map amp_dtype=KEY)"
 
 
@@ -170,7 +172,7 @@ def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any
     if isinstance(knob.value, bool) and dtype is not None and precision.is_autocast:
         word = spelled(precision, like=dtype.value)
         return {} if word is None else {knob.key: True, dtype.key: word}
-    word = spelled(precision, like=knob.value)
+    word = spelled(precision, like=knob.value, key=knob.key)
     return {} if word is None else {knob.key: word}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import read_source
@@ -56,6 +57,15 @@ def find_original(document: Document) -> OriginalRecipe | None:
     if sidecar is None or match is None or not _still_stands(document, match):
         return None
     return _parsed(sidecar, match)
+
+
+def original_within(original: OriginalRecipe | None, section: str) -> OriginalRecipe | None:
+    """Return what a section of a config said before, from what its config said."""
+    if original is None:
+        return None
+    start = f"{section}."
+    values = {key.removeprefix(start): value for key, value in original.values.items() if key.startswith(start)}
+    return replace(original, values=values)
 
 
 def sidecar_path_of(path: Path) -> Path:

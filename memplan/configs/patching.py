@@ -51,7 +51,7 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     require_unchanged(config.path, config.document.source.sha256)
     draft = _DRAFTS[style](config, change)
-    beside = [(each, draft_companion(each, change)) for each in config.companions]
+    beside = [(each, draft_companion(each, change)) for each in config.companions if not each.within]
     return _joined((config, draft), *beside)
 
 
@@ -77,10 +77,17 @@ def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) ->
         ),
         root_path=str(root),
         changes=tuple(_value_change(*each, assignment) for each in drafts for assignment in each[1].assignments),
-        verified_by=proofs[0],
+        verified_by=_verified_by([each.path.name for each, _ in drafts], proofs),
         override_line=ecosystem_named(config.format_name).override_line(draft.assignments) if says_all else None,
         notes=tuple(note for _, each in drafts for note in each.notes),
     )
+
+
+def _verified_by(names: list[str], proofs: list[str]) -> str:
+    """Name the loaders that read the files back; which did which, where they differ."""
+    if len(set(proofs)) == 1:
+        return proofs[0]
+    return "; ".join(f"{proof} ({name})" for name, proof in zip(names, proofs, strict=True))
 
 
 def _proven(config: UserConfig, draft: Draft) -> str:

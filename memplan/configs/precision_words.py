@@ -6,6 +6,7 @@ from typing import Any
 
 from memplan.recipe import Precision
 
+_ACCELERATE = {Precision.FP32: "no", Precision.FP16: "fp16", Precision.BF16: "bf16"}
 _VOCABULARIES: tuple[dict[Precision, str], ...] = (
     {
         Precision.FP32: "32-true",
@@ -25,11 +26,12 @@ _VOCABULARIES: tuple[dict[Precision, str], ...] = (
     {Precision.FP32: "float32", Precision.TF32: "tfloat32", Precision.FP16: "float16", Precision.BF16: "bfloat16"},
     {Precision.FP32: "torch.float32", Precision.FP16: "torch.float16", Precision.BF16: "torch.bfloat16"},
     {Precision.FP32: "32", Precision.FP16: "16", Precision.BF16: "bf16"},
-    {Precision.FP32: "no", Precision.FP16: "fp16", Precision.BF16: "bf16"},
+    _ACCELERATE,
     {Precision.FP32: "none", Precision.FP16: "fp16", Precision.BF16: "bf16"},
     {Precision.FP32: "full", Precision.FP16: "half", Precision.BF16: "bf16"},
     {Precision.FP32: "off", Precision.FP16: "fp16", Precision.BF16: "bf16"},
 )
+_OF_KEYS = {"mixed_precision": _ACCELERATE}  # accelerate's choices: no, fp8, fp16, bf16
 
 
 def precision_of(value: Any, *, amp_dtype: Any = None) -> Precision | None:
@@ -48,12 +50,19 @@ def precision_of(value: Any, *, amp_dtype: Any = None) -> Precision | None:
     return next((each for words in _VOCABULARIES for each, word in words.items() if word == text), None)
 
 
-def spelled(precision: Precision, *, like: Any) -> Any:
-    """Return how a precision is written in the vocabulary of the value it replaces; None where that has no word."""
+def spelled(precision: Precision, *, like: Any, key: str = "") -> Any:
+    """Return how a precision is written in the vocabulary of the value it replaces; None where that has no word.
+
+    Args:
+        precision: what is to be said.
+        like: the value it replaces.
+        key: where the value stands, which tells some vocabularies apart.
+    """
     if like is None or isinstance(like, bool):
         return {Precision.FP32: False, Precision.FP16: True}.get(precision)
     text = str(like)
-    for words in _VOCABULARIES:
+    own = _OF_KEYS.get(key.rpartition(".")[2], {})
+    for words in (own,) if text.lower() in own.values() else _VOCABULARIES:
         if text.lower() in words.values() and precision in words:
             word = words[precision].upper() if text.isupper() and not text.isdigit() else words[precision]
             return int(word) if isinstance(like, int) and word.isdigit() else word

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.companions import companions_of, recipe_beside, remarks_on
+from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.file_names import NAMED_FOR_CARDS, remark_on_name
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loader_keys import loader_keys
-from memplan.configs.marker import find_original, remark_on_sidecar
-from memplan.configs.registry import ecosystem_named, ecosystem_of
+from memplan.configs.marker import find_original, original_within, remark_on_sidecar
+from memplan.configs.registry import ecosystem_of
 from memplan.configs.several_files import load_named
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan.configs.companions import Companion
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Ecosystem, KnobKeys
 
@@ -57,8 +58,8 @@ def read_config(
     _require_present(document, declared)
     own_keys = {**loader_keys(document, format_name=ecosystem.name), **ecosystem.own_keys(document)}
     keys = _followed(document, {**own_keys, **declared})
-    stale, recipe = remark_on_sidecar(document), _recipe(ecosystem, document, keys)
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
+    stale, recipe = remark_on_sidecar(document), launched(_recipe(ecosystem, document, keys), keys, beside)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -73,10 +74,10 @@ def read_config(
             *ecosystem.remarks(document),
             *_notes_on_precision(document, declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
-            *([] if stale is None else [stale]),
+            *((stale,) if stale else ()),
             *_notes_on_name(document, ecosystem.name, original.recipe if original else recipe),
         ),
-        companions=tuple(_companion(each, recipe, options) for each in beside),
+        companions=tuple(_companion(each, document, recipe, options) for each in beside if each.spelled_out),
     )
 
 
@@ -85,19 +86,25 @@ def _notes_on_name(document: Document, format_name: str, recipe: Recipe) -> list
     return [] if found is None else [found]
 
 
-def _companion(document: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:
-    """Describe a DeepSpeed file beside the config that names it."""
-    ecosystem = ecosystem_named("deepspeed")
-    keys = ecosystem.own_keys(document)
+def _companion(companion: Companion, named_in: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:
+    """Describe what stands beside a config: a file that it names, or a section of it."""
+    is_section, start = bool(companion.within), f"{companion.within}."
+    knobs = (
+        replace(_knob(named_in, name, f"{start}{key}"), key=key) if is_section else _knob(companion.document, name, key)
+        for name, found in companion.keys.items()
+        for key in found
+    )
+    own = find_original(named_in if is_section else companion.document)
     return UserConfig(
-        document=document,
-        format_name=ecosystem.name,
-        recipe=recipe_beside(document, recipe),
-        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        document=companion.document,
+        format_name=companion.format_name,
+        recipe=recipe_beside(companion, recipe),
+        knobs=tuple(knobs),
         workload_target=None,
         search_path=(),
-        original=find_original(document),
+        original=original_within(own, companion.within) if is_section else own,
         memplan_options=options,
+        within=companion.within,
     )
 
 

@@ -2,8 +2,8 @@
 
 LightningCLI takes ``--config`` more than once: mappings merge, and of single values and lists the later file's win
 (jsonargparse 4). Only its types tell which mapping is one ``dict`` argument, of which the later file's wins whole, and
-which ``init_args`` another class keeps: here all are merged. A DeepSpeed file stands beside training arguments that
-need not name it.
+which ``init_args`` another class keeps: here all are merged. A DeepSpeed or accelerate file stands beside training
+arguments that need not name it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan.configs.companions import Companion
 from memplan.configs.loading import load_document
 from memplan.configs.registry import ecosystem_of
 from memplan.configs.syntaxes import YAML
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 _LAID_OVER = ("lightning-cli",)
 # What stands beside a config -> the ecosystems of that config.
-_BESIDE = {"deepspeed": ("huggingface", "llama-factory", "axolotl")}
+_ARGUMENTS = ("huggingface", "llama-factory", "axolotl")
+_BESIDE = {"deepspeed": _ARGUMENTS, "accelerate": (*_ARGUMENTS, "launch-script")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class NamedFiles:
     """
 
     config: Document
-    beside: tuple[Document, ...] = ()
+    beside: tuple[Companion, ...] = ()
 
 
 def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
@@ -54,7 +56,7 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
         return NamedFiles(config=load_document(paths[0]))
     files = [load_document(each) for each in paths]
     kinds = {each.path: ecosystem_of(each, format_name=None).name for each in files}
-    beside = tuple(each for each in files if kinds[each.path] in _BESIDE)
+    beside = [each for each in files if kinds[each.path] in _BESIDE]
     layers = [each for each in files if each not in beside] or files
     config = _laid_over(layers, format_name) if len(layers) > 1 else layers[0]
     own_kind = ecosystem_of(config, format_name=format_name).name
@@ -62,7 +64,9 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
         if own_kind not in _BESIDE[kinds[each.path]]:
             what = f"{kinds[each.path]} files do not go with {own_kind} configs"
             raise ConfigError(what, where=str(each.path), hint=f"name {config.path.name} alone")
-    return NamedFiles(config=config, beside=beside)
+    return NamedFiles(
+        config=config, beside=tuple(Companion(document=each, format_name=kinds[each.path]) for each in beside)
+    )
 
 
 def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:

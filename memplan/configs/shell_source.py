@@ -56,6 +56,15 @@ def load_shell(text: str, *, where: str) -> dict[str, Any]:
     return {flag.key: _value_of(text, flag) for flag in _flags(commands[0])}
 
 
+def launcher_value(text: str, key: str) -> str | None:
+    """Return what the launcher before the program is given for a flag, as far as the script says it."""
+    commands = _training_commands(text)
+    words = commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
+    flag = next((each for each in reversed(_flags_among(words)) if each.key == key), None)
+    literal = literal_behind(text, flag.values[0]) if flag is not None and flag.values else None
+    return None if literal is None else literal.plain
+
+
 def locate_in_shell(text: str, key: str) -> Location | None:
     """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
     flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
@@ -122,8 +131,12 @@ def _flags_of_script(text: str) -> list[_Flag]:
 
 
 def _flags(command: Sequence[Word]) -> list[_Flag]:
+    return _flags_among(command[_arguments_start(command) or 0 :])
+
+
+def _flags_among(words: Sequence[Word]) -> list[_Flag]:
     found: list[_Flag] = []
-    for word in command[_arguments_start(command) or 0 :]:
+    for word in words:
         name, equals, _ = word.text.partition("=")
         if name.startswith("--") and len(name) > 2:
             inner = Span(start=word.span.start + len(name) + 1, end=word.span.end)

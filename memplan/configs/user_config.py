@@ -131,7 +131,8 @@ class UserConfig:
         original: what it said before memplan first changed it; None where memplan never did.
         memplan_options: what it asks of memplan.
         notes: what a reader should know, one sentence each.
-        companions: other files that must agree with this one and are patched together with it.
+        companions: what must agree with this config and is patched together with it.
+        within: key of the config, whose companion this is, that holds it as a section; empty for a file of its own.
     """
 
     document: Document
@@ -144,6 +145,7 @@ class UserConfig:
     memplan_options: MemplanOptions
     notes: tuple[str, ...] = ()
     companions: tuple[UserConfig, ...] = ()
+    within: str = ""
 
     @property
     def path(self) -> Path:
@@ -190,6 +192,10 @@ class UserConfig:
     def knob(self, name: KnobName) -> Knob | None:
         """Return the first knob of that name, or None."""
         return next((each for each in self.knobs if each.name == name), None)
+
+    def is_set_beside(self, name: KnobName) -> bool:
+        """Say whether something that is patched together with this config has a knob of that name."""
+        return any(each.knob(name) is not None for each in self.companions)
 
     def original_value(self, key: str, current: Any) -> Any:
         """Return what a key said before memplan first changed it."""

@@ -104,6 +104,18 @@ HF_JSON = """\
   "max_steps": 16000
 }
 """
+HF_SECTION = """\
+output_dir: saves/run
+per_device_train_batch_size: 4
+learning_rate: 2.0e-4
+max_steps: 16000
+deepspeed:
+  train_batch_size: 8  # two cards
+  gradient_accumulation_steps: auto
+  fp16: {enabled: false, loss_scale: 0}
+  optimizer: {type: AdamW, params: {lr: 2.0e-4, betas: auto}}
+fp16: false
+"""
 LIGHTNING_YAML = """\
 # one flat file, read with OmegaConf
 general:
@@ -352,6 +364,7 @@ CASES = (
     Case("lazy child", "detectron2-lazy", LAZY, PatchStyle.CHILD),
     Case("lazy in place crlf", "detectron2-lazy", LAZY, PatchStyle.IN_PLACE, newline="\r\n", final_newline=False),
     Case("hf yaml", "huggingface", {"x.yaml": HF_YAML}, PatchStyle.IN_PLACE),
+    Case("hf section crlf", "huggingface", {"x.yaml": HF_SECTION}, PatchStyle.IN_PLACE, {}, "\r\n", False),
     Case("hf json", "huggingface", {"x.json": HF_JSON}, PatchStyle.IN_PLACE, final_newline=False),
     Case("lightning yaml", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE),
     Case("lightning crlf", "lightning-hydra", {"x.yaml": LIGHTNING_YAML}, PatchStyle.IN_PLACE, {}, "\r\n", False),

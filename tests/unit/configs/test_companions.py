@@ -1,16 +1,22 @@
-"""Arguments and the DeepSpeed file they name change together, and "auto" stays."""
+"""Arguments change together with the DeepSpeed settings and the accelerate file they name, and "auto" stays."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
-from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config, undo_patch
+from memplan.configs import RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, OutputError
 from memplan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from memplan.configs import UserConfig
 
 pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
 
@@ -117,3 +123,167 @@ def test_a_file_that_leaves_all_to_the_arguments_is_said_to(project: Path) -> No
     config = read_config(project / "x.yaml")
     assert config.companions == ()
     assert config.notes == ("ds.json is all 'auto', so it follows the arguments",)
+
+
+SECTION = """\
+  train_batch_size: 64
+  train_micro_batch_size_per_gpu: 4  # four
+  gradient_accumulation_steps: auto
+  optimizer: {type: AdamW, params: {lr: 0.0002, weight_decay: auto}}
+  fp16: {enabled: true}
+  scheduler: {params: {total_num_steps: 1000, warmup_num_steps: auto}}
+"""
+
+
+def test_settings_written_out_among_the_arguments_change_in_place(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(ARGUMENTS.replace("ds.json", "\n") + SECTION)
+    config = read_config(tmp_path / "x.yaml")
+    assert [each.within for each in config.companions] == ["deepspeed"]
+    assert config.notes[0].startswith("the deepspeed section sets train_micro_batch_size_per_gpu, train_batch_size, ")
+    patch = plan_patch(config, CHANGE)
+    expected = SECTION.replace("64", "256").replace("_gpu: 4", "_gpu: 16").replace("0.0002", "0.0008")
+    expected = expected.replace("enabled: true", "enabled: false").replace(
+        "total_num_steps: 1000", "total_num_steps: 250"
+    )
+    assert expected in patch.files[0].patched_text
+    assert [each.path for each in patch.files] == [str(tmp_path / "x.yaml")]
+    assert patch.override_line is None
+
+
+def test_a_second_run_on_patched_settings_starts_from_the_original(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(ARGUMENTS.replace("ds.json", "\n") + SECTION)
+    apply_patch(plan_patch(read_config(tmp_path / "x.yaml"), CHANGE))
+    assert plan_patch(read_config(tmp_path / "x.yaml"), CHANGE).diff == ""
+    half = replace(CHANGE, recipe=replace(CHANGE.recipe, micro_batch_size=8), optimizer_step_factor=Fraction(1, 2))
+    apply_patch(plan_patch(read_config(tmp_path / "x.yaml"), half))
+    section = yaml.safe_load((tmp_path / "x.yaml").read_text())["deepspeed"]
+    assert section["scheduler"]["params"] == {"total_num_steps": 500, "warmup_num_steps": "auto"}
+    assert section["train_batch_size"] == 128
+
+
+@pytest.mark.parametrize(
+    ("section", "notes"),
+    [
+        (" {}", ()),
+        (" {zero_optimization: {stage: 2}}", ("the deepspeed section is all 'auto', so it follows the arguments",)),
+        (" not-there.json", ("what not-there.json sets and is not 'auto' must agree with the patched values; ",)),
+    ],
+)
+def test_settings_that_leave_all_to_the_arguments_are_left_alone(
+    tmp_path: Path, section: str, notes: tuple[str, ...]
+) -> None:
+    text = ARGUMENTS.replace(" ds.json", section)
+    (tmp_path / "x.yaml").write_text(text)
+    config = read_config(tmp_path / "x.yaml")
+    assert config.companions == ()
+    assert len(config.notes) == len(notes)
+    assert all(found.startswith(each) for found, each in zip(config.notes, notes, strict=True))
+    assert f"deepspeed:{section}\n" in plan_patch(config, CHANGE).files[0].patched_text
+
+
+LAUNCH = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config:
+  gradient_accumulation_steps: 2
+  zero_stage: 2
+mixed_precision: 'no'  # or bf16
+num_processes: 4
+"""
+FLAGS = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --learning_rate 2e-4 --output_dir out"
+SCRIPT = f'CONFIG=launch.yaml\naccelerate launch --config_file "$CONFIG" run.py {FLAGS}\n'
+TRL = """\
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+learning_rate: 2.0e-4
+output_dir: out
+accelerate_config: launch.yaml
+"""
+LAUNCHED = {"x.sh": SCRIPT, "x.yaml": TRL, "named.yaml": TRL.replace("accelerate_config: launch.yaml\n", "")}
+WIDER = RecipeChange(recipe=Recipe(micro_batch_size=16, accumulation_steps=1, precision="bf16", learning_rate=4e-4))
+
+
+@pytest.fixture(params=LAUNCHED)
+def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "launch.yaml").write_text(LAUNCH)
+    path = tmp_path / str(request.param)
+    path.write_text(LAUNCHED[path.name])
+    return path
+
+
+def read_launched(path: Path) -> UserConfig:
+    """Read arguments with their launch file, which they name or the user does."""
+    return read_config(path, *([path.parent / "launch.yaml"] if path.name == "named.yaml" else []))
+
+
+def test_the_launch_file_changes_with_the_arguments_it_is_named_beside(launched: Path) -> None:
+    config = read_launched(launched)
+    assert config.recipe.precision == "fp32"
+    assert config.notes == (
+        "launch.yaml sets mixed_precision, deepspeed_config.gradient_accumulation_steps: it is changed with this file",
+    )
+    apply_patch(plan_patch(config, WIDER))
+    changed = LAUNCH.replace("'no'", "'bf16'").replace("accumulation_steps: 2", "accumulation_steps: 1")
+    assert (launched.parent / "launch.yaml").read_text().startswith(f"{changed}# memplan: ")
+    assert "bf16" not in launched.read_text().replace("memplan", "")
+    assert read_launched(launched).recipe == WIDER.recipe
+    assert plan_patch(read_launched(launched), WIDER).diff == ""
+
+
+def test_a_switch_among_the_arguments_goes_before_the_launch_file(launched: Path) -> None:
+    switch = " --fp16 True\n" if launched.suffix == ".sh" else "\nfp16: true\n"
+    launched.write_text(launched.read_text().rstrip("\n") + switch)
+    config = read_launched(launched)
+    assert config.recipe.precision == "fp16"
+    kept = replace(WIDER, recipe=replace(WIDER.recipe, precision="fp16"))
+    assert "mixed_precision" not in {each.key for each in plan_patch(config, kept).changes}
+    changes = {each.key: each.value for each in plan_patch(config, WIDER).changes}
+    assert (changes["fp16"], changes["bf16"], changes["mixed_precision"]) == (False, True, "bf16")
+
+
+@pytest.mark.parametrize(("before", "wanted", "after"), [("bf16", "tf32", "no"), ("bf16", "fp32", "no")])
+def test_the_launch_file_is_written_in_accelerates_words(launched: Path, before: str, wanted: str, after: str) -> None:
+    (launched.parent / "launch.yaml").write_text(LAUNCH.replace("'no'", before))
+    config = read_launched(launched)
+    assert config.recipe.precision == before
+    patch = plan_patch(config, replace(WIDER, recipe=replace(WIDER.recipe, precision=wanted)))
+    changes = {each.key: each.value for each in patch.changes}
+    assert (changes["mixed_precision"], changes.get("tf32")) == (after, True if wanted == "tf32" else None)
+
+
+def test_a_precision_of_the_launch_file_that_is_not_known_is_named(launched: Path) -> None:
+    (launched.parent / "launch.yaml").write_text(LAUNCH.replace("'no'", "fp8"))
+    with pytest.raises(ConfigError, match=r"launch.yaml: mixed_precision='fp8' is not a precision memplan knows"):
+        read_launched(launched)
+
+
+def test_a_loop_of_its_own_gets_its_precision_from_the_launch_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "launch.yaml").write_text(LAUNCH)
+    text = "accelerate launch --config_file=launch.yaml train.py --batch_size 4 --lr 0.1\n"
+    (tmp_path / "x.sh").write_text(text)
+    config = read_config(tmp_path / "x.sh")
+    recipe = Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2)
+    assert expressible(config, recipe) is None
+    assert "no way to say tf32" in str(expressible(config, replace(recipe, precision="tf32")))
+    apply_patch(plan_patch(config, RecipeChange(recipe=recipe)))
+    assert (tmp_path / "x.sh").read_text().startswith(text.replace("4 --lr 0.1", "8 --lr 0.2"))
+    assert "mixed_precision: 'bf16'" in (tmp_path / "launch.yaml").read_text()
+
+
+def test_a_deepspeed_file_that_the_launch_file_names_changes_too(launched: Path) -> None:
+    named = "  deepspeed_config_file: ds.json\n  zero_stage"
+    (launched.parent / "launch.yaml").write_text(LAUNCH.replace("  zero_stage", named))
+    (launched.parent / "ds.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"}'
+    )
+    apply_patch(plan_patch(read_launched(launched), WIDER))
+    found = json.loads((launched.parent / "ds.json").read_text())
+    assert found == {"train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": "auto"}
+
+
+@pytest.mark.parametrize("name", ["x.sh", "x.yaml"])
+def test_a_launch_file_that_is_not_there_is_said_to_be_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(LAUNCHED[name])
+    config = read_config(tmp_path / name)
+    assert config.companions == ()
+    assert config.notes[-1].startswith("what launch.yaml sets and is not 'auto' must agree")
