@@ -6,10 +6,11 @@ user already has wins over any that is not better by more than that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
+from memplan.recommend.speeds import apart_from_rate, fastest_run, unsteadiness
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Recipe
     from memplan.recommend.band import Band
-    from memplan.results import Measurement, Trial
+    from memplan.results import Trial
 
 EQUAL_THROUGHPUT = 0.03
 
@@ -38,25 +39,29 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
         band: the utilisation to land in.
         current: the recipe in the user's config.
     """
-    candidates = _candidates(_fitting(trials), band)
+    candidates = _candidates(_fitting(trials, trials), band)
     if not candidates:
         return None
-    fastest = max(run.read.samples_per_s for run in candidates)
-    equals = [run for run in candidates if run.read.samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
+    fastest = max(run.samples_per_s for run in candidates)
+    equals = [run for run in candidates if run.samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
     kept = next((run for run in equals if run.trial.recipe == current), None)
-    chosen = kept or min(equals, key=lambda run: run.read.peak_device_bytes)
+    chosen = kept or min(equals, key=lambda run: run.peak_device_bytes)
     return Choice(trial=chosen.trial, reasons=explain(chosen.trial, trials, band, current=current))
 
 
 def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
-    same = _without_rate(trial.recipe)
-    others = (each for each in trials if _without_rate(each.recipe) != same and _competes(each.recipe, trial.recipe))
-    fitting = _fitting([trial, *others])
-    chosen = fitting[0]
-    now = _without_rate(current)
-    before = next((run for run in _fitting([trial, *trials]) if _without_rate(run.trial.recipe) == now), None)
-    return (*_memory_reasons(chosen, band), *_speed_reasons(chosen, _candidates(fitting, band), before))
+    same, now = apart_from_rate(trial.recipe), apart_from_rate(current)
+    others = (each for each in trials if apart_from_rate(each.recipe) != same and _competes(each.recipe, trial.recipe))
+    runs = (trial, *trials)
+    fitting = _fitting([trial, *others], runs)
+    before = next((run for run in _fitting(runs, runs) if apart_from_rate(run.trial.recipe) == now), None)
+    unsteady = unsteadiness(trial.recipe, runs)
+    return (
+        *_memory_reasons(fitting[0], band),
+        *_speed_reasons(fitting[0], _candidates(fitting, band), before),
+        *([] if unsteady is None else [unsteady]),
+    )
 
 
 def _competes(recipe: Recipe, with_recipe: Recipe) -> bool:
@@ -66,40 +71,39 @@ def _competes(recipe: Recipe, with_recipe: Recipe) -> bool:
     )
 
 
-def _without_rate(recipe: Recipe) -> Recipe:
-    return replace(recipe, learning_rate=None)
-
-
-def _fitting(trials: Sequence[Trial]) -> list[_Run]:
+def _fitting(trials: Sequence[Trial], runs: Sequence[Trial]) -> list[_Run]:
     return [
-        _Run(trial=trial, read=trial.outcome.measurement)
+        _Run(trial=trial, peak_device_bytes=measured.peak_device_bytes, samples_per_s=speed)
         for trial in trials
-        if trial.fits and trial.outcome.measurement is not None
+        if trial.fits and (measured := trial.outcome.measurement) and (speed := fastest_run(trial.recipe, runs))
     ]
 
 
 def _candidates(fitting: list[_Run], band: Band) -> list[_Run]:
-    allowed = [run for run in fitting if band.place(run.read.peak_device_bytes) is not Place.ABOVE]
-    inside = [run for run in allowed if band.place(run.read.peak_device_bytes) is Place.INSIDE]
+    allowed = [run for run in fitting if band.place(run.peak_device_bytes) is not Place.ABOVE]
+    inside = [run for run in allowed if band.place(run.peak_device_bytes) is Place.INSIDE]
     return inside or _nearest(allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
+    """A trial that fits, and the speed of its recipe's fastest run."""
+
     trial: Trial
-    read: Measurement
+    peak_device_bytes: int
+    samples_per_s: float
 
 
 def _nearest(runs: list[_Run]) -> list[_Run]:
     """Of each precision, the run with the highest peak: the nearest to a band that nothing reached."""
     nearest: dict[str, _Run] = {}
-    for run in sorted(runs, key=lambda run: run.read.peak_device_bytes):
+    for run in sorted(runs, key=lambda run: run.peak_device_bytes):
         nearest[run.trial.recipe.precision] = run
     return list(nearest.values())
 
 
 def _memory_reasons(chosen: _Run, band: Band) -> list[str]:
-    peak_bytes = chosen.read.peak_device_bytes
+    peak_bytes = chosen.peak_device_bytes
     wanted = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     reasons = [f"It peaks at {format_bytes(peak_bytes)}, {peak_bytes / band.total_bytes:.0%} of the device ({wanted})."]
     if band.place(peak_bytes) is Place.BELOW:
@@ -108,13 +112,13 @@ def _memory_reasons(chosen: _Run, band: Band) -> list[str]:
 
 
 def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) -> list[str]:
-    speed = chosen.read.samples_per_s
+    speed = chosen.samples_per_s
     reasons = []
     if len(candidates) > 1:
-        fastest = max(run.read.samples_per_s for run in candidates)
+        fastest = max(run.samples_per_s for run in candidates)
         standing = "the fastest" if speed >= fastest else f"at {speed / fastest:.0%} of the fastest"
         reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
     if before and before.trial is not chosen.trial:
-        speedup = speed / before.read.samples_per_s
-        reasons.append(f"The current recipe runs {before.read.samples_per_s:.1f} samples/s: {speedup:.2f} times that.")
+        speedup = speed / before.samples_per_s
+        reasons.append(f"The current recipe runs {before.samples_per_s:.1f} samples/s: {speedup:.2f} times that.")
     return reasons

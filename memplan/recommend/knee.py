@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
 from memplan.recommend.choice import EQUAL_THROUGHPUT
+from memplan.recommend.speeds import fastest_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +21,22 @@ _HALF = (0.4, 0.6)
 
 
 def comparable(trials: Sequence[Trial], recipe: Recipe) -> tuple[Trial, ...]:
-    """Return the runs that show speed over the micro-batch alone: all else alike, or the same global batch; one a size.
+    """Return the runs that show speed over the micro-batch alone: all else alike, or the same global batch.
+
+    Of each size it is the fastest run, smallest size first.
 
     Args:
         trials: live runs.
         recipe: what the others are compared with.
     """
-    found = {
-        trial.recipe.micro_batch_size: trial for trial in trials if trial.fits and _is_comparable(trial.recipe, recipe)
-    }
+    alike = [trial for trial in trials if trial.fits and _is_comparable(trial.recipe, recipe)]
+    found = {trial.recipe.micro_batch_size: trial for trial in sorted(alike, key=_samples_per_s)}
     return tuple(found[size] for size in sorted(found))
+
+
+def _samples_per_s(trial: Trial) -> float:
+    measured = trial.outcome.measurement
+    return 0.0 if measured is None else measured.samples_per_s
 
 
 def _is_comparable(one: Recipe, other: Recipe) -> bool:
@@ -61,10 +68,10 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
     has it chosen, because the band is what was asked for.
     """
     half = half_of(trials, chosen.recipe)
-    own, other = chosen.outcome.measurement, half.outcome.measurement if half else None
-    if half is None or own is None or other is None:
+    speed_now, other = fastest_run(chosen.recipe, (chosen, *trials)), half.outcome.measurement if half else None
+    if half is None or speed_now is None or other is None:
         return _double_reason(chosen, trials)
-    gain = own.samples_per_s / other.samples_per_s - 1
+    gain = speed_now / other.samples_per_s - 1
     size = half.recipe.micro_batch_size
     speed = f"micro-batch {size} runs {other.samples_per_s:.1f} samples/s"
     if gain > EQUAL_THROUGHPUT:
@@ -80,10 +87,10 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
 def _double_reason(chosen: Trial, trials: Sequence[Trial]) -> str | None:
     """Say that the size that is twice as large is no faster, where the chosen one is its half."""
     double = _double_of(trials, chosen.recipe)
-    own, other = chosen.outcome.measurement, double.outcome.measurement if double else None
-    if double is None or own is None or other is None:
+    speed_now, other = fastest_run(chosen.recipe, (chosen, *trials)), double.outcome.measurement if double else None
+    if double is None or speed_now is None or other is None:
         return None
-    if other.samples_per_s > own.samples_per_s * (1 + EQUAL_THROUGHPUT):
+    if other.samples_per_s > speed_now * (1 + EQUAL_THROUGHPUT):
         return None
     larger = f"micro-batch {double.recipe.micro_batch_size} runs {other.samples_per_s:.1f} samples/s"
     return f"Twice as large is no faster: {larger}."

@@ -23,6 +23,15 @@ def test_the_faster_recipe_in_the_band_wins() -> None:
     assert choose([slow, fast], BAND, current=CURRENT).trial is fast
 
 
+def test_a_recipe_is_as_fast_as_its_fastest_run_because_disturbances_only_slow_one() -> None:
+    fast, disturbed = trial(14, 700, samples_per_s=30), trial(14, 700, samples_per_s=4)
+    rival = trial(12, 700, samples_per_s=20)
+    assert choose([fast, disturbed, rival], BAND, current=CURRENT).trial.recipe.micro_batch_size == 14
+    reasons = explain(disturbed, [fast, disturbed, rival], BAND, current=CURRENT)
+    assert reasons[1] == "At 30.0 samples/s it is the fastest of 2 recipes there."
+    assert reasons[2].startswith("Runs of this recipe came to 4.0 and 30.0 samples/s")
+
+
 def test_within_three_percent_the_smaller_recipe_wins() -> None:
     small, large = trial(12, 620, samples_per_s=10.0), trial(14, 780, samples_per_s=10.2)
     assert choose([large, small], BAND, current=CURRENT).trial is small
