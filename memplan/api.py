@@ -140,6 +140,7 @@ def plan(
     knobs: Mapping[str, str] | None = None,
     format_name: str | None = None,
     in_place: bool = False,
+    loader: bool = False,
     wait: bool = False,
     wait_limit: str | None = None,
     trace_limit: str | None = None,
@@ -180,6 +181,7 @@ def plan(
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
         format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
+        loader: have the patch change settings of the data loader too, by the rules of :mod:`memplan.recommend.loader`.
         wait: wait until the memory is free that the plan may use at most.
         wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
         trace_limit: longest time one trace may take; None for ten minutes.
@@ -209,6 +211,7 @@ def plan(
         lr_rule=lr_rule,
         world_size=world_size,
         in_place=in_place,
+        change_loader=loader,
         store=Path(store),
         trace_limit=trace_limit,
         trial_limit=trial_limit,

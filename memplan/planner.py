@@ -17,7 +17,7 @@ from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
-from memplan.planning.loader_notes import loader_notes
+from memplan.planning.loaders import loader_changes, loader_notes
 from memplan.planning.patching import draft, scale, write_patch
 from memplan.planning.rates import with_proven_rate
 from memplan.planning.recall import recalled
@@ -233,7 +233,7 @@ class Planning:
         verdicts: tuple[PrecisionVerdict, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        patch, trouble = self._patch(recipe, evidence_of(chosen, estimate, self.band.total_bytes))
+        patch, trouble = self._patch(recipe, estimate, evidence_of(chosen, estimate, self.band.total_bytes))
         own_notes = self.subject.config.notes if self.subject.config else ()
         return Plan(
             run_id=run.run_id,
@@ -254,7 +254,13 @@ class Planning:
                 *notes,
                 *trouble,
                 *own_notes,
-                *loader_notes(self.subject.config, self.device, estimate),
+                *loader_notes(
+                    self.subject.config,
+                    self.device,
+                    estimate,
+                    patch,
+                    is_asked_for=self.request.change_loader,
+                ),
                 *(estimate.notes if estimate else ()),
             ),
             request=replace(self.request, store=self.request.store.absolute()),
@@ -262,16 +268,18 @@ class Planning:
             command=command_to_run(self.subject, recipe),
         )
 
-    def _patch(self, recipe: Recipe, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:
+    def _patch(self, recipe: Recipe, estimate: Estimate | None, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:
         """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
         if self.subject.unwritable is not None:
             return None, (f"no patch: {self.subject.unwritable}",)
+        better = loader_changes(self.subject.config, self.device, estimate) if self.request.change_loader else {}
         write = functools.partial(
             write_patch,
             subject=self.subject,
             request=self.request,
             why=why,
             device_total_bytes=self.band.total_bytes,
+            loader=better,
         )
         try:
             patch = write(recipe)

@@ -68,6 +68,9 @@ def probe(
     ] = False,
     wait_limit: Annotated[str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min.")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
+    loader: Annotated[
+        bool, typer.Option("--loader", help="Have the patch change workers and pinning of the data loader too.")
+    ] = False,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
     fresh: Fresh = False,
@@ -96,6 +99,7 @@ def probe(
         lr_rule=lr_rule,
         world_size=world_size,
         in_place=in_place,
+        change_loader=loader,
         store=store,
         trace_limit=trace_limit,
         trial_limit=trial_limit,

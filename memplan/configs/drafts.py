@@ -12,9 +12,10 @@ from memplan.configs.documents import read_source
 from memplan.configs.group_files import group_patches, own_assignments
 from memplan.configs.in_place import edited_text, stale_comments, with_followed_names
 from memplan.configs.keys import contains, differences, get, with_value
+from memplan.configs.loader_keys import LOADER_KNOBS, loader_assignments
 from memplan.configs.loading import load_document
 from memplan.configs.marker import bases_named_in, find_original, has_marker, marker_edit, marker_line, sidecar_patch
-from memplan.configs.reading import read_config
+from memplan.configs.reading import own_keys, read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
 from memplan.configs.user_config import PatchStyle
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment, ChildForm
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobName, RecipeChange, UserConfig
     from memplan.patches import FilePatch
 
 
@@ -54,7 +55,7 @@ class Draft:
 
 def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the assignments of a change that differ from what the config says."""
-    wanted = ecosystem_named(config.format_name).assignments(config, change)
+    wanted = [*ecosystem_named(config.format_name).assignments(config, change), *loader_assignments(config, change)]
     sections = (each for each in config.companions if each.within)
     return [
         *(each for each in wanted if each.value != get(config.values, each.key)),
@@ -147,7 +148,7 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     if not changed:
         return draft_in_place(config, change)
     parent = _parent_of(config)
-    assignments = changed_assignments(parent, change)
+    assignments = changed_assignments(parent, replace(change, loader={**_loader_written(config), **change.loader}))
     form = ecosystem_named(config.format_name).child_form(parent.document)
     if form is None:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
@@ -188,13 +189,18 @@ def _parent_document(config: UserConfig) -> Document:
 
 def _declared(config: UserConfig) -> dict[str, str]:
     """Return the knobs that the user declared, as they were given."""
-    own = ecosystem_named(config.format_name).own_keys(config.document)
-    known = {key for found in own.values() for key in found}
+    known = {key for found in own_keys(config.document, config.format_name).values() for key in found}
     declared: dict[str, str] = {}
     for each in config.knobs:
         if each.key not in known:
             declared[each.name] = f"{declared[each.name]},{each.key}" if each.name in declared else each.key
     return declared
+
+
+def _loader_written(config: UserConfig) -> dict[KnobName, int | bool]:
+    """Return the settings of the loader that memplan wrote into a child, which a change of the rest does not undo."""
+    recorded = config.original.values if config.original else {}
+    return {each.name: each.value for each in config.knobs if each.name in LOADER_KNOBS and each.key in recorded}
 
 
 def _own_text(form: ChildForm, parent: UserConfig) -> str | None:

@@ -250,4 +250,8 @@ _DEFAULT_REASONS = {
     KnobName.ACTIVATION_CHECKPOINTING: "trades memory for time",
     KnobName.ITERATIONS: "keeps the number of samples seen",
     KnobName.OPTIMIZER_STEPS: "keeps the number of samples seen",
+    KnobName.LOADER_WORKERS: "as many as processors and host memory carry",
+    KnobName.PIN_MEMORY: "copies to the card need not be waited for",
+    KnobName.PREFETCH_FACTOR: "held batches fit in host memory",
+    KnobName.PERSISTENT_WORKERS: "workers are started once, or there are none",
 }

@@ -1,10 +1,12 @@
-"""Where the ecosystems keep the settings of their data loaders. They are read to be remarked on, and never changed."""
+"""Where the ecosystems keep the settings of their data loaders, which are changed where that is asked for."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import get
+from memplan.configs.knobs import reason_for
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
 
 _TORCH = {
     KnobName.LOADER_WORKERS: "num_workers",
@@ -19,6 +22,7 @@ _TORCH = {
     KnobName.PREFETCH_FACTOR: "prefetch_factor",
     KnobName.PERSISTENT_WORKERS: "persistent_workers",
 }
+LOADER_KNOBS = tuple(_TORCH)
 _SCRIPT = {**_TORCH, KnobName.PIN_MEMORY: "pin_mem"}
 # ecosystem -> the names it uses, and what stands before them; the first that is there counts
 _HOMES: Mapping[str, tuple[tuple[Mapping[KnobName, str], str], ...]] = {
@@ -37,6 +41,16 @@ _HOMES: Mapping[str, tuple[tuple[Mapping[KnobName, str], str], ...]] = {
     "argparse-script": ((_SCRIPT, ""), ({KnobName.LOADER_WORKERS: "workers", KnobName.PIN_MEMORY: "pin_memory"}, "")),
 }
 
+# ecosystem -> keys that can be added, where torch's own default of no holds without them
+_ADDABLE: Mapping[str, Mapping[KnobName, str]] = {
+    "mmengine": {
+        KnobName.PIN_MEMORY: "train_dataloader.pin_memory",
+        KnobName.PERSISTENT_WORKERS: "train_dataloader.persistent_workers",
+    },
+    "huggingface": {KnobName.PERSISTENT_WORKERS: "dataloader_persistent_workers"},  # transformers 4.36 and later
+    "llama-factory": {KnobName.PERSISTENT_WORKERS: "dataloader_persistent_workers"},
+}
+
 
 def loader_keys(document: Document, *, format_name: str) -> KnobKeys:
     """Return the keys of the loader's settings that a config of an ecosystem sets."""
@@ -46,3 +60,19 @@ def loader_keys(document: Document, *, format_name: str) -> KnobKeys:
             if isinstance(get(document.values, f"{prefix}{own}"), int):
                 found.setdefault(name, (f"{prefix}{own}",))
     return found
+
+
+def loader_key(config: UserConfig, name: KnobName) -> str | None:
+    """Return the key at which a config has a setting of its loader, or can be given it; None where there is none."""
+    knob = config.knob(name)
+    return _ADDABLE.get(config.format_name, {}).get(name) if knob is None else knob.key
+
+
+def loader_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Return the settings of the loader that a change makes; one without a key is left out."""
+    keys = {name: loader_key(config, name) for name in change.loader}
+    return [
+        Assignment(key=key, value=change.loader[name], reason=reason_for(change, name))
+        for name, key in keys.items()
+        if key is not None
+    ]

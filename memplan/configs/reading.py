@@ -12,7 +12,7 @@ from memplan.configs.file_names import NAMED_FOR_CARDS, remark_on_name
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loader_keys import loader_keys
 from memplan.configs.marker import find_original, original_within, remark_on_sidecar
-from memplan.configs.registry import ecosystem_of
+from memplan.configs.registry import ecosystem_named, ecosystem_of
 from memplan.configs.several_files import load_named
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
@@ -56,8 +56,7 @@ def read_config(
     where = str(document.path)
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
     _require_present(document, declared)
-    own_keys = {**loader_keys(document, format_name=ecosystem.name), **ecosystem.own_keys(document)}
-    keys = _followed(document, {**own_keys, **declared})
+    keys = _followed(document, {**own_keys(document, ecosystem.name), **declared})
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
     stale, recipe = remark_on_sidecar(document), launched(_recipe(ecosystem, document, keys), keys, beside)
     return UserConfig(
@@ -79,6 +78,12 @@ def read_config(
         ),
         companions=tuple(_companion(each, document, recipe, options) for each in beside if each.spelled_out),
     )
+
+
+def own_keys(document: Document, format_name: str) -> KnobKeys:
+    """Return the keys at which a config of an ecosystem keeps the knobs, the loader's included, without being told."""
+    loader = loader_keys(document, format_name=format_name)
+    return {**loader, **ecosystem_named(format_name).own_keys(document)}
 
 
 def _notes_on_name(document: Document, format_name: str, recipe: Recipe) -> list[str]:

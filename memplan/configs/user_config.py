@@ -23,7 +23,7 @@ class KnobName(StrEnum):
     """What memplan can turn in a config, by the names that ``--map`` and ``knobs=dict(...)`` use.
 
     ``iterations`` and ``optimizer_steps`` take several keys, separated by commas: lengths and intervals counted in
-    forward/backward passes and in optimizer steps. What the loader does is read, and never changed.
+    forward/backward passes and in optimizer steps. The loader's settings change only where that is asked for.
     """
 
     MICRO_BATCH_SIZE = "micro_batch_size"
@@ -212,6 +212,7 @@ class RecipeChange:
         iteration_factor: by how much lengths counted in forward/backward passes change, against the original config.
         optimizer_step_factor: by how much lengths counted in optimizer steps change, against the original config.
         options: planning facts kept in the marker, JSON-ready.
+        loader: settings of the data loader that shall change, too.
     """
 
     recipe: Recipe
@@ -219,3 +220,4 @@ class RecipeChange:
     iteration_factor: Fraction = Fraction(1)
     optimizer_step_factor: Fraction = Fraction(1)
     options: Mapping[str, Any] = field(default_factory=dict)
+    loader: Mapping[KnobName, int | bool] = field(default_factory=dict)

@@ -40,6 +40,7 @@ def request_from(
     trace_limit: str | None = None,
     trial_limit: str | None = None,
     command: str | None = None,
+    change_loader: bool = False,
 ) -> PlanRequest:
     """Combine the command line with what the config asks for; the command line wins.
 
@@ -64,6 +65,7 @@ def request_from(
         world_size=_replicas(command) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
+        change_loader=change_loader,
         trace_limit_s=parse_duration(trace_limit),
         trial_limit_s=parse_duration(trial_limit),
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan.errors import PatchError
 from memplan.plans.changes import change_to, original_recipe, patch_of, rule_for, with_scaled_rate
 from memplan.recommend.scaling import rule_remark
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.configs import KnobName
     from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
     from memplan.plans import PlanRequest
@@ -49,7 +54,13 @@ def draft(subject: Subject, request: PlanRequest) -> None:
 
 
 def write_patch(
-    recipe: Recipe, subject: Subject, request: PlanRequest, *, why: str, device_total_bytes: int | None = None
+    recipe: Recipe,
+    subject: Subject,
+    request: PlanRequest,
+    *,
+    why: str,
+    device_total_bytes: int | None = None,
+    loader: Mapping[KnobName, int | bool] | None = None,
 ) -> ConfigPatch | None:
     """Write the change into a patch for the user's config; None where there is nothing to write or no way to.
 
@@ -59,12 +70,17 @@ def write_patch(
         request: what was asked for.
         why: what was seen of this recipe, e.g. ``peaks at 72% of 1.50 GiB``.
         device_total_bytes: what the device offers now; None for a draft.
+        loader: settings of the data loader that shall change, too; None for none.
 
     Raises:
-        PatchError: the change cannot be written.
+        PatchError: the change cannot be written; one that only the loader's settings stand in the way of is written
+            without them.
     """
-    if subject.config is None or subject.unwritable is not None or recipe == subject.current:
+    if subject.config is None or subject.unwritable is not None or (recipe == subject.current and not loader):
         return None
     original = original_recipe(subject.config, subject.current)
     change = change_to(recipe, original, request, why=why, device_total_bytes=device_total_bytes)
+    if loader:
+        with contextlib.suppress(PatchError):
+            return patch_of(subject.config, replace(change, loader=loader), request)
     return patch_of(subject.config, change, request)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.documents import digest_of
 from memplan.devices import device_used_bytes
 from memplan.errors import PatchError, StoreError
+from memplan.planning.loaders import loader_changes
 from memplan.planning.patching import write_patch
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, d
                 plan.request,
                 why=plan.evidence,
                 device_total_bytes=plan.device_total_bytes,
+                loader=loader_changes(subject.config, device, plan.estimate) if plan.request.change_loader else None,
             )
         except PatchError:
             return None

@@ -30,6 +30,7 @@ class PlanRequest:
         micro_batch_cap: largest micro-batch that is tried.
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
+        change_loader: whether the patch may change the settings of the data loader.
         trace_limit_s: how long one trace may take; None for the estimator's own limit. It decides no answer.
         trial_limit_s: how long one trial may take to its first step, and for its steps; None for the probe's own
             limits. Nor does it decide one.
@@ -49,6 +50,7 @@ class PlanRequest:
     micro_batch_cap: int = LARGEST_MICRO_BATCH
     patch_style: PatchStyle | None = None
     store: Path = Path(".memplan")
+    change_loader: bool = False
     trace_limit_s: float | None = None
     trial_limit_s: float | None = None
 
@@ -71,5 +73,6 @@ class PlanRequest:
             "global_batch_size": self.global_batch_size,
             "learning_rate_rule": str(self.learning_rate_rule),
             "world_size": self.world_size,
+            "change_loader": self.change_loader or None,
         }
         return {name: value for name, value in facts.items() if value is not None}

@@ -257,7 +257,7 @@ def recommendation(plan: Plan) -> RenderableType:
         before = "now" if plan.command is None else "started from"
         lines.append(f"  ({before} {recipe_text(plan.current)})", style=QUIET)
     else:
-        lines.append("Nothing to change: ", style="bold")
+        lines.append("Nothing to change: " if plan.config_patch is None else "The recipe stays: ", style="bold")
         lines.append(recipe_text(plan.current), style=f"bold {GOOD}")
     for reason in plan.reasons:
         lines.append(f"\n  {reason}")

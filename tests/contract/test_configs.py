@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import (
+    KnobName,
     PatchStyle,
     RecipeChange,
     UserConfig,
@@ -22,6 +23,7 @@ from memplan.configs import (
     undo_patch,
 )
 from memplan.configs.keys import first_difference, lookup, with_value
+from memplan.configs.loader_keys import loader_key
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
 
@@ -502,6 +504,25 @@ def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> 
     for each in patch.changes:
         if each.before != "not set":
             assert lookup(back.values, each.key) == lookup(config.values, each.key), each.key
+
+
+@EVERY_CASE
+def test_the_loader_changes_where_that_is_asked_for_and_only_then(case: Case, tmp_path: Path) -> None:
+    wanted = {KnobName.LOADER_WORKERS: 3, KnobName.PIN_MEMORY: True, KnobName.PERSISTENT_WORKERS: True}
+    config = read(case, case.write(tmp_path))
+    keys = {key: value for name, value in wanted.items() if (key := loader_key(config, name))}
+    assert not set(keys) & {each.key for each in plan_patch(config, wider(config), style=case.style).changes}
+    change = replace(wider(config), loader=wanted)
+    patch = plan_patch(config, change, style=case.style)
+    assert {each.key: each.value for each in patch.changes if each.key in keys} == keys
+    apply_patch(patch)
+    reloaded = read(case, Path(patch.files[0].path))
+    assert {each.key: each.value for each in reloaded.knobs if each.name in wanted} == keys
+    assert plan_patch(reloaded, replace(wider(reloaded), loader=wanted), style=case.style).changes == ()
+    apply_patch(plan_patch(reloaded, RecipeChange(recipe=config.recipe), style=case.style))
+    back = read(case, Path(patch.files[0].path))
+    assert back.recipe == config.recipe
+    assert {each.key: each.value for each in back.knobs if each.name in wanted} == keys
 
 
 @EVERY_CASE

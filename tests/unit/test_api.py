@@ -18,7 +18,7 @@ COMMAND_LINE_ONLY = {"json", "help"}
 # What is wanted of a plan, and of the config that it patches, beside what the search of one recipe takes.
 OF_PLANS_ONLY = {
     *("command", "steps", "batch_size", "precisions", "lr_rule", "config_or_workload", "workload", "knobs"),
-    *("format_name", "in_place", "apply", "output", "fresh"),
+    *("format_name", "in_place", "loader", "apply", "output", "fresh"),
 }
 
 

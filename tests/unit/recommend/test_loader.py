@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memplan.recommend.loader import LoaderSettings, loader_remarks
-from memplan.units import MIB
+from memplan.recommend.loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.units import GIB, MIB
+
+ON_CARD = LoaderSurroundings(on_cuda=True, cpu_count=8, batch_bytes=64 * MIB)
+ON_CPU = LoaderSurroundings(on_cuda=False, cpu_count=8, batch_bytes=64 * MIB)
+SMALL_HOST = LoaderSurroundings(on_cuda=False, cpu_count=8, batch_bytes=64 * MIB, host_bytes=1 * GIB)  # 8 batches
 
 
 @pytest.mark.parametrize(
@@ -21,7 +27,7 @@ from memplan.units import MIB
     ],
 )
 def test_each_rule_is_said(settings: LoaderSettings, part: str) -> None:
-    assert part in " ".join(loader_remarks(settings, on_cuda=True, cpu_count=8, batch_bytes=64 * MIB))
+    assert part in " ".join(loader_remarks(settings, ON_CARD))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +39,77 @@ def test_each_rule_is_said(settings: LoaderSettings, part: str) -> None:
     ],
 )
 def test_nothing_is_said_where_no_rule_applies(settings: LoaderSettings) -> None:
-    assert loader_remarks(settings, on_cuda=False, cpu_count=8, batch_bytes=64 * MIB) == ()
+    assert loader_remarks(settings, ON_CPU) == ()
 
 
 def test_what_is_not_known_is_not_judged() -> None:
-    assert loader_remarks(LoaderSettings(workers=64), on_cuda=True, cpu_count=None, batch_bytes=None) == ()
+    assert loader_remarks(LoaderSettings(workers=64), LoaderSurroundings(on_cuda=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("around", "settings", "better"),
+    [
+        (ON_CPU, LoaderSettings(), LoaderSettings()),
+        (ON_CPU, LoaderSettings(workers=0), LoaderSettings(workers=0)),
+        (ON_CPU, LoaderSettings(workers=9), LoaderSettings(workers=8, persistent_workers=True)),
+        (ON_CPU, LoaderSettings(pin_memory=False), LoaderSettings(pin_memory=False)),
+        (ON_CARD, LoaderSettings(pin_memory=False), LoaderSettings(pin_memory=True)),
+        (
+            ON_CPU,
+            LoaderSettings(workers=0, persistent_workers=True),
+            LoaderSettings(workers=0, persistent_workers=False),
+        ),
+        (ON_CPU, LoaderSettings(persistent_workers=False), LoaderSettings(persistent_workers=False)),
+        (SMALL_HOST, LoaderSettings(workers=8), LoaderSettings(workers=4, persistent_workers=True)),
+        (
+            SMALL_HOST,
+            LoaderSettings(workers=2, prefetch_factor=16),
+            LoaderSettings(workers=2, prefetch_factor=4, persistent_workers=True),
+        ),
+        (
+            SMALL_HOST,
+            LoaderSettings(workers=8, prefetch_factor=1),
+            LoaderSettings(workers=8, prefetch_factor=1, persistent_workers=True),
+        ),
+        (
+            LoaderSurroundings(on_cuda=False, batch_bytes=4 * GIB, host_bytes=1 * GIB),
+            LoaderSettings(workers=8, prefetch_factor=4),
+            LoaderSettings(workers=1, prefetch_factor=1, persistent_workers=True),
+        ),
+    ],
+)
+def test_each_line_of_the_table(around: LoaderSurroundings, settings: LoaderSettings, better: LoaderSettings) -> None:
+    assert better_settings(settings, around) == better
+
+
+_COUNTS = st.none() | st.integers(min_value=0, max_value=64)
+_SWITCHES = st.none() | st.booleans()
+_SIZES = st.none() | st.integers(min_value=0, max_value=8 * GIB)
+
+
+@given(
+    st.builds(
+        LoaderSettings,
+        workers=_COUNTS,
+        pin_memory=_SWITCHES,
+        prefetch_factor=_COUNTS,
+        persistent_workers=_SWITCHES,
+    ),
+    st.builds(
+        LoaderSurroundings,
+        on_cuda=st.booleans(),
+        cpu_count=st.none() | st.integers(min_value=1, max_value=64),
+        batch_bytes=_SIZES,
+        host_bytes=_SIZES,
+    ),
+)
+def test_the_rules_never_raise_a_count_and_settle_at_once(settings: LoaderSettings, around: LoaderSurroundings) -> None:
+    better = better_settings(settings, around)
+    assert better_settings(better, around) == better
+    assert not (better.persistent_workers and better.workers == 0)
+    for before, after in (
+        (settings.workers, better.workers),
+        (settings.prefetch_factor, better.prefetch_factor),
+    ):
+        assert (before is None) == (after is None)
+        assert before is None or after is None or (after <= before and bool(after) == bool(before))

@@ -1,0 +1,112 @@
+"""The config's data loader beside a recommended recipe: what a plan says of it, and what it changes where asked to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.configs import KnobName
+from memplan.configs.loader_keys import loader_key
+from memplan.host_memory import host_memory
+from memplan.recommend.loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.cards import DeviceSpec
+    from memplan.configs import Knob, UserConfig
+    from memplan.patches import ConfigPatch
+    from memplan.results import Estimate
+
+_FIELDS = {
+    KnobName.LOADER_WORKERS: "workers",
+    KnobName.PIN_MEMORY: "pin_memory",
+    KnobName.PREFETCH_FACTOR: "prefetch_factor",
+    KnobName.PERSISTENT_WORKERS: "persistent_workers",
+}
+
+
+def loader_changes(
+    config: UserConfig | None, device: DeviceSpec, estimate: Estimate | None
+) -> dict[KnobName, int | bool]:
+    """Return the loader settings that are better otherwise, as far as the config has, or can be given, a key for them.
+
+    They follow from what the config said before memplan first changed it.
+    """
+    if config is None:
+        return {}
+    values = {name: config.original_value(knob.key, knob.value) for name, knob in _knobs(config).items()}
+    better = better_settings(_settings(values), _surroundings(device, estimate))
+    wanted = {name: getattr(better, field) for name, field in _FIELDS.items()}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if value is not None and loader_key(config, name) is not None and value != _current(config, name)
+    }
+
+
+def loader_notes(
+    config: UserConfig | None,
+    device: DeviceSpec,
+    estimate: Estimate | None,
+    patch: ConfigPatch | None = None,
+    *,
+    is_asked_for: bool = False,
+) -> tuple[str, ...]:
+    """Return what a user should know of the loader beside a recommended recipe, one sentence each.
+
+    Args:
+        config: the config; None where there is none.
+        device: what the plan is for.
+        estimate: of the recommended recipe.
+        patch: what is going to change in the config.
+        is_asked_for: whether the patch was to change the loader's settings.
+    """
+    if config is None:
+        return ()
+    better = loader_changes(config, device, estimate)
+    written = {each.key for each in patch.changes} if patch else set()
+    values: dict[KnobName, object] = {name: knob.value for name, knob in _knobs(config).items()}
+    values |= {name: value for name, value in better.items() if loader_key(config, name) in written}
+    left = [f"{key}={value}" for name, value in better.items() if (key := loader_key(config, name)) not in written]
+    lead = "the patch cannot set" if is_asked_for else "--loader has the patch set"
+    remarks = loader_remarks(_settings(values), _surroundings(device, estimate))
+    return (*remarks, f"{lead} {', '.join(left)}") if left else remarks
+
+
+def _knobs(config: UserConfig) -> Mapping[KnobName, Knob]:
+    found = {name: config.knob(name) for name in _FIELDS}
+    return {name: knob for name, knob in found.items() if knob is not None}
+
+
+def _current(config: UserConfig, name: KnobName) -> object:
+    knob = config.knob(name)
+    return None if knob is None else knob.value
+
+
+def _settings(values: Mapping[KnobName, object]) -> LoaderSettings:
+    return LoaderSettings(
+        workers=_count(values.get(KnobName.LOADER_WORKERS)),
+        pin_memory=_switch(values.get(KnobName.PIN_MEMORY)),
+        prefetch_factor=_count(values.get(KnobName.PREFETCH_FACTOR)),
+        persistent_workers=_switch(values.get(KnobName.PERSISTENT_WORKERS)),
+    )
+
+
+def _surroundings(device: DeviceSpec, estimate: Estimate | None) -> LoaderSurroundings:
+    memory = host_memory() if device.is_here else None
+    return LoaderSurroundings(
+        on_cuda=device.kind is DeviceKind.CUDA,
+        cpu_count=len(os.sched_getaffinity(0)) if device.is_here else None,
+        batch_bytes=None if estimate is None else estimate.breakdown.inputs,
+        host_bytes=None if memory is None else min(memory.total_bytes, memory.group_limit_bytes or memory.total_bytes),
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _switch(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None

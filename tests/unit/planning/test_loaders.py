@@ -1,0 +1,78 @@
+"""A plan's remarks on the loader, from the settings the config spells out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.configs import KnobName, RecipeChange, apply_patch, plan_patch, read_config
+from memplan.planning.loaders import loader_changes, loader_notes
+from memplan.units import GIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CARD = DeviceSpec(name="a-card", kind=DeviceKind.CUDA, total_bytes=24 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.yaml", "per_device_train_batch_size: 4\noutput_dir: o\ndataloader_num_workers: 0\n"),
+        ("x.yaml", "model: net\nopt: sgd\nsched: cosine\nbatch_size: 4\nworkers: 0\n"),
+        ("x.yaml", "trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 0}\n"),
+        ("x.py", "data = dict(samples_per_gpu=4, workers_per_gpu=0)\n"),
+        (
+            "x.py",
+            "train_dataloader = dict(batch_size=4, num_workers=0)\noptim_wrapper = dict(optimizer=dict(lr=1e-3))\n",
+        ),
+        ("x.sh", "python t.py --batch_size 4 --num_workers 0\n"),
+    ],
+)
+def test_the_settings_are_found_where_each_ecosystem_keeps_them(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    notes = loader_notes(read_config(tmp_path / name), CARD, None)
+    assert notes[0].startswith("with 0 loader workers")
+
+
+def test_a_declared_knob_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("b: 4\nloader: {n: 0, keep: true}\n")
+    keys = {"micro_batch_size": "b", "loader_workers": "loader.n", "persistent_workers": "loader.keep"}
+    notes = loader_notes(read_config(tmp_path / "x.yaml", knob_keys=keys), CARD, None)
+    assert "torch refuses that" in notes[0]
+
+
+def test_without_a_config_there_is_nothing_to_say() -> None:
+    assert loader_notes(None, CARD, None) == ()
+    assert loader_changes(None, CARD, None) == {}
+
+
+MMENGINE = "train_dataloader = dict(batch_size=4, num_workers=2{})\noptim_wrapper = dict(optimizer=dict(lr=1e-3))\n"
+
+
+def test_what_the_rules_would_change_is_offered_by_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(MMENGINE.format(", persistent_workers=True"))
+    config = read_config(tmp_path / "x.py")
+    assert loader_notes(config, CARD, None) == ("--loader has the patch set train_dataloader.pin_memory=True",)
+    change = RecipeChange(recipe=config.recipe, loader=loader_changes(config, CARD, None))
+    assert loader_notes(config, CARD, None, plan_patch(config, change), is_asked_for=True) == ()
+    unwritten = "the patch cannot set train_dataloader.pin_memory=True"
+    assert loader_notes(config, CARD, None, None, is_asked_for=True) == (unwritten,)
+
+
+def test_a_setting_without_a_key_is_left_to_the_program(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 2}\n")
+    assert loader_changes(read_config(tmp_path / "x.yaml"), CARD, None) == {}
+
+
+def test_a_second_run_starts_from_what_the_config_said_at_first(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(MMENGINE.format(", pin_memory=True, persistent_workers=False"))
+    config = read_config(tmp_path / "x.py")
+    wanted = loader_changes(config, CARD, None)
+    assert wanted == {KnobName.PERSISTENT_WORKERS: True}
+    apply_patch(plan_patch(config, RecipeChange(recipe=config.recipe, loader=wanted)))
+    patched = read_config(tmp_path / "x_memplan.py")
+    assert patched.values["train_dataloader"]["persistent_workers"] is True
+    assert loader_changes(patched, CARD, None) == {}
