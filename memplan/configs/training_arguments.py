@@ -55,9 +55,10 @@ def _answer(
 ) -> PackageAnswer:
     """Take the package's word for every argument that it leaves as the original file has it.
 
-    It rewrites some by itself, such as paths and lists of reporters.
+    It rewrites some by itself, such as paths and lists of reporters; 3 epochs that become 3.0 are the same.
     """
-    judged = {name: value for name, value in parsed.items() if name not in known or known[name] == original[name]}
+    left = (name for name in parsed if name not in known or known[name] == original[name])
+    judged = {name: patched[name] if parsed[name] == patched[name] else parsed[name] for name in left}
     changed = (name for name, value in patched.items() if name not in original or original[name] != value)
     return PackageAnswer(
         values={**patched, **judged}, loader=loader, unjudged=tuple(each for each in changed if each not in judged)

@@ -24,7 +24,7 @@ ARGUMENTS = """\
 model_name_or_path: net  # an argument of the script's own
 per_device_train_batch_size: 4
 learning_rate: 2.0e-4
-save_steps: 100
+save_steps: 100.0
 tf32: true
 output_dir: ~/out
 report_to: none
@@ -33,7 +33,7 @@ deepspeed: not-there.json
 """
 SCRIPT = """\
 accelerate launch run.py --model_name_or_path net --per_device_train_batch_size 4 --learning_rate 2e-4 \\
-  --report_to wandb --do_train --output_dir "$OUT"
+  --report_to wandb --do_train --output_dir "$OUT" --num_train_epochs 3 --weight_decay 0.
 """
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_transformers_refuses_as_it_is_is_no_fault_of_the_patch(tmp_
     ("old", "new", "problem"),
     [
         ("tf32: true", "fp16: true\nbf16: true", "would not load the patched config: .*At most one of fp16 and bf16"),
-        ("save_steps: 100", "eval_strategy: steps\nlogging_steps: 0", "would not load .* requires either non-zero"),
+        ("save_steps: 100.0", "eval_strategy: steps\nlogging_steps: 0", "would not load .* requires either non-zero"),
     ],
 )
 def test_a_patch_that_transformers_refuses_is_not_offered(tmp_path: Path, old: str, new: str, problem: str) -> None:
