@@ -22,7 +22,7 @@ MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of
 Budget = Annotated[str | None, typer.Option(help="Memory the step may use, e.g. 10GiB; default: the whole device.")]
 Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions to compare, e.g. fp32,fp16,bf16.")]
 GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Hold this global batch by accumulation.")]
-LrRule = Annotated[str | None, typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none.")]
+LrRule = Annotated[str | None, typer.Option("--lr-rule", help="Learning-rate scaling: linear, sqrt or none.")]
 WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
 KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is: micro_batch_size=data.batch_size.")]
 Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]

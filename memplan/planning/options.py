@@ -121,14 +121,14 @@ def parse_sizes(text: str | None) -> tuple[int, ...] | None:
     return sizes
 
 
-def parse_rule(text: str | None) -> LearningRateRule:
-    """Read a learning-rate rule; None takes the linear one.
+def parse_rule(text: str | None) -> LearningRateRule | None:
+    """Read a learning-rate rule; None where none was asked for.
 
     Raises:
         UsageError: there is no such rule.
     """
     if text is None:
-        return LearningRateRule.LINEAR
+        return None
     try:
         return LearningRateRule(text.strip().lower())
     except ValueError:

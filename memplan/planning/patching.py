@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
-from memplan.plans.changes import change_to, original_recipe, patch_of, rule_for, with_scaled_rate
+from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
 from memplan.recommend.scaling import rule_remark
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class ScaledRecipe:
 
 
 def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name: str) -> ScaledRecipe:
-    """Scale the original learning rate with the global batch; where a global batch is held, the rate stays."""
+    """Scale the original learning rate with the global batch, by the rule that was asked for."""
     original = original_recipe(subject.config, subject.current)
     ratio = recipe.global_batch_size / original.global_batch_size
     scaled = with_scaled_rate(recipe, original, request)
@@ -38,7 +38,7 @@ def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name
     if original.learning_rate is None:
         remark = f"the global batch changes by a factor of {ratio:.3g}, and memplan knows no learning rate to scale"
         return ScaledRecipe(recipe=scaled, remark=remark)
-    return ScaledRecipe(recipe=scaled, remark=rule_remark(optimizer_name, rule_for(request), ratio))
+    return ScaledRecipe(recipe=scaled, remark=rule_remark(optimizer_name, request.rate_rule, ratio))
 
 
 def draft(subject: Subject, request: PlanRequest) -> None:

@@ -36,17 +36,12 @@ def original_recipe(config: UserConfig | None, current: Recipe) -> Recipe:
     return replace(found, world_size=current.world_size) if is_open else found
 
 
-def rule_for(request: PlanRequest) -> LearningRateRule:
-    """Return how the rate follows the global batch; where a global batch is held, it stays."""
-    return LearningRateRule.NONE if request.global_batch_size is not None else request.learning_rate_rule
-
-
 def with_scaled_rate(recipe: Recipe, original: Recipe, request: PlanRequest) -> Recipe:
     """Give a recipe the original learning rate, scaled with the global batch; None where the original's is unknown."""
     rate = original.learning_rate
     ratio = recipe.global_batch_size / original.global_batch_size
     if rate is not None and ratio != 1:
-        rate = scale_learning_rate(rate, ratio=ratio, rule=rule_for(request))
+        rate = scale_learning_rate(rate, ratio=ratio, rule=request.rate_rule)
     return replace(recipe, learning_rate=rate)
 
 
@@ -95,5 +90,5 @@ def _reasons(recipe: Recipe, original: Recipe, request: PlanRequest, why: str) -
 
 
 def _rate_reason(request: PlanRequest) -> str:
-    rule = rule_for(request)
+    rule = request.rate_rule
     return "the original rate is kept" if rule is LearningRateRule.NONE else f"scaled by the {rule} rule"

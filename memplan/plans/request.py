@@ -25,7 +25,8 @@ class PlanRequest:
         min_utilisation: lower edge of the band.
         precisions: number formats to compare; None for those that the device has and the config can express.
         global_batch_size: samples per optimizer step to hold by accumulation; None leaves it free.
-        learning_rate_rule: how the learning rate follows the global batch.
+        learning_rate_rule: how the learning rate follows the global batch; None keeps it where a global batch is held,
+            and else scales linearly.
         world_size: data-parallel replicas; None for as many as the config is written for.
         micro_batch_cap: largest micro-batch that is tried.
         patch_style: how a change is written; None for the ecosystem's default.
@@ -45,7 +46,7 @@ class PlanRequest:
     min_utilisation: float = 0.6
     precisions: tuple[Precision, ...] | None = None
     global_batch_size: int | None = None
-    learning_rate_rule: LearningRateRule = LearningRateRule.LINEAR
+    learning_rate_rule: LearningRateRule | None = None
     world_size: int | None = None
     micro_batch_cap: int = LARGEST_MICRO_BATCH
     patch_style: PatchStyle | None = None
@@ -62,6 +63,13 @@ class PlanRequest:
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"world-size {self.world_size} must be at least 1")
 
+    @property
+    def rate_rule(self) -> LearningRateRule:
+        """How the learning rate follows the global batch: as asked for, else by what is held."""
+        if self.learning_rate_rule is not None:
+            return self.learning_rate_rule
+        return LearningRateRule.LINEAR if self.global_batch_size is None else LearningRateRule.NONE
+
     def facts(self) -> dict[str, Any]:
         """Return what decides the answer, as JSON-ready data; two requests with equal facts ask the same."""
         facts = {
@@ -71,7 +79,7 @@ class PlanRequest:
             "min_utilisation": self.min_utilisation,
             "precisions": None if self.precisions is None else [str(each) for each in self.precisions],
             "global_batch_size": self.global_batch_size,
-            "learning_rate_rule": str(self.learning_rate_rule),
+            "learning_rate_rule": str(self.rate_rule),
             "world_size": self.world_size,
             "change_loader": self.change_loader or None,
         }

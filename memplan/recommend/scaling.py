@@ -79,7 +79,10 @@ def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Frac
     is_adaptive = any(each in optimizer_name.lower() for each in _ADAPTIVE)
     fitting = LearningRateRule.SQRT if is_adaptive else LearningRateRule.LINEAR
     if rule is LearningRateRule.NONE:
-        said = f"the learning rate is kept; the {fitting} rule is the usual one for {optimizer_name}"
+        said = (
+            f"the learning rate is kept while the global batch changes by a factor of {float(ratio):.3g}; "
+            f"--lr-rule {fitting} is the usual rule for {optimizer_name}"
+        )
     elif rule is fitting:
         said = f"the {rule} rule fits {optimizer_name}"
     elif is_adaptive:

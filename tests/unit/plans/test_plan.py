@@ -14,6 +14,7 @@ from memplan.plans import PlanRequest
 from memplan.plans.changes import change_to, original_recipe, patch_of
 from memplan.probe.records import from_json, to_json
 from memplan.recipe import Precision, Recipe
+from memplan.recommend.scaling import LearningRateRule
 from tests.making import plan
 
 if TYPE_CHECKING:
@@ -176,6 +177,10 @@ def _changes(diff: str) -> list[str]:
     [
         (PlanRequest(), "scaled by the linear rule, global batch 4 to 16"),
         (PlanRequest(global_batch_size=16), "the original rate is kept, global batch 4 to 16"),
+        (
+            PlanRequest(global_batch_size=16, learning_rate_rule=LearningRateRule.SQRT),
+            "scaled by the sqrt rule, global batch 4 to 16",
+        ),
     ],
 )
 def test_the_reason_for_a_rate_says_which_rule_was_used(request_: PlanRequest, reason: str) -> None:

@@ -75,7 +75,7 @@ def test_the_samples_seen_stay_the_same(before: tuple[int, int, int], after: tup
         ("AdamW", LearningRateRule.SQRT, "the sqrt rule fits AdamW"),
         ("AdamW", LearningRateRule.LINEAR, "--lr-rule sqrt"),
         ("SGD", LearningRateRule.SQRT, "--lr-rule linear"),
-        ("FusedLAMB", LearningRateRule.NONE, "the sqrt rule is the usual one"),
+        ("FusedLAMB", LearningRateRule.NONE, "kept while the global batch changes by a factor of 2; --lr-rule sqrt"),
     ],
 )
 def test_the_remark_says_which_rule_fits(optimizer: str, rule: LearningRateRule, part: str) -> None:
