@@ -13,6 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
+from memplan.estimators.presumed_values import presumed_truth
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -51,8 +53,13 @@ def run_knowing(
         real = _run_for_real(operator, args, kwargs)
         return tree_map(lambda value: _faked(value, make_fake) if isinstance(value, torch.Tensor) else value, real)
     result = operator(*args, **kwargs)
-    if isinstance(result, FakeTensor) and result.numel() <= LARGEST_ELEMENTS and _may_be_known(args, result):
-        _follow(operator, args, kwargs, result)
+    if isinstance(result, FakeTensor):
+        truth = presumed_truth(operator, args)
+        if truth is not None:
+            with unset_fake_temporarily():
+                setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
+        elif result.numel() <= LARGEST_ELEMENTS and _may_be_known(args, result):
+            _follow(operator, args, kwargs, result)
     return result
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+import torch
+
 from memplan.cards import DeviceKind
 from memplan.estimators.cuda_autocast import CudaAutocast
 from memplan.estimators.cuda_operators import CudaOperators
@@ -23,6 +25,10 @@ ASSUMED_CAPABILITY = (8, 0)
 
 # Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
+# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed
+_ALGORITHM_SEARCH = (
+    "cuDNN's search for algorithms (benchmark mode), which may reserve all that is free in the first steps"
+)
 
 
 def lower_to(device: DeviceSpec) -> None:
@@ -35,7 +41,7 @@ def lower_to(device: DeviceSpec) -> None:
         understand_cuda_autocast()
 
 
-def cuda_words_understood(device: DeviceSpec) -> AbstractContextManager[object]:
+def cuda_words_understood(device: DeviceSpec) -> AbstractContextManager[CudaWords | None]:
     """Read CUDA devices in user code as the traced device while the context is open; nothing changes for the CPU."""
     return nullcontext() if device.kind is DeviceKind.CPU else CudaWords()
 
@@ -77,5 +83,7 @@ def uncounted_on(
     if device.kind is DeviceKind.CPU:
         return ()
     libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
+    convolves = any("Conv" in name for name in classes)
+    searches = (_ALGORITHM_SEARCH,) if convolves and torch.backends.cudnn.benchmark else ()
     network = ("NCCL's buffers for sending gradients",) if world_size > 1 else ()
-    return (*unknown_kernels(calls), *libraries, *network)
+    return (*unknown_kernels(calls), *libraries, *searches, *network)

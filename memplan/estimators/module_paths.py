@@ -25,6 +25,11 @@ class ModulePaths:
         """Path of the innermost running module; empty outside all of them."""
         return self._stack[-1]
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether any module's forward is running."""
+        return len(self._stack) > 1
+
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Follow every module's forward while the context is open."""

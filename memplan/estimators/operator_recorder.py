@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.contiguous_copies import copied_bytes
 from memplan.estimators.known_values import is_known, run_knowing
 from memplan.estimators.library_workspaces import CUBLAS_OPERATORS
+from memplan.estimators.presumed_values import PresumedReads
 from memplan.estimators.step_trace import Category
 from memplan.estimators.value_writes import only_writes
 from memplan.results import Phase
@@ -65,6 +66,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._paths = paths
         self._kernels = kernels
         self.unknown_calls: Counter[str] = Counter()
+        self.presumed = PresumedReads()
         self._fakes = fakes
         self._muted = False
         self._pending: _PendingSum | None = None
@@ -104,15 +106,22 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
-        if self._fakes is None:
-            result = func(*args, **(kwargs or {}))
-        else:
-            result = run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
+        try:
+            result = self._run(func, args, kwargs or {})
+        except DataDependentOutputException:
+            if self._paths.is_inside or not self.presumed.answers(func, args):
+                raise
+            return self.presumed.answer(args[0])
         if not self._muted:
             self._record(func, args, result)
             if donor is not None:
                 self._pending = _PendingSum(total=result, donor=donor)
         return result
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._fakes is None:
+            return func(*args, **kwargs)
+        return run_knowing(func, args, kwargs, make_fake=self._fakes.from_tensor)
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         operator = str(func.overloadpacket)

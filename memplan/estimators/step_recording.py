@@ -39,11 +39,13 @@ class RecordedRun:
         recording: the events.
         optimizer_name: class name of the optimizer.
         unknown_calls: operators whose kernels nothing counts, and how often each runs in a step.
+        notes: what had to be presumed, one sentence each.
     """
 
     recording: Recording
     optimizer_name: str
     unknown_calls: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,9 @@ class StepRecorder:
             ledger.close()
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
-        return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls)
+        return RecordedRun(
+            recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=recorder.presumed.notes
+        )
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder

@@ -7,6 +7,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from memplan.errors import MemplanError, WorkloadError
 from memplan.estimators.user_places import place_of_error
@@ -18,6 +19,11 @@ _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._highe
 # What kernels and Python bindings say where they are handed tensors without values.
 _FAKE_WORDS = re.compile(r"fake|meta\b|data pointer|tensor subclass|data.dependent|symbolic|storage", re.IGNORECASE)
 _NEVER_OF_SIZES = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
+_HINTS = (
+    (r"process group|NCCL|FSDP", "return the model as it is before it is wrapped: replicas are counted all the same"),
+    (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
+    (r"CUDA|NVIDIA|\bGPU\b", "no GPU can be seen while the step is traced: ask it nothing in model, batch and loss"),
+)
 
 
 def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -31,12 +37,17 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except MemplanError:
         raise
     except Exception as error:
-        told = "".join(traceback.format_exception(error))
+        told, said = "".join(traceback.format_exception(error)), str(error).rstrip(".")
         raise WorkloadError(
-            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {error}",
+            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {said}",
             where=place_of_error(error),
+            hint=_hint_for(error),
             detail=told,
         ) from error
+
+
+def _hint_for(error: Exception) -> str | None:
+    return next((hint for words, hint in _HINTS if re.search(words, str(error))), None)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -71,6 +82,15 @@ def is_of_fakes(error: WorkloadError) -> bool:
         return False
     is_fakes_own = type(cause).__module__.startswith(_FAKE_MODULES) or isinstance(cause, NotImplementedError)
     return is_fakes_own or bool(_FAKE_WORDS.search(str(cause)))
+
+
+def reason_of_fakes(error: WorkloadError) -> str:
+    """Say what fake tensors could not do."""
+    if isinstance(error.__cause__, DataDependentOutputException):
+        return "the value of a tensor is read there"
+    if isinstance(error.__cause__, DynamicOutputShapeException):
+        return "a shape depends on the values of a tensor there"
+    return error.problem
 
 
 def may_be_of_sizes(error: WorkloadError) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -24,6 +25,18 @@ def place_of_error(error: BaseException) -> str | None:
     return _innermost(reversed(frames))
 
 
+def place_of_call() -> str | None:
+    """Return ``file:line`` of the user's innermost frame that is running now; None where there is none."""
+    return _innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None))
+
+
+def users_place_of_caller() -> str | None:
+    """Return ``file:line`` of who called the function that asks, where that is the user's own file; None elsewhere."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the frame itself, without the cost of a whole stack
+    name = frame.f_code.co_filename
+    return None if _is_machinery(name) or _is_installed(name) else _written(name, frame.f_lineno)
+
+
 def place_in_dump(text: str) -> str | None:
     """Return ``file:line`` of the user's innermost frame in the last stack dump of a text; None where there is none."""
     dump = text.rpartition(_DUMP_STARTS)[2]
@@ -34,17 +47,26 @@ def _innermost(frames: Iterable[tuple[str, int]]) -> str | None:
     """Take the first frame of the user's own files; without one, the first of an installed package."""
     foreign = None
     for name, line in frames:
-        path = Path(name)
-        if not path.is_absolute() or any(path.is_relative_to(folder) for folder in _machinery()):
+        if _is_machinery(name):
             continue
-        if "site-packages" not in path.parts and "dist-packages" not in path.parts:
-            return _written(path, line)
-        foreign = foreign or _written(path, line)
+        if not _is_installed(name):
+            return _written(name, line)
+        foreign = foreign or _written(name, line)
     return foreign
 
 
-def _written(path: Path, line: int) -> str:
-    here = Path.cwd()
+@functools.cache
+def _is_machinery(name: str) -> bool:
+    path = Path(name)
+    return not path.is_absolute() or any(path.is_relative_to(folder) for folder in _machinery())
+
+
+def _is_installed(name: str) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(name).parts)
+
+
+def _written(name: str, line: int) -> str:
+    path, here = Path(name), Path.cwd()
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line}"
 
 

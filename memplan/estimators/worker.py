@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from memplan.children import serve
 from memplan.errors import MemplanError
 from memplan.estimators.untouched_build import neutralise_initialisers
@@ -23,6 +25,7 @@ def preload() -> None:
 def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
     """Reply with the trace, or with the error that is for the user."""
     neutralise_initialisers()
+    torch.compiler.set_stance("force_eager")  # nothing runs often enough here to be worth compiling
     try:
         reply(trace_workload(request))
     except MemplanError as error:

@@ -21,7 +21,8 @@ from memplan.estimators.lowering import cuda_words_understood, lower_to, lowerin
 from memplan.estimators.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.untouched_build import untouched_fills
-from memplan.estimators.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of
+from memplan.estimators.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of, reason_of_fakes
+from memplan.estimators.wrapped_models import refuse_wrappers, wrapper_notes
 from memplan.host_memory import host_memory
 from memplan.units import format_bytes
 
@@ -46,7 +47,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     lower_to(request.device)
     workload = load_workload(request.source)
     host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
-    with cuda_words_understood(request.device), collected_garbage():
+    with cuda_words_understood(request.device) as words, collected_garbage():
         batches = _made_batches(workload, request.batch_sizes[:2])
         _check_batches(workload, batches)
         with untouched_fills():
@@ -59,7 +60,9 @@ def trace_workload(request: TraceRequest) -> StepTrace:
             on_fakes=True,
             fused_optimizer=request.fused_optimizer,
         )
-        return replace(_traced_somehow(recorder, request, batches), host_context_bytes=host_context_bytes)
+        trace = _traced_somehow(recorder, request, batches)
+    notes = trace.notes if words is None else (*trace.notes, *words.notes)
+    return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
 
 
 def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
@@ -111,7 +114,7 @@ def _traced_for_real(
     trace = _traced(real, request, batches)
     place = f"{error.where}: " if error.where else ""
     why = (
-        f"The step cannot run on fake tensors ({place}{error.problem}); it was computed on the CPU at small "
+        f"The step cannot run on fake tensors ({place}{reason_of_fakes(error)}); it was computed on the CPU at small "
         "micro-batches, with attention that keeps its probabilities."
     )
     return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
@@ -139,7 +142,7 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
             calls=runs[0].unknown_calls,
             world_size=recorder.recipe.world_size,
         ),
-        notes=(*lowering_notes(device), *uneven),
+        notes=(*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *uneven),
     )
 
 
@@ -150,6 +153,7 @@ def _built(workload: Workload, request: TraceRequest) -> nn.Module:
             f"the workload's model factory {name_of(workload.model)} returned a {type(model).__name__}",
             hint="return a torch.nn.Module",
         )
+    refuse_wrappers(model)
     if request.recipe.activation_checkpointing:
         switch_checkpointing_on(model)
     return model

@@ -12,9 +12,10 @@ import math
 import pickle
 from typing import Any
 
-import cloudpickle
 import torch
 from torch import nn
+
+from memplan.children.pickling import CallablePickler
 
 _SAMPLED_ELEMENTS = 1 << 16
 _VERBATIM_ELEMENTS = 16
@@ -62,7 +63,7 @@ class _ArrivedParcel(Parcel):
         return pickle.loads(self._payload)  # noqa: S301 - made by the caller's own process
 
 
-class _Packer(cloudpickle.Pickler):
+class _Packer(CallablePickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is nn.Parameter and obj.is_floating_point() and obj.numel() > _VERBATIM_ELEMENTS:
             return _blank, (tuple(obj.shape), obj.dtype, _mean_and_spread(obj), obj.requires_grad, dict(obj.__dict__))

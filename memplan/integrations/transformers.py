@@ -71,12 +71,13 @@ def tune(
         A copy of the arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: there is no model or there are two, or the arguments shard it.
+        UsageError: there is no model or there are two, or the arguments shard it, or spread it over cards.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     _refuse_sharding(args)
+    _refuse_data_parallel(args)
     step = TrainerStep(
         model=None if model is None else Parcel(model),
         model_init=model_init,
@@ -92,7 +93,7 @@ def tune(
         on_cpu=_on_cpu(args),
         options={
             "device": "cpu" if args.use_cpu else None,
-            "world_size": args.world_size * max(args.n_gpu, 1),
+            "world_size": args.world_size,
             **options,
         },
     )
@@ -125,6 +126,14 @@ def _refuse_sharding(args: Any) -> None:
                 f"{name}={getattr(args, name)!r} shards the model, and memplan plans for one whole replica a device",
                 hint=f"plan without {name}, on one device",
             )
+
+
+def _refuse_data_parallel(args: Any) -> None:
+    if args.n_gpu > 1:
+        raise UsageError(
+            f"the Trainer would run the model in DataParallel on {args.n_gpu} cards, the first of which holds more",
+            hint="start one process a card with torchrun, or show it one card with CUDA_VISIBLE_DEVICES",
+        )
 
 
 class MemplanCallback(TrainerCallback):

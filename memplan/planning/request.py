@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import cloudpickle
-
 from memplan.calibration import calibrated
 from memplan.cards import DeviceKind
+from memplan.children.pickling import pickled
 from memplan.configs import expressible, for_replicas
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
@@ -95,11 +94,11 @@ def subject_of_workload(
         UsageError: a callable cannot be pickled.
     """
     try:
-        payload = cloudpickle.dumps(workload)
+        payload = pickled(workload)
     except Exception as error:
         raise UsageError(
             f"the workload cannot be handed to a child process: {type(error).__name__}: {error}",
-            hint="its callables must not hold open files, locks or CUDA tensors",
+            hint="its callables must not hold open files, locks, CUDA tensors or compiled functions; modules may",
         ) from error
     if recipe.world_size == 1 and world_size is not None:
         recipe = replace(recipe, world_size=world_size)

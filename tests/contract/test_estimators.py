@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.children.pickling import pickled
 from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import (
     StepTrace,
@@ -65,7 +66,7 @@ def linear_workload(**changes: object) -> Workload:
 
 
 def source_of(workload: Workload) -> PickledWorkload:
-    return PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint="test", search_path=())
+    return PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
 
 
 @functools.cache
@@ -192,7 +193,60 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
     )
     assert found.breakdown.parameters == MIB
     assert "real CPU run" in found.method
-    assert any("DataDependentOutputException" in note for note in found.notes)
+    assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
+
+
+def loss_that_is_logged(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss = model(batch).sum()
+    if not torch.isfinite(loss) or torch.isnan(loss):
+        raise FloatingPointError
+    return loss * (1 if loss.item() == loss.item() else 0)
+
+
+def test_a_loop_that_reads_its_loss_is_traced_all_the_same_and_the_estimate_says_so() -> None:
+    trace = trace_step(source_of(linear_workload(loss=loss_that_is_logged)), Recipe(micro_batch_size=4), CARD)
+    assert trace.method == "fake-tensor trace"
+    (note,) = trace.notes
+    assert "tests/contract/test_estimators.py:" in note
+    assert note.endswith("are taken as 1.")
+
+
+def test_an_optimizer_may_read_norms() -> None:
+    trace = trace_step(source_of(linear_workload(optimizer=torch.optim.Adafactor)), Recipe(micro_batch_size=4), CARD)
+    assert trace.method == "fake-tensor trace"
+    found = estimate(trace, micro_batch_size=1, device=CARD)
+    assert found.breakdown.optimizer_state == 2 * 512 * 4  # one row and one column stand for the second moment
+
+
+class AsksForGpu(nn.Linear):
+    """Takes another path on a GPU, and is compiled."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return super().forward(batch.to("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def asking_and_compiled() -> nn.Module:
+    model = AsksForGpu(512, 512, bias=False)
+    model.compile()
+    return model
+
+
+def test_what_a_trace_does_not_follow_is_told() -> None:
+    trace = trace_step(source_of(linear_workload(model=asking_and_compiled)), Recipe(micro_batch_size=4), CARD)
+    assert len(trace.timelines) == 1  # nothing was compiled
+    compiled, asked = trace.notes
+    assert "uncompiled" in compiled
+    assert "torch.cuda.is_available() is asked for and false here (tests/contract/test_estimators.py:" in asked
+
+
+def convolving_with_search() -> nn.Module:
+    torch.backends.cudnn.benchmark = True
+    return nn.Sequential(nn.Unflatten(1, (2, 256)), nn.Conv1d(2, 2, 1), nn.Flatten())
+
+
+def test_benchmark_mode_is_among_what_is_not_counted() -> None:
+    trace = trace_step(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
+    assert any("benchmark mode" in each for each in trace.uncounted)
 
 
 class TakesFours(nn.Linear):

@@ -82,3 +82,13 @@ def test_a_value_overwritten_with_an_unknown_one_is_forgotten(fakes: FakeTensorM
         counter.copy_(torch.empty(1))
         with pytest.raises(DataDependentOutputException):
             counter.item()
+
+
+def test_numbers_are_presumed_to_be_finite(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        unknown = torch.empty(2, LARGEST_ELEMENTS)
+        assert not torch.isnan(unknown).any()
+        assert not torch.isinf(unknown).any()
+        assert torch.isfinite(unknown[0, 0])
+        with pytest.raises(DataDependentOutputException):
+            bool((unknown[0, 0] == unknown[1, 0]).item())

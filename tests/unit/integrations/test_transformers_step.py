@@ -184,3 +184,10 @@ def test_precisions_are_those_that_the_arguments_accept_on_a_cpu(
     tune(arguments, model=make_model(), train_dataset=samples())
     assert asked["on_cpu"] == expected
     assert asked["options"] == {"device": "cpu" if use_cpu else None, "world_size": 1}
+
+
+def test_a_model_spread_over_cards_by_one_process_is_refused(tmp_path: Path) -> None:
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    arguments._n_gpu = 2
+    with pytest.raises(UsageError, match=r"DataParallel on 2 cards, .*torchrun"):
+        tune(arguments, model_init=make_model, train_dataset=samples())

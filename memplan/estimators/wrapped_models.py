@@ -1,0 +1,53 @@
+"""Wrappers around a model that change what a card holds: which are refused, and what is said about the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
+_GATHERING = (
+    "DataParallel is traced as on one visible card, which runs the whole micro-batch; of several cards the first also "
+    "gathers what the others return. Start one process a card instead, with torchrun."
+)
+_COMPILED = "Compiled parts of the model are traced as they run uncompiled, which usually keeps more."
+
+
+def refuse_wrappers(model: nn.Module) -> None:
+    """Refuse a model whose wrapper needs several processes.
+
+    Raises:
+        WorkloadError: it is sharded, or wrapped for data-parallel training.
+    """
+    if _has_class(model, _SHARDING):
+        raise WorkloadError(
+            "the workload's model factory returned a sharded model, and memplan estimates whole replicas",
+            hint="return the model as it is before FSDP",
+        )
+    if _has_class(model, {"DistributedDataParallel"}):
+        raise WorkloadError(
+            "the workload's model factory returned a DistributedDataParallel",
+            hint="return the model inside it: replicas are counted all the same",
+        )
+
+
+def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
+    """Say what of a model's wrappers the trace does not follow, one sentence each."""
+    gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
+    return (*gathering, _COMPILED) if any(map(_is_compiled, model.modules())) else gathering
+
+
+def _has_class(model: nn.Module, names: set[str]) -> bool:
+    return any(kind.__name__ in names for module in model.modules() for kind in type(module).__mro__)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(type(module).forward, "_torchdynamo_orig_callable")
+    )
