@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.errors import NothingFitsError
 from memplan.planning.live import lacking, precisions_of
+from memplan.recommend.band import nothing_fits
 from memplan.recommend.scaling import split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
@@ -72,11 +72,8 @@ def predict(
     best = next((each for each in found.values() if each is not None), None)
     if best is None:
         needed = traces.estimate(subject.current.with_micro_batch_size(1)).peak_process_bytes
-        raise NothingFitsError(
-            f"nothing fits {format_bytes(band.total_bytes)} at max-util {band.max_utilisation:g}: "
-            f"micro-batch 1 needs about {format_bytes(needed)}",
-            hint=f"it would take a device of {format_bytes(round(needed / band.max_utilisation))}",
-        )
+        why = f"micro-batch 1 needs about {format_bytes(needed)}"
+        raise nothing_fits(band, why, needed_device_bytes=needed)
     return PredictedFindings(
         estimate=best, verdicts=tuple(verdicts), reasons=(_reason(best, band),), notes=_notes(device)
     )

@@ -17,13 +17,12 @@ from memplan.plans.changes import DEVICE_TOTAL
 from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
-from memplan.recommend.band import Place
+from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import Choice, choose
 from memplan.recommend.knee import half_of
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
-from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -320,15 +319,8 @@ class LiveSearch:
             return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
         remarks = dict.fromkeys(search.remark for search in self._searches if search.best is None)
         needed = min((search.needed_bytes for search in self._searches if search.needed_bytes), default=None)
-        hint = None if needed is None else f"it would take a device or budget of {self._device_for(needed)}"
-        return NothingFitsError(
-            f"nothing fits {format_bytes(self._band.total_bytes)} at max-util {self._band.max_utilisation:g}: "
-            + "; ".join(remarks or ["every trial is above the band"]),
-            hint=hint,
-        )
-
-    def _device_for(self, peak_bytes: int) -> str:
-        return format_bytes(round(peak_bytes / self._band.max_utilisation))
+        why = "; ".join(remarks or ["every trial is above the band"])
+        return nothing_fits(self._band, why, needed_device_bytes=needed)
 
 
 def _line_from(first: Trial) -> PredictedPeak:

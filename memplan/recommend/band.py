@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from memplan.errors import UsageError
+from memplan.errors import NothingFitsError, UsageError
+from memplan.units import format_bytes
 
 
 class Place(StrEnum):
@@ -58,3 +59,20 @@ class Band:
         if peak_device_bytes < self.lower_bytes:
             return Place.BELOW
         return Place.INSIDE if peak_device_bytes <= self.upper_bytes else Place.ABOVE
+
+
+def nothing_fits(band: Band, why: str, *, needed_device_bytes: int | None) -> NothingFitsError:
+    """Say that nothing fits below a band's upper edge, why, and what would help.
+
+    Args:
+        band: what was wanted.
+        why: what was seen or predicted of the recipes.
+        needed_device_bytes: least device peak of any of them; None where that is not known.
+    """
+    hint = None
+    if needed_device_bytes is not None:
+        device = format_bytes(round(needed_device_bytes / band.max_utilisation))
+        hint = f"it would take a device or budget of {device}; memplan estimate shows what one change would save"
+    return NothingFitsError(
+        f"nothing fits {format_bytes(band.total_bytes)} at max-util {band.max_utilisation:g}: {why}", hint=hint
+    )

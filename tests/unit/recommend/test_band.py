@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memplan.errors import UsageError
-from memplan.recommend.band import Band, Place
+from memplan.recommend.band import Band, Place, nothing_fits
+from memplan.units import GIB
 
 
 def test_both_edges_belong_to_the_band() -> None:
@@ -24,3 +25,10 @@ def test_an_upper_edge_outside_of_zero_to_one_is_refused(low: float, high: float
 def test_a_lower_edge_must_lie_below_the_upper_one(low: float, high: float) -> None:
     with pytest.raises(UsageError, match=f"min-util {low:g} must be"):
         Band(total_bytes=1000, min_utilisation=low, max_utilisation=high)
+
+
+def test_where_nothing_fits_the_device_that_would_do_is_named() -> None:
+    band = Band(total_bytes=8 * GIB, min_utilisation=0.6, max_utilisation=0.8)
+    error = nothing_fits(band, "why", needed_device_bytes=8 * GIB)
+    assert str(error).startswith("nothing fits 8.00 GiB at max-util 0.8: why")
+    assert "a device or budget of 10.00 GiB" in str(error)
