@@ -147,7 +147,7 @@ def _plan(
     elif opened is not None:
         subject = subject_of_config(opened, world_size=request.world_size)
         planning = Planning(subject, request)
-        console.print(heading(opened, subject.current, planning.device, planning.band))
+        console.print(heading(subject.config or opened, subject.current, planning.device, planning.band))
     else:
         raise AssertionError("neither a command nor a config")
     with LiveView(console) as view:

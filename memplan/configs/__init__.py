@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from memplan.configs.applying import apply_patch, undo_patch
     from memplan.configs.patching import expressible, plan_patch
     from memplan.configs.reading import read_config
-    from memplan.configs.replicas import for_replicas, holds_batch_of_all
+    from memplan.configs.replicas import for_replicas, holds_batch_of_all, reference_world_size
     from memplan.configs.user_config import (
         Knob,
         KnobName,
@@ -37,6 +37,7 @@ __all__ = [
     "holds_batch_of_all",
     "plan_patch",
     "read_config",
+    "reference_world_size",
     "undo_patch",
 ]
 _HOMES = {
@@ -46,6 +47,7 @@ _HOMES = {
     "holds_batch_of_all": "replicas",
     "plan_patch": "patching",
     "read_config": "reading",
+    "reference_world_size": "replicas",
     "undo_patch": "applying",
 }
 

@@ -110,13 +110,10 @@ class Detectron2:
         )
 
     def remarks(self, document: Document) -> tuple[str, ...]:
-        """Say for how many cards the batch is meant."""
+        """Say what detectron2 does itself on other numbers of cards."""
         cards = get(document.values, _REFERENCE)
-        if cards:
-            return (
-                f"{_REFERENCE}={cards}: detectron2 rescales batch, rate and lengths itself on other numbers of cards",
-            )
-        return (f"{_BATCH} is the batch of all cards: give --world-size where there are several",)
+        said = f"{_REFERENCE}={cards}: detectron2 rescales batch, rate and lengths itself on other numbers of cards"
+        return (said,) if cards else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what detectron2's default trainer cannot do."""

@@ -86,10 +86,8 @@ class Detectron2Lazy:
         return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
 
     def remarks(self, document: Document) -> tuple[str, ...]:
-        """Say for how many cards the batch is meant."""
-        if contains(document.values, _TOTAL):
-            return (f"{_TOTAL} is the batch of all cards: give --world-size where there are several",)
-        return (f"{_OWN} is taken as the batch of one card",)
+        """Say where the batch is that of one card, against this ecosystem's habit."""
+        return () if contains(document.values, _TOTAL) else (f"{_OWN} is taken as the batch of one card",)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what detectron2's trainer cannot do."""

@@ -26,6 +26,13 @@ def cards_named_in(path: Path, micro_batch_size: int) -> int | None:
     return None
 
 
+def reference_cards(path: Path, micro_batch_size: int) -> int | None:
+    """Return the number of cards that a file is named for together with the config's own batch, or None."""
+    matches = _CARDS.finditer(path.stem)
+    cards = (int(match["cards"]) for match in matches if int(match["batch"]) == micro_batch_size)
+    return next((each for each in cards if each > 0), None)
+
+
 def remark_on_name(path: Path, micro_batch_size: int) -> str | None:
     """Say for how many cards a file is named, and whether its batch is the one in the name; None where it is silent."""
     cards = cards_named_in(path, micro_batch_size)

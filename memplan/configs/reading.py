@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
-from memplan.configs.file_names import NAMED_FOR_CARDS, remark_on_name
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.loader_keys import loader_keys
 from memplan.configs.marker import find_original, original_within, remark_on_sidecar
@@ -74,7 +73,6 @@ def read_config(
             *_notes_on_precision(document, declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
             *((stale,) if stale else ()),
-            *_notes_on_name(document, ecosystem.name, original.recipe if original else recipe),
         ),
         companions=tuple(_companion(each, document, recipe, options) for each in beside if each.spelled_out),
     )
@@ -84,11 +82,6 @@ def own_keys(document: Document, format_name: str) -> KnobKeys:
     """Return the keys at which a config of an ecosystem keeps the knobs, the loader's included, without being told."""
     loader = loader_keys(document, format_name=format_name)
     return {**loader, **ecosystem_named(format_name).own_keys(document)}
-
-
-def _notes_on_name(document: Document, format_name: str, recipe: Recipe) -> list[str]:
-    found = remark_on_name(document.path, recipe.micro_batch_size) if format_name in NAMED_FOR_CARDS else None
-    return [] if found is None else [found]
 
 
 def _companion(companion: Companion, named_in: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:

@@ -1,7 +1,8 @@
 """What a number of replicas means for a config that does not say for how many it is written.
 
 Most configs hold the batch of one replica. Where one holds the batch of all of them, that stays and is shared: by the
-micro-batch, or by accumulation where the file spells out the batch of one replica too.
+micro-batch, or by accumulation where the file spells out the batch of one replica too. OpenMMLab's say for how many
+replicas their learning rate is, by the batch it is for or by their file's name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.configs.file_names import NAMED_FOR_CARDS, reference_cards, remark_on_name
 from memplan.configs.keys import get
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 # Ecosystem -> its batch of all replicas: a batch per optimizer step in those that accumulate by themselves.
+_BASE_BATCH = "auto_scale_lr.base_batch_size"
 _BATCH_OF_ALL = {
     "deepspeed": "train_batch_size",
     "detectron2": "SOLVER.IMS_PER_BATCH",
@@ -27,12 +30,63 @@ _BATCH_OF_ALL = {
 }
 
 
-def for_replicas(config: UserConfig, world_size: int) -> UserConfig:
-    """Take a config that leaves the number of replicas open to be for as many; any other is returned as it is.
+# Those of them whose batch is easily taken for that of one.
+_UNSAID = ("detectron2", "detectron2-lazy")
+
+
+def for_replicas(config: UserConfig, world_size: int | None) -> UserConfig:
+    """Take a config that leaves the number of replicas open to be for as many, and note what that means.
+
+    Args:
+        config: the config; one that says for how many replicas it is stays as it is.
+        world_size: data-parallel replicas; None where nobody said how many.
 
     Raises:
         ConfigError: it holds the batch of all replicas, which they cannot share evenly.
     """
+    remark = _remark_where_open(config) if world_size is None else _remark_on_reference(config, world_size)
+    noted = config if remark is None else replace(config, notes=(*config.notes, remark))
+    return _shared_by(noted, world_size or 1)
+
+
+def reference_world_size(config: UserConfig) -> int | None:
+    """Return for how many replicas an OpenMMLab config's learning rate is meant; None where it does not say.
+
+    That is the batch of ``auto_scale_lr`` over the config's own, or the file's name (``_8xb2``) where that agrees with
+    the config. A runner that scales the rate itself makes it right for any number.
+    """
+    values, size = config.values, _first_size(config)
+    if config.format_name not in NAMED_FOR_CARDS or get(values, "auto_scale_lr.enable") is True:
+        return None
+    base = get(values, _BASE_BATCH)
+    if isinstance(base, int) and base > 0:
+        return base // size if base % size == 0 else None
+    return reference_cards(config.path, size)
+
+
+def _first_size(config: UserConfig) -> int:
+    return (config.original.recipe if config.original else config.recipe).micro_batch_size
+
+
+def _remark_where_open(config: UserConfig) -> str | None:
+    if config.format_name in NAMED_FOR_CARDS:
+        return remark_on_name(config.path, _first_size(config))
+    if config.format_name in _UNSAID and config.recipe.world_size == 1 and holds_batch_of_all(config):
+        key = _BATCH_OF_ALL[config.format_name]
+        return f"{key} is the batch of all cards: give --world-size where there are several"
+    return None
+
+
+def _remark_on_reference(config: UserConfig, world_size: int) -> str | None:
+    cards, size = reference_world_size(config), _first_size(config)
+    if cards in (None, world_size):
+        return None
+    base = get(config.values, _BASE_BATCH)
+    said = f"the file is named for {cards} cards" if base is None else f"{_BASE_BATCH} is {base}"
+    return f"{said}: rate and schedule are taken to be for {cards} x {size} samples, not for {world_size} x {size}"
+
+
+def _shared_by(config: UserConfig, world_size: int) -> UserConfig:
     if config.recipe.world_size != 1 or world_size == 1:
         return config
     if not holds_batch_of_all(config):

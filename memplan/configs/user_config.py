@@ -7,7 +7,6 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.file_names import NAMED_FOR_CARDS, cards_named_in
 from memplan.errors import ConfigError
 from memplan.workload import WorkloadReference
 
@@ -156,13 +155,6 @@ class UserConfig:
     def file_names(self) -> tuple[str, ...]:
         """The names of the files it is made of, as the training command gives them in order."""
         return (*(each.name for each in self.document.laid_over), self.path.name)
-
-    @property
-    def reference_world_size(self) -> int | None:
-        """Number of cards that the file is named for (``_8xb2``); None where its name does not say."""
-        recipe = self.original.recipe if self.original else self.recipe
-        is_named = self.format_name in NAMED_FOR_CARDS
-        return cards_named_in(self.path, recipe.micro_batch_size) if is_named else None
 
     @property
     def values(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def subject_of_command(
         raise UsageError(f"steps {wish.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
     template = parse_template(wish.template)
     if config is not None:
-        config = for_replicas(config, request.world_size or 1)
+        config = for_replicas(config, request.world_size)
     current = _first_recipe(wish, template, config, request)
     command = TrainingCommand(
         template=wish.template,

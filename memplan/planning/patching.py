@@ -30,7 +30,7 @@ class ScaledRecipe:
 
 def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name: str) -> ScaledRecipe:
     """Scale the original learning rate with the global batch, by the rule that was asked for."""
-    original = original_recipe(subject.config, subject.current)
+    original = original_recipe(subject.config, subject.current, request)
     ratio = recipe.global_batch_size / original.global_batch_size
     scaled = with_scaled_rate(recipe, original, request)
     if ratio == 1:
@@ -78,7 +78,7 @@ def write_patch(
     """
     if subject.config is None or subject.unwritable is not None or (recipe == subject.current and not loader):
         return None
-    original = original_recipe(subject.config, subject.current)
+    original = original_recipe(subject.config, subject.current, request)
     change = change_to(recipe, original, request, why=why, device_total_bytes=device_total_bytes)
     if loader:
         with contextlib.suppress(PatchError):

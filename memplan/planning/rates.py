@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.configs import KnobName
 from memplan.configs.loading import load_patched
 from memplan.probe.rates import RatesFailure, read_rates
-from memplan.workload import WorkloadReference
+from memplan.workload import TrainingCommand, WorkloadReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
     from memplan.recipe import Recipe
+    from memplan.workload import WorkloadSource
 
 _NEAR = 1e-6  # relative
+_SCALING_FLAG = "--auto-scale-lr"  # of OpenMMLab's train scripts: switches on auto_scale_lr, whatever the config says
 _UNCHECKED = "the patch's learning rate could not be checked against the optimizer"
 
 
@@ -48,7 +50,7 @@ def with_proven_rate(
     """
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):
-        return patch, None
+        return _by_command(source, patch, recipe, rewrite)
     found = read_rates((source, _patched(source, patch, config)), template=template)
     if isinstance(found, RatesFailure):
         return patch, f"{_UNCHECKED}: {found.reason}"
@@ -64,6 +66,16 @@ def with_proven_rate(
         other = rewrite(replace(recipe, learning_rate=None))
         return other, "the training code scales the learning rate with the batch itself, so the config's is left alone"
     return patch, f"{_change_of(before, after)}, where the config's changes by a factor of {planned:.4g}: look into it"
+
+
+def _by_command(
+    source: WorkloadSource, patch: ConfigPatch, recipe: Recipe, rewrite: Callable[[Recipe], ConfigPatch | None]
+) -> tuple[ConfigPatch | None, str | None]:
+    """Leave the learning rate to a command that scales it; no optimizer can be looked at here."""
+    if not isinstance(source, TrainingCommand) or _SCALING_FLAG not in source.template.split():
+        return patch, None
+    other = rewrite(replace(recipe, learning_rate=None))
+    return other, f"the command's {_SCALING_FLAG} scales the learning rate, so the config's is left alone"
 
 
 def _patched(source: WorkloadReference, patch: ConfigPatch, config: UserConfig) -> WorkloadReference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs import RecipeChange, holds_batch_of_all, plan_patch
+from memplan.configs import RecipeChange, holds_batch_of_all, plan_patch, reference_world_size
 from memplan.recommend.scaling import (
     LearningRateRule,
     iteration_factor,
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 DEVICE_TOTAL = "device_total_bytes"  # among the options kept in a patched config, beside what was asked for
 
 
-def original_recipe(config: UserConfig | None, current: Recipe) -> Recipe:
+def original_recipe(config: UserConfig | None, current: Recipe, request: PlanRequest) -> Recipe:
     """Return the recipe before memplan first changed a config, from which everything is scaled.
 
     Where a config does not say for how many replicas it is written, it is taken to be for those that there are; a batch
-    of all of them is the same for any number.
+    of all of them is the same for any number. What it says of them counts once the number of those there are is known.
     """
     if config is None:
         return current
     found = config.recipe if config.original is None else config.original.recipe
+    cards = None if request.world_size is None else reference_world_size(config)
+    if cards is not None:
+        return replace(found, world_size=cards)
     is_open = found.world_size == 1 and not holds_batch_of_all(config)
     return replace(found, world_size=current.world_size) if is_open else found
 

@@ -141,7 +141,7 @@ class Plan:
         config = read_config(Path(path), format_name=format_name, knob_keys=keys)
         config = for_replicas(config, self.recipe.world_size)
         current = replace(config.recipe, world_size=self.recipe.world_size)
-        original = original_recipe(config, current)
+        original = original_recipe(config, current, self.request)
         recipe = with_scaled_rate(self.recipe, original, self.request)
         change = change_to(
             recipe,

@@ -131,7 +131,7 @@ def test_every_knob_is_found_through_the_imports_that_rename(tmp_path: Path) -> 
     assert places["optimizer.lr"] == ("all.py", 9, "it is inherited from all.py")
     assert places["train.max_iter"] == ("leaf.py", 6, "it is computed")
     assert places["train.amp.enabled"] == ("all.py", 10, "it is inherited from all.py")
-    assert "all cards" in config.notes[0]
+    assert config.notes == ()
 
 
 def test_the_child_imports_the_config_and_changes_it(tmp_path: Path, golden: Callable[[str, str], None]) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
+from memplan.configs import (
+    RecipeChange,
+    apply_patch,
+    for_replicas,
+    plan_patch,
+    read_config,
+    reference_world_size,
+)
 from memplan.configs.file_names import cards_named_in, remark_on_name
 from memplan.recipe import Recipe
 
@@ -37,9 +44,9 @@ def test_a_config_and_its_child_know_the_number_they_are_named_for(tmp_path: Pat
     text = "data = dict(samples_per_gpu=2)\noptimizer = dict(lr=0.1)\n"
     (tmp_path / "net_4xb2.py").write_text(text, encoding="utf-8")
     config = read_config(tmp_path / "net_4xb2.py")
-    assert config.reference_world_size == 4
-    assert any("--world-size 4" in each for each in config.notes)
+    assert reference_world_size(config) == 4
+    assert any("--world-size 4" in each for each in for_replicas(config, None).notes)
     apply_patch(plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.4))))
     child = read_config(tmp_path / "net_4xb2_memplan.py")
-    assert child.reference_world_size == 4
-    assert not any("where the config says" in each for each in child.notes)
+    assert reference_world_size(child) == 4
+    assert not any("where the config says" in each for each in for_replicas(child, None).notes)

@@ -185,6 +185,14 @@ def test_a_rate_the_runner_scales_itself_is_not_scaled_twice(tmp_path: Path) -> 
     assert read_config(tmp_path / "x_memplan.py").recipe == recipe
 
 
+def test_a_rate_that_a_flag_would_scale_again_is_warned_of(tmp_path: Path) -> None:
+    config = config_of(tmp_path, DATA + EPOCHS + "auto_scale_lr = dict(enable=False, base_batch_size=16)")
+    assert "do not pass --auto-scale-lr with the patched config: it already holds the scaled rate" in config.notes
+    assert config.recipe.learning_rate == 0.01
+    wider = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02)))
+    assert {each.key: each.value for each in wider.changes}["optimizer.lr"] == 0.02
+
+
 @pytest.mark.parametrize(
     ("text", "recipe", "part"),
     [

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import apply_patch, for_replicas, read_config
+from memplan.configs import apply_patch, for_replicas, read_config, reference_world_size
 from memplan.configs.keys import get
 from memplan.errors import ConfigError
 from memplan.planning.commands import CommandWish, subject_of_command
 from memplan.planning.patching import scale, write_patch
+from memplan.planning.rates import with_proven_rate
 from memplan.planning.request import subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
@@ -20,6 +22,7 @@ from tests.making import plan
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
 
 YACS = "SOLVER:\n  IMS_PER_BATCH: 16\n  BASE_LR: 0.02\n  MAX_ITER: 90000\n"
@@ -127,3 +130,97 @@ def test_for_one_replica_a_config_is_as_it_was_read(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(YACS)
     config = read_config(tmp_path / "x.yaml")
     assert for_replicas(config, 1) is config
+
+
+@pytest.mark.parametrize(("name", "text", "key"), [
+    ("x.yaml", YACS, "SOLVER.IMS_PER_BATCH"), ("x.py", LAZY, "dataloader.train.total_batch_size")
+])  # fmt: skip
+def test_the_number_of_replicas_is_asked_for_only_where_nobody_said_it(
+    tmp_path: Path, name: str, text: str, key: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    config = read_config(tmp_path / name)
+    note = f"{key} is the batch of all cards: give --world-size where there are several"
+    assert note in for_replicas(config, None).notes
+    assert not any("world-size" in each for each in for_replicas(config, 2).notes)
+
+
+BASE_BATCH = "auto_scale_lr = dict(enable={}, base_batch_size=16)\n"
+MMDET = """\
+data = dict(samples_per_gpu=2)
+optimizer = dict(type='SGD', lr=0.02)
+runner = dict(type='IterBasedRunner', max_iters=90000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "cards"),
+    [
+        ("net_8xb2_coco", MMDET, 8),
+        ("net_8x2_coco", MMDET, 8),
+        ("net_8xb4_coco", MMDET, None),
+        ("net", MMDET, None),
+        ("net", MMDET + BASE_BATCH.format(False), 8),
+        ("net_4xb2", MMDET + BASE_BATCH.format(False), 8),
+        ("net_8xb2", MMDET + BASE_BATCH.format(True), None),
+        ("net_8xb2", MMDET + BASE_BATCH.format(False).replace("16", "15"), None),
+    ],
+)
+def test_what_a_learning_rate_is_for(tmp_path: Path, name: str, text: str, cards: int | None) -> None:
+    (tmp_path / f"{name}.py").write_text(text)
+    assert reference_world_size(read_config(tmp_path / f"{name}.py")) == cards
+
+
+def named_for_eight(folder: Path, name: str, world_size: int | None) -> Subject:
+    found = read_config(folder / f"{name}.py", workload_target="a:b")
+    return subject_of_config(found, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "rate", "length"),
+    [(None, 0.16, 11250), (8, 0.16, 11250), (2, 0.04, 45000), (1, 0.02, 90000)],
+)
+def test_rate_and_schedule_start_from_the_cards_a_config_is_for(
+    tmp_path: Path, world_size: int | None, rate: float, length: int
+) -> None:
+    (tmp_path / "net_8xb2.py").write_text(MMDET)
+    subject, request = named_for_eight(tmp_path, "net_8xb2", world_size), PlanRequest(world_size=world_size)
+    recipe = scale(replace(subject.current, micro_batch_size=16), subject, request, "SGD").recipe
+    patch = write_patch(recipe, subject, request, why="seen")
+    assert patch is not None
+    assert recipe.learning_rate == rate
+    assert {each.key: each.value for each in patch.changes}.get("runner.max_iters", 90000) == length
+    apply_patch(patch)
+    again = named_for_eight(tmp_path, "net_8xb2_memplan", world_size)
+    assert again.current == recipe
+    assert scale(again.current, again, request, "SGD").recipe == recipe
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (MMDET, "the file is named for 8 cards"), (MMDET + BASE_BATCH.format(False), "auto_scale_lr.base_batch_size is 16")
+])  # fmt: skip
+def test_what_rate_and_schedule_start_from_is_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "net_8xb2.py").write_text(text)
+    config = read_config(tmp_path / "net_8xb2.py")
+    note = f"{said}: rate and schedule are taken to be for 8 x 2 samples, not for 2 x 2"
+    assert note in for_replicas(config, 2).notes
+    assert for_replicas(config, 8).notes == config.notes
+
+
+def test_a_rate_that_the_commands_flag_scales_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(MMDET + BASE_BATCH.format(False))
+    template = "tools/train.py {config} --auto-scale-lr --cfg-options data.samples_per_gpu={micro_batch_size}"
+    wish = CommandWish(template=template, config_path=path)
+    subject, request = subject_of_command(wish, read_config(path), PlanRequest())
+    recipe = scale(replace(subject.current, micro_batch_size=16), subject, request, "SGD").recipe
+
+    def write(wanted: Recipe) -> ConfigPatch | None:
+        return write_patch(wanted, subject, request, why="seen")
+
+    planned = write(recipe)
+    assert planned is not None
+    patch, remark = with_proven_rate(planned, recipe, subject, write)
+    assert patch is not None
+    assert [each.key for each in patch.changes] == ["data.samples_per_gpu", "runner.max_iters"]
+    assert remark == "the command's --auto-scale-lr scales the learning rate, so the config's is left alone"

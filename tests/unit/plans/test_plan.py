@@ -50,7 +50,7 @@ def config(tmp_path: Path) -> Path:
 def plan_for(path: Path) -> Plan:
     """The plan as the planner makes it for a config: with the patch for it."""
     config = read_config(path, knob_keys=KEYS)
-    change = change_to(THEN, original_recipe(config, NOW), PlanRequest(), why="seen")
+    change = change_to(THEN, original_recipe(config, NOW, PlanRequest()), PlanRequest(), why="seen")
     return plan(NOW, THEN, config_path=str(path), config_patch=patch_of(config, change, PlanRequest()))
 
 
