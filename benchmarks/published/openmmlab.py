@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CLASSES = {"ucf101": 101, "kinetics600": 600, "kinetics700": 700, "kinetics400": 400, "mit": 339, "sthv1": 174}
 _DEVICE = "v100-32gb"
 _SHIFTED_SHARE = 8
+_DEEP_THIRD_STAGE = 23  # from this depth on every second block shifts (mmaction2's ``resnet_tsm.py``)
 
 
 def action_rows() -> Iterator[Row]:
@@ -114,8 +115,9 @@ class _Recognizer(nn.Module):
         self.clips = clips
         self.dropout, self.head = nn.Dropout(0.5 if shifts else 0.4), nn.Linear(2048, classes)
         if shifts:
+            every = 2 if len(self.net.layer3) >= _DEEP_THIRD_STAGE else 1
             for stage in (self.net.layer1, self.net.layer2, self.net.layer3, self.net.layer4):
-                for block in stage:
+                for block in stage[::every]:
                     block.conv1 = nn.Sequential(_TemporalShift(clips), block.conv1)
 
     def forward(self, videos: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 Liger (github.com/linkedin/Liger-Kernel, ``all_benchmark_data.csv``; torch 2.4 to 2.8): ten times forward and backward
 from a given slope, the graph retained, and gradients never cleared, so that the old ones live beside the new ones. The
-norms' twins, with which the benchmark compares, are resident too. Rows of embeddings, rotary embeddings and losses are
-not rebuilt: what their configurations say does not explain the constant part of what was measured, or its inputs.
+norms' twins, with which the benchmark compares, are resident too; their weights are single precision, because the
+scripts move them to the card without a type, and so is what they make of half-precision inputs. Rows of embeddings,
+rotary embeddings and losses are not rebuilt: what their configurations say does not explain the constant part of what
+was measured, or its inputs.
 
 vramexp (github.com/WSShiro/vramexp; torch 2.0.1): SGD without momentum, cross entropy with dense targets.
 """
@@ -32,13 +34,18 @@ class _GivenSlope(torch.autograd.Function):
     """A scalar whose backward pass hands a given slope to the tensor it was made from."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, slope: torch.Tensor, hold: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
         ctx.save_for_backward(slope)
+        ctx.dtype, ctx.hold = tensor.dtype, hold
         return tensor.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, _slope: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.saved_tensors[0], None
+    def backward(ctx: Any, _slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        # Where the types differ, ``Engine::execute`` casts the slope that ``backward`` is given, and keeps the cast
+        # until it returns (``torch/csrc/autograd/engine.cpp``).
+        return ctx.hold(ctx.saved_tensors[0].to(ctx.dtype)), None, None
 
 
 class OnInput(nn.Module):
@@ -46,7 +53,7 @@ class OnInput(nn.Module):
 
     def __init__(self, module: nn.Module, twin: nn.Module | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
-        self.module, self.twin = module.to(dtype), twin if twin is None else twin.to(dtype)
+        self.module, self.twin = module, twin
         self.input = nn.Parameter(torch.empty(shape, dtype=dtype))
         self.register_buffer("slope", torch.empty(shape, dtype=dtype))
         self.held: list[torch.Tensor] = []
@@ -56,7 +63,7 @@ class OnInput(nn.Module):
         self.held.clear()
         with torch.autograd.graph.saved_tensors_hooks(self._hold, lambda kept: kept):  # as retain_graph=True does
             output = self._hold(self.module(self.input))
-        return _GivenSlope.apply(output, self.slope)
+        return _GivenSlope.apply(output, self.slope, self._hold)
 
     def _hold(self, tensor: torch.Tensor) -> torch.Tensor:
         self.held.append(tensor)
@@ -131,7 +138,7 @@ def _rms_norm(width: int) -> nn.Module:
 
 
 def _geglu(tokens: int) -> nn.Module:
-    return OnInput(LlamaMLP(4096, 11008), None, (8, tokens, 4096), _BF16)
+    return OnInput(LlamaMLP(4096, 11008).to(_BF16), None, (8, tokens, 4096), _BF16)
 
 
 _LIGER = {"layer_norm": _layer_norm, "rms_norm": _rms_norm, "geglu": _geglu}
