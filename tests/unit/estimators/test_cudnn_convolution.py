@@ -7,7 +7,7 @@ import torch
 
 from memplan.estimators.cudnn_convolution import convolution_rules
 from memplan.estimators.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
-from memplan.units import MIB
+from memplan.units import KIB, MIB
 
 AMPERE, VOLTA = (8, 0), (7, 0)
 
@@ -17,9 +17,9 @@ def image(channels: int = 64, dtype: torch.dtype = torch.float32) -> torch.Tenso
     return torch.empty(1, channels, 64, 64, dtype=dtype, device="meta")
 
 
-def weight(groups: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def weight(groups: int = 1, dtype: torch.dtype = torch.float32, window: int = 8) -> torch.Tensor:
     """1 MiB, for 64 channels in and out in single precision, by windows of 8 x 8."""
-    return torch.empty(64, 64 // groups, 8, 8, dtype=dtype, device="meta")
+    return torch.empty(64, 64 // groups, window, window, dtype=dtype, device="meta")
 
 
 def forward(
@@ -27,10 +27,11 @@ def forward(
     kernel: torch.Tensor,
     *,
     groups: int = 1,
+    stride: int = 1,
     capability: tuple[int, int] = AMPERE,
 ) -> HiddenBytes:
     rule = convolution_rules(capability)["aten.convolution"]
-    return rule((pixels, kernel, None, [1], [0], [1], False, [0], groups), image(dtype=pixels.dtype))
+    return rule((pixels, kernel, None, [stride], [0], [1], False, [0], groups), image(dtype=pixels.dtype))
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
@@ -52,11 +53,16 @@ def test_each_slope_has_a_workspace_of_its_own() -> None:
         forward(image(), weight(groups=4), groups=4),
         forward(image(channels=3), weight()),
         forward(image(dtype=torch.float64), weight(dtype=torch.float64)),
+        forward(image(), weight(window=1)),
     ],
-    ids=["channels-last", "no TF32 on Volta", "groups", "a photograph", "double precision"],
+    ids=["channels-last", "no TF32 on Volta", "groups", "a photograph", "double precision", "a matrix product"],
 )
 def test_what_runs_without_conversion_takes_nothing_that_can_be_told(found: HiddenBytes) -> None:
     assert found is NOTHING_HIDDEN
+
+
+def test_single_pixels_taken_at_a_distance_are_converted() -> None:
+    assert forward(image(), weight(window=1), stride=2) == HiddenBytes(beside=2 * MIB + 16 * KIB)
 
 
 def test_half_precision_is_converted_from_volta_on() -> None:
