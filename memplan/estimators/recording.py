@@ -24,6 +24,7 @@ class Recording:
         operators: index into ``operator_names`` of each block.
         module_names: module paths met so far, by index.
         operator_names: operators met so far, by index.
+        step_starts: index of each optimizer step's first event.
         phase: part of the step that is running.
     """
 
@@ -37,6 +38,7 @@ class Recording:
     operators: list[int] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
+    step_starts: list[int] = field(default_factory=list)
     phase: Phase = Phase.SETUP
 
     def allocate(self, size_bytes: int, category: Category, *, module: str, operator: str) -> int:
@@ -48,6 +50,14 @@ class Recording:
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
         self._event(block, allocates=True)
         return block
+
+    def add_twin(self, block: int) -> int:
+        """Add a block like another, without an event, and return its number."""
+        self.block_bytes.append(self.block_bytes[block])
+        self.categories.append(self.categories[block])
+        self.modules.append(self.modules[block])
+        self.operators.append(self.operators[block])
+        return len(self.block_bytes) - 1
 
     def free(self, block: int) -> None:
         """Record that a block is given back."""

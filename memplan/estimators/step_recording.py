@@ -89,8 +89,6 @@ class StepRecorder:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         with surroundings, recorder, paths.watched():
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
-            recorder.settle()
-            ledger.close()
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         return RecordedRun(
@@ -126,5 +124,8 @@ class StepRecorder:
             fused_optimizer=self.fused_optimizer,
         )
         for _ in range(STEPS):
+            recording.step_starts.append(len(recording.event_blocks))
             step.run()
+        recorder.settle()
+        ledger.close()  # while what is resident between steps still is
         return type(step.optimizer).__name__

@@ -124,7 +124,8 @@ class TracedStep:
 
     def _micro_step(self, index: int) -> torch.Tensor:
         self._recording.phase = Phase.FORWARD
-        self._batch = self._next_batch()  # a loop holds the last batch until it has the next
+        self._batch = None  # the name of a loop's batch has gone to the next one on the host before that is moved
+        self._batch = self._next_batch()
         before = self._ledger.live_blocks()
         loss, scaled = self._forward(self._batch)
         gc.collect()

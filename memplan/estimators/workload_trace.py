@@ -18,6 +18,7 @@ from memplan.estimators.checkpointing import switch_checkpointing_on
 from memplan.estimators.host_context import resident_context_bytes
 from memplan.estimators.linear import generalised, needs_third_run, same_structure
 from memplan.estimators.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
+from memplan.estimators.repeated_steps import by_turns, repeat_last_step
 from memplan.estimators.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.untouched_build import untouched_fills
@@ -29,11 +30,17 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan.estimators.recording import Recording
+    from memplan.estimators.step_trace import Timeline
     from memplan.estimators.tracing import TraceRequest
     from memplan.workload import Workload
 
 FAKE_METHOD = "fake-tensor trace"
 REAL_METHOD = "real CPU run at small micro-batches"
+_ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the state of the optimizer, and once after
+_UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
+_BY_TURNS = "Typical and worst batches come by turns: the allocator keeps room for blocks of both sizes."
+_ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
 _REAL_RUN_COPIES = 5  # weights, gradients, two of optimizer state, and as much again for the copy that is run
 
 
@@ -94,7 +101,14 @@ def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, An
         size = request.batch_sizes[2]
         batch = call_user("batch function", recorder.workload.batch, size)
         runs.append(recorder.record(size, batch))
-    return _as_trace(recorder, runs)
+    return _as_trace(recorder, runs, _typical_run(recorder, runs[0].recording.micro_batch_size))
+
+
+def _typical_run(recorder: StepRecorder, size: int) -> RecordedRun | None:
+    typical_batch = recorder.workload.typical_batch
+    if typical_batch is None:
+        return None
+    return recorder.record(size, call_user("typical batch function", typical_batch, size))
 
 
 def _traced_for_real(
@@ -120,17 +134,17 @@ def _traced_for_real(
     return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
 
 
-def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
+def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: RecordedRun | None) -> StepTrace:
     recordings = [run.recording for run in runs]
     uniform = same_structure(recordings)
-    uneven = () if uniform else ("The number of allocations depends on the micro-batch: figures are interpolated.",)
+    timelines, notes = _steady_timelines(recordings, None if typical is None else typical.recording, uniform=uniform)
     model, device = recorder.model, recorder.device
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
         recipe=recorder.recipe,
         device_kind=device.kind,
         compute_capability=device.compute_capability,
-        timelines=(generalised(recordings),) if uniform else tuple(generalised([each]) for each in recordings),
+        timelines=timelines,
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
         parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
@@ -142,8 +156,24 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun]) -> StepTrace:
             calls=runs[0].unknown_calls,
             world_size=recorder.recipe.world_size,
         ),
-        notes=(*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *uneven),
+        notes=(*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *notes),
     )
+
+
+def _steady_timelines(
+    recordings: list[Recording], typical: Recording | None, *, uniform: bool
+) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Generalise the runs, with steps added until memory has settled; return the timelines and what to say of them."""
+    varies = uniform and typical is not None and same_structure([recordings[0], typical])
+    for recording in (*recordings, *((typical,) if typical is not None else ())):
+        for _ in range(_ADDED_STEPS_OF_TWO_SIZES if varies else _ADDED_STEPS):
+            repeat_last_step(recording)
+    if not uniform:
+        return tuple(generalised([each]) for each in recordings), (_UNEVEN,)
+    timeline = generalised(recordings)
+    if typical is None:
+        return (timeline,), ()
+    return ((by_turns(timeline, recordings[0], typical),), (_BY_TURNS,)) if varies else ((timeline,), (_ONLY_WORST,))
 
 
 def _built(workload: Workload, request: TraceRequest) -> nn.Module:

@@ -238,8 +238,9 @@ def _step_the_optimizer(state: TrainingState) -> None:
 
 
 def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch.Tensor:
+    state.held.clear()  # the name of a loop's batch has gone to the next one on the host before that is moved
     batch = _batch_on_device(state)
-    state.held[:] = [batch]  # a loop holds the last batch until it has the next
+    state.held.append(batch)
     marks.forward_starts()
     precision = state.recipe.precision
     autocast = (

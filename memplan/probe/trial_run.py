@@ -184,6 +184,8 @@ def _run_steps(
         is_warm_up = len(steps) < request.warmup_steps
         phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
         reply(_progress(request, phase, len(steps), steps[-1].duration_s if steps else None))
+        if is_warm_up and state.workload.typical_batch is not None:
+            run_optimizer_step(_on_typical_batch(state))  # so that the allocator holds what batches that vary leave
         scale = _loss_scale(state)
         step = _timed_step(readings, state)
         was_skipped = _loss_scale(state) < scale
