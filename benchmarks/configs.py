@@ -184,9 +184,14 @@ def _unread(path: Path, error: MemplanError) -> tuple[str, str, str]:
         values = config_loaders.load(path, guess)
     except Exception as reason:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config
         return UNLOADABLE, f"{type(reason).__name__}: {reason}".splitlines()[0][:150], ""
-    has_batch = isinstance(values, dict) and any(get(values, key) for key in BATCH_KEYS)
+    has_batch = isinstance(values, dict) and any(get(values, key) for key in _batch_keys(values))
     says_none = any(each in error.problem for each in _SAYS_NO_BATCH) and not has_batch
     return (NO_TRAINING if says_none else UNREAD), error.problem, ""
+
+
+def _batch_keys(values: dict[str, Any]) -> tuple[str, ...]:
+    """Return where a batch size may be; mmengine's Runner refuses a config without a training loader of its own."""
+    return BATCH_KEYS[:1] if "optim_wrapper" in values else BATCH_KEYS
 
 
 def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, Any] | str]:

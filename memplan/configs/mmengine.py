@@ -25,6 +25,7 @@ from memplan.configs.knobs import (
 from memplan.configs.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
+_OLD_BATCH_KEYS = ("data.samples_per_gpu", "data.train_dataloader.samples_per_gpu")
 _AMP, _PLAIN = "AmpOptimWrapper", "OptimWrapper"
 _WRAPPER = "optim_wrapper"
 _PACKAGE = "mmengine.optim"
@@ -87,7 +89,18 @@ class MMEngine:
         return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; mapped keys win over the optimizer wrapper, the rate is the one at run time."""
+        """Read the recipe; mapped keys win over the optimizer wrapper, the rate is the one at run time.
+
+        Raises:
+            ConfigError: the batch size is missing, or stands where only mmcv's runners look for it.
+        """
+        old = next((key for key in _OLD_BATCH_KEYS if contains(document.values, key)), None)
+        if old is not None and not keys.get(KnobName.MICRO_BATCH_SIZE):
+            raise ConfigError(
+                f"the config sets no micro-batch size that mmengine's Runner reads: {old} is for mmcv's runners",
+                where=str(document.path),
+                hint="give it a train_dataloader, without which the Runner trains nothing",
+            )
         mapped = bool(keys.get(KnobName.PRECISION))
         steps = keys.get(KnobName.ACCUMULATION_STEPS)
         found = recipe_from(
