@@ -100,18 +100,18 @@ def read_cards() -> tuple[CardReading, ...]:
     return tuple(_read_card(index, handle) for index, handle in enumerate(_visible_handles()))
 
 
-def device_used_bytes(index: int) -> BytesReading:
-    """Read what all processes together use on a card, by its CUDA index; None with a reason where NVML refuses."""
+def device_used_bytes(card: int | str) -> BytesReading:
+    """Read what all processes use on a card, by its CUDA index or UUID; None with a reason where NVML refuses."""
     try:
-        return BytesReading(read_bytes=_memory(_handle(index)).used_bytes)
+        return BytesReading(read_bytes=_memory(_handle(card)).used_bytes)
     except DeviceError as refusal:
         return BytesReading(read_bytes=None, missing_because=refusal.problem)
 
 
-def process_used_bytes(index: int, pid: int) -> BytesReading:
-    """Read what one process uses on a card: context, libraries and allocator, by the card's CUDA index."""
+def process_used_bytes(card: int | str, pid: int) -> BytesReading:
+    """Read what one process uses on a card: context, libraries and allocator, by the card's CUDA index or UUID."""
     try:
-        processes, missing_because = _processes(_handle(index))
+        processes, missing_because = _processes(_handle(card))
     except DeviceError as refusal:
         return BytesReading(read_bytes=None, missing_because=refusal.problem)
     if processes is None:
@@ -121,7 +121,7 @@ def process_used_bytes(index: int, pid: int) -> BytesReading:
     for each in processes:
         if each.pid == pid:
             return BytesReading(read_bytes=each.used_bytes, missing_because=each.missing_because)
-    return BytesReading(read_bytes=None, missing_because=f"process {pid} holds nothing on card {index}")
+    return BytesReading(read_bytes=None, missing_because=f"process {pid} holds nothing on card {card}")
 
 
 def card_uuid(index: int) -> str:
@@ -221,7 +221,11 @@ def _catalogued(name: str) -> DeviceSpec | None:
         return None
 
 
-def _handle(index: int) -> Any:
+def _handle(card: int | str) -> Any:
+    return _asked(_library().nvmlDeviceGetHandleByUUID, card) if isinstance(card, str) else _visible_handle(card)
+
+
+def _visible_handle(index: int) -> Any:
     handles = _visible_handles()
     if index >= len(handles):
         setting = os.environ.get("CUDA_VISIBLE_DEVICES")

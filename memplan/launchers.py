@@ -1,7 +1,7 @@
-"""What a launcher of several processes (torchrun, srun) says in the environment of each of them.
+"""What a launcher of several processes (torchrun, srun, Open MPI's mpirun) says in the environment of each of them.
 
 Sources: "torchrun (Elastic Launch)", section "Environment Variables", in PyTorch's documentation; "OUTPUT ENVIRONMENT
-VARIABLES" of Slurm's ``srun`` and ``sbatch``.
+VARIABLES" of Slurm's ``srun`` and ``sbatch``; "Environment variables set by mpirun" in Open MPI's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ _PLACES = (
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -30,7 +33,7 @@ _PLACES = (
     "SLURM_NTASKS",
     "SLURM_NPROCS",
 )
-_PLACE_PREFIXES = ("ROLE_", "TORCHELASTIC_", "SLURM_STEP", "SLURM_TASKS_PER", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+_PLACE_PREFIXES = ("TORCHELASTIC_", "SLURM_STEP", "SLURM_TASKS_PER", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 _RUN_NAMES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
@@ -39,6 +42,8 @@ _RUN_NAMES = (
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURM_RESTART_COUNT",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
 )
 # Options of torchrun, of DeepSpeed's launcher and of detectron2's; accelerate's counts the processes of all machines.
 _PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)(\d+)\b")
@@ -68,6 +73,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
     for rank_name, size_name, local_name in (
         ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ):
         rank, size = _count(environment.get(rank_name)), _count(environment.get(size_name))
         if rank is not None and size is not None and size > 1:
@@ -82,7 +88,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
 
 def launched_world_size(environment: Mapping[str, str]) -> int | None:
     """Return how many processes a launcher starts or a job asks for; None where neither says."""
-    found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+    found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
     return next((size for size in found if size), None)
 
 

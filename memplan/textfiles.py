@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 
@@ -56,6 +56,30 @@ def write_files_together(contents: Mapping[Path, str | bytes | None]) -> None:
         for temporary in staged.values():
             with contextlib.suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108 - the pair of mkstemp
+
+
+@contextlib.contextmanager
+def folders_for(paths: Collection[Path]) -> Iterator[None]:
+    """Make the folders that files are to be written to; where writing them fails, take the new ones back.
+
+    Raises:
+        OutputError: a folder cannot be made.
+    """
+    missing = {folder for path in paths for folder in path.parents if not folder.exists()}
+    made: list[Path] = []
+    try:
+        for folder in sorted(missing):  # a folder sorts before what is in it
+            try:
+                folder.mkdir()
+            except OSError as error:
+                raise _trouble(folder, error) from error
+            made.append(folder)
+        yield
+    except BaseException:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _staged(path: Path, content: bytes) -> str:

@@ -141,15 +141,16 @@ def _host_peaks() -> TrainingPeaks:
 def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
     """Read the allocator's peaks, and the driver's figures for context and neighbours; else what the plan has seen."""
     index = cuda.current_device()
+    card = _driver_name(cuda, index)
     held_bytes, reserved_bytes = cuda.memory_reserved(index), cuda.max_memory_reserved(index)
     measured = plan.chosen.outcome.measurement if plan.chosen else None
-    process_bytes = process_used_bytes(index, os.getpid()).read_bytes
+    process_bytes = process_used_bytes(card, os.getpid()).read_bytes
     if process_bytes is not None:
         context_bytes = max(process_bytes - held_bytes, 0)
     else:
         breakdown = measured.breakdown if measured else plan.estimate.breakdown if plan.estimate else None
         context_bytes = breakdown.context if breakdown else 0
-    card_bytes = device_used_bytes(index).read_bytes
+    card_bytes = device_used_bytes(card).read_bytes
     others_bytes = measured.peak_device_bytes - measured.peak_process_bytes if measured else 0
     if card_bytes is not None:
         others_bytes = max(card_bytes - held_bytes - context_bytes, 0)
@@ -160,6 +161,15 @@ def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
         process_bytes=reserved_bytes + context_bytes,
         device_bytes=reserved_bytes + context_bytes + others_bytes,
     )
+
+
+def _driver_name(cuda: Any, index: int) -> int | str:
+    """Return the UUID of a card, since the order of cards is this process's own (``CUDA_DEVICE_ORDER``).
+
+    Before torch told it (2.5), the index has to do.
+    """
+    uuid_of_card = getattr(cuda.get_device_properties(index), "uuid", None)
+    return index if uuid_of_card is None else f"GPU-{uuid_of_card}"
 
 
 def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCheck:

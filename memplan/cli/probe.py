@@ -112,6 +112,8 @@ def probe(
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
+    elif output is not None:
+        say(console, f"there is no patch, so {output} is not written")
 
 
 def _waited(request: PlanRequest, limit: str | None, console: Console) -> PlanRequest:

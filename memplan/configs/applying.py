@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.documents import digest_of
 from memplan.errors import PatchError
-from memplan.textfiles import write_files_together
+from memplan.textfiles import folders_for, write_files_together
 
 if TYPE_CHECKING:
     from memplan.patches import ConfigPatch, FilePatch
@@ -27,9 +27,8 @@ def apply_patch(patch: ConfigPatch) -> None:
         raise PatchError("the patch is applied already", where=patch.files[0].path, hint="--undo takes it back")
     for each in patch.files:
         require_unchanged(Path(each.path), each.original_sha256)
-    for each in patch.files:
-        Path(each.path).parent.mkdir(parents=True, exist_ok=True)
-    write_files_together({Path(each.path).resolve(): each.patched_text for each in patch.files})
+    with folders_for([Path(each.path) for each in patch.files]):
+        write_files_together({Path(each.path).resolve(): each.patched_text for each in patch.files})
 
 
 def undo_patch(patch: ConfigPatch) -> None:

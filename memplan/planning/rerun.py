@@ -15,6 +15,7 @@ from memplan.progress import Notice, TrialStarted, ignore
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan.probe import TrialRequest
     from memplan.progress import Observer
     from memplan.results import Trial
 
@@ -45,11 +46,26 @@ def stored_trial(store: Path, run_id: str, number: int) -> Rerun:
     return Rerun(run_id=stored.run_id, stored=stored.trial, again=None)
 
 
+def _require_same_device(request: TrialRequest, number: int) -> None:
+    """Make sure that what a trial ran on is there: the budget, or under the card's number a card of the same name."""
+    device = request.device
+    if device.kind is DeviceKind.CPU:
+        resolve_device("cpu", budget_bytes=request.budget_bytes)
+        return
+    present = resolve_device(f"cuda:{device.live_index or 0}")
+    if present.name != device.name:
+        raise UsageError(
+            f"trial {number} ran on {device.name}, and cuda:{device.live_index or 0} is {present.name} now",
+            hint="show it the same card by CUDA_VISIBLE_DEVICES",
+        )
+
+
 def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = ignore) -> Rerun:
     """Run a stored trial again, in a process started from nothing; the journal stays as it is.
 
     Raises:
-        UsageError: there is no such run or trial, or its request was not stored, or its budget is not free any more.
+        UsageError: there is no such run or trial, or its request was not stored, or its budget is not free any more,
+            or another card has its card's number.
         StoreError: the journal cannot be read.
     """
     stored = Journal(store).load_trial(run_id, number)
@@ -59,8 +75,7 @@ def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = igno
             f"trial {number} of run {stored.run_id} was stored without what it takes to run it again",
             hint="an older memplan wrote it; the same probe command makes a new run",
         )
-    if request.device.kind is DeviceKind.CPU:
-        resolve_device("cpu", budget_bytes=request.budget_bytes)
+    _require_same_device(request, number)
     observer(TrialStarted(number=number, purpose="again", recipe=request.recipe))
     outcome = run_in_turn(request, told=lambda text: observer(Notice(text=text)), observer=observer, template=None)
     again = replace(stored.trial, purpose="again", outcome=outcome)

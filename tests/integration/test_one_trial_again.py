@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.errors import UsageError
+from memplan.planning import rerun
 from memplan.probe import Journal, TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind, Trial
@@ -17,14 +20,17 @@ from tests.integration.conftest import memplan
 WORKLOADS = Path(__file__).parents[1] / "contract"
 
 
-def stored(store: Path, function: str, kind: OutcomeKind, **limits: float) -> str:
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
+
+
+def stored(store: Path, function: str, kind: OutcomeKind, device: DeviceSpec = CPU, **limits: float) -> str:
     source = WorkloadReference(
         target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(WORKLOADS),)
     )
     asked = TrialRequest(
         source=source,
         recipe=Recipe(micro_batch_size=8),
-        device=DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB),
+        device=device,
         budget_bytes=GIB,
         **limits,
     )
@@ -56,6 +62,22 @@ def test_a_bug_that_was_mended_shows_its_memory_now(tmp_path: Path) -> None:
     assert ended.document["again"]["outcome"]["kind"] == "fits"
     assert ended.document["again"]["outcome"]["measurement"]["breakdown"]["parameters"] == 1 << 20
     assert Journal(tmp_path).load_trial(run_id, 1).trial.outcome.kind is OutcomeKind.USER_ERROR
+
+
+def test_a_trial_of_a_card_is_not_run_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = DeviceSpec(name="NVIDIA A100", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=1)
+    run_id = stored(tmp_path, "fits", OutcomeKind.FITS, device=card)
+    present = replace(card, name="NVIDIA GeForce RTX 3090")
+    asked: list[str] = []
+
+    def resolve(text: str) -> DeviceSpec:
+        asked.append(text)
+        return present
+
+    monkeypatch.setattr(rerun, "resolve_device", resolve)
+    with pytest.raises(UsageError, match="trial 1 ran on NVIDIA A100, and cuda:1 is NVIDIA GeForce RTX 3090 now"):
+        rerun.rerun_trial(tmp_path, run_id, 1)
+    assert asked == ["cuda:1"]
 
 
 def test_a_trial_is_looked_at_without_being_run(tmp_path: Path) -> None:

@@ -38,10 +38,11 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(pro
     assert after["optimizer"]["lr"] == pytest.approx(1.0e-3 * size / 2), "the linear rule follows the global batch"
     assert after["training"] == before["training"]
 
-    second = memplan(*PROBE, "--precision", "fp32", "--json", cwd=project)
+    second = memplan(*PROBE, "--precision", "fp32", "--json", "--output", "change.diff", cwd=project)
     assert second.status == 0, second.err
     assert second.document["plan"]["config_patch"] is None, "a patched config asked the same again stays as it is"
     assert len(second.document["trials"]) == 1
+    assert "there is no patch, so change.diff is not written" in second.err
 
 
 @pytest.mark.slow

@@ -128,6 +128,14 @@ def test_one_process_and_the_whole_device_can_be_read(install: Any, on_host: Non
     assert device_used_bytes(0) == BytesReading(read_bytes=4 * GIB - 312 * MIB)
 
 
+def test_a_card_is_read_by_the_drivers_own_name_whatever_its_number(install: Any, on_host: None) -> None:
+    other = FakeCard(uuid="GPU-22222222-aaaa-bbbb-cccc-000000000000", free=10 * GIB, computing={41: 3 * GIB})
+    install(FakeCard(), other)
+    assert device_used_bytes(other.uuid) == BytesReading(read_bytes=14 * GIB - 312 * MIB)
+    assert process_used_bytes(other.uuid, 41) == BytesReading(read_bytes=3 * GIB)
+    assert device_used_bytes("GPU-33333333").read_bytes is None
+
+
 def test_bytes_that_nvml_refuses_to_tell_are_none_with_the_reason(install: Any, on_host: None) -> None:
     refused = pynvml.NVML_ERROR_UNKNOWN
     install(init_error=refused)

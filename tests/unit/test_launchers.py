@@ -25,6 +25,14 @@ SLURM = {
 }
 
 
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-node0-9@1",
+}
+
+
 @pytest.mark.parametrize(
     ("line", "count"),
     [
@@ -62,6 +70,16 @@ def test_a_task_of_srun_knows_its_place() -> None:
     assert (launch.rank, launch.world_size) == (3, 8)
 
 
+def test_a_process_of_mpirun_knows_its_place() -> None:
+    launch = read_launch(MPIRUN)
+    assert launch is not None
+    assert (launch.rank, launch.world_size, launch.local_world_size) == (3, 4, 2)
+    again = read_launch({**MPIRUN, "PMIX_NAMESPACE": "prterun-node0-10@1"})
+    assert again is not None
+    assert launch.run_name != again.run_name
+    assert launched_world_size(MPIRUN) == 4
+
+
 @pytest.mark.parametrize(
     "environment",
     [
@@ -86,3 +104,11 @@ def test_variables_of_the_place_are_told_from_others() -> None:
     others = {"HOME": "/root", "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "4"}
     assert without_place({**TORCHRUN, **others}) == others
     assert without_place(SLURM) == {"SLURM_JOB_ID": "77"}
+    assert without_place({**MPIRUN, **others}) == others
+
+
+def test_a_role_of_torchruns_is_told_from_the_users_own() -> None:
+    launched = {"ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4", "ROLE_NAME": "default"}
+    assert without_place({**launched, "ROLE_ARN": "arn:aws:iam::1:role/train"}) == {
+        "ROLE_ARN": "arn:aws:iam::1:role/train"
+    }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.errors import OutputError
-from memplan.textfiles import write_files_together, write_text_atomically
+from memplan.textfiles import folders_for, write_files_together, write_text_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,27 @@ def test_a_write_that_the_system_cuts_short_leaves_the_old_text_and_no_remains(t
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_are_made_for_files_and_taken_back_where_those_cannot_be_written(tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "b" / "c.py", tmp_path / "a" / "d.py", tmp_path / "e.py"]
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match=r"folder: cannot be written"), folders_for(paths):
+        write_files_together({**dict.fromkeys(paths, "x"), tmp_path / "folder": "x"})
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+    with folders_for(paths):
+        write_files_together(dict.fromkeys(paths, "x"))
+    assert all(each.read_text() == "x" for each in paths)
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(OutputError, match=r"file/b: cannot be written: Not a directory"),
+        folders_for([tmp_path / "a" / "c.py", tmp_path / "file" / "b" / "c.py"]),
+    ):
+        pytest.fail("there is no such folder")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_several_files_are_written_and_removed_together(tmp_path: Path) -> None:

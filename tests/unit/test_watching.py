@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NOW, THEN = Recipe(micro_batch_size=4), Recipe(micro_batch_size=12)
 ON_CPU = plan(NOW, THEN)
+UUID = "11111111-aaaa-bbbb-cccc-000000000000"
 
 
 class StandInCuda:
@@ -43,6 +44,9 @@ class StandInCuda:
 
     def current_device(self) -> int:
         return 0
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(uuid=UUID)
 
     def get_device_name(self) -> str:
         return self._name
@@ -66,8 +70,9 @@ def on_card(monkeypatch: pytest.MonkeyPatch):
             return BytesReading(read_bytes=None if mib is None else mib * MIB)
 
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(watching, "process_used_bytes", lambda index, pid: reading(process_mib))
-        monkeypatch.setattr(watching, "device_used_bytes", lambda index: reading(card_mib))
+        told = {f"GPU-{UUID}": (process_mib, card_mib)}  # by any other name nothing
+        monkeypatch.setattr(watching, "process_used_bytes", lambda card, pid: reading(told.get(card, (None, None))[0]))
+        monkeypatch.setattr(watching, "device_used_bytes", lambda card: reading(told.get(card, (None, None))[1]))
 
     return train
 

@@ -12,6 +12,7 @@ import pytest
 from memplan.configs import KnobName, PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
 from memplan.configs.keys import first_difference
 from memplan.configs.verification import OWN_READER
+from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ def test_in_place_follows_the_optimizer_to_its_name(tmp_path: Path) -> None:
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02))
     patch = plan_patch(config_of(tmp_path, text), change, style=PatchStyle.IN_PLACE)
     assert "optimizer = dict(type='SGD', lr=0.02)\n" in patch.files[0].patched_text
+
+
+def test_a_batch_size_that_only_the_old_runners_read_is_told_apart(tmp_path: Path) -> None:
+    text = WRAPPER + "data = dict(samples_per_gpu=2)\n"
+    with pytest.raises(
+        ConfigError, match=r"mmengine's Runner reads: data\.samples_per_gpu is for mmcv's runners; give"
+    ):
+        config_of(tmp_path, text)
+    assert config_of(tmp_path, LOADER + text).recipe.micro_batch_size == 4
 
 
 def test_lengths_in_epochs_stay(tmp_path: Path) -> None:
