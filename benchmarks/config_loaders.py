@@ -12,7 +12,10 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import shutil
+import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,10 @@ from memplan.configs.marker import bases_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_SOURCED = 'RANDOM=1; . "$0"'  # the same draw each time
+_BASH = shutil.which("bash") or "bash"
+_LAUNCHERS = ("accelerate", "deepspeed", "python", "python3", "torchrun", "srun", "mpirun")
 
 
 def load(path: Path, format_name: str) -> dict[str, Any]:
@@ -73,6 +80,42 @@ def _with_omegaconf(path: Path) -> Any:
 
 def _with_pyyaml(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _with_pyyaml_or_bash(path: Path) -> Any:
+    return _with_pyyaml(path) if path.suffix in (".yaml", ".yml", ".json") else _with_bash(path)
+
+
+def _with_bash(path: Path) -> dict[str, Any]:
+    """Run a launch script where every program is a recorder of words, and return the training program's flags."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        said = folder / "said"
+        for each in _LAUNCHERS:
+            (folder / each).write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >> {said}\nprintf "\\0" >> {said}\n')
+            (folder / each).chmod(0o755)
+        environment = {"PATH": name, "HOME": name, "PWD": name}
+        command = [_BASH, "--norc", "-c", _SOURCED, str(path.resolve())]
+        subprocess.run(
+            command, check=False, cwd=name, env=environment, timeout=20, stdin=subprocess.DEVNULL, capture_output=True
+        )
+        heard = said.read_text().replace(name, "~") if said.exists() else ""
+        calls = [each.split("\0") for each in heard.split("\0\0")]
+    return next((flags for each in calls if "batch_size" in " ".join(flags := _flags(each))), {})
+
+
+def _flags(words: list[str]) -> dict[str, Any]:
+    """Return the flags behind the program's name, with the words up to the next one."""
+    found: dict[str, list[str]] = {}
+    start = next((index for index, each in enumerate(words) if each.endswith(".py") or each in ("-m", "--module")), 0)
+    name = ""
+    for word in words[start + 1 :]:
+        if word.startswith("--"):
+            name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
+            found[name] = [value] if equals else []
+        elif name:
+            found[name].append(word)
+    return {name: " ".join(each) for name, each in found.items()}
 
 
 def _with_json(path: Path) -> Any:
@@ -209,7 +252,8 @@ _LOADERS: dict[str, Callable[[Path], Any]] = {
     "lightning-hydra": _with_hydra,
     "llama-factory": _with_omegaconf,
     "axolotl": _with_pyyaml,
-    "huggingface": _with_pyyaml,
+    "huggingface": _with_pyyaml_or_bash,
+    "launch-script": _with_bash,
     "detectron2": _with_yacs,
     "detectron2-lazy": _with_lazy_config,
     "deepspeed": _with_json,

@@ -30,18 +30,28 @@ from typing import TYPE_CHECKING, Any
 
 import config_loaders
 
-from memplan.configs import RecipeChange, UserConfig, expressible, loading, plan_patch, read_config, verification
+from memplan.children import ChildEnding, run_child
+from memplan.configs import (
+    RecipeChange,
+    UserConfig,
+    expressible,
+    loading,
+    plan_patch,
+    read_config,
+    training_arguments,
+    verification,
+)
 from memplan.configs.keys import differences, get
 from memplan.configs.python_style import PythonStyle, style_of
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from memplan.patches import ConfigPatch
 
-SUFFIXES = (".py", ".yaml", ".yml", ".json")
+SUFFIXES = (".py", ".yaml", ".yml", ".json", ".sh", ".sbatch", ".slurm")
 BATCH_KEYS = (
     "train_dataloader.batch_size",
     "data.samples_per_gpu",
@@ -59,12 +69,15 @@ _SAYS_NO_BATCH = (
     "set by the training arguments",
     "is empty",
     "not hold keys",
+    "no training command",
+    "several training commands",
+    "more than any config",
 )
 NO_TRAINING, UNLOADABLE = "sets no batch size", "not loaded by its own loader"
 HF = {
     "double": r"per_device_train_batch_size|micro_batch_size|batch_size|train_batch_size",
     "rate": r"learning_rate|min_lr|cosine_min_lr",
-    "halve": r"max_steps|warmup_steps|save_steps|eval_steps|logging_steps|.*_steps",
+    "halve": r"(max|warmup|save|eval|logging)_steps",
     "precision": r"bf16|fp16|tf32|pure_bf16|float16|bfloat16",
 }
 INTENDED: dict[str, dict[str, str]] = {
@@ -109,6 +122,12 @@ INTENDED: dict[str, dict[str, str]] = {
     "llama-factory": HF,
     "axolotl": HF,
     "huggingface": HF,
+    "launch-script": {
+        "double": r"batch_size|train_batch_size|micro_batch_size|per_device_train_batch_size",
+        "rate": r"lr|learning_rate|min_lr|warmup_lr",
+        "halve": r"(?!)",
+        "precision": r"precision|mixed_precision|amp|use_amp|fp16|amp_dtype",
+    },
 }
 
 
@@ -177,7 +196,7 @@ def outcome_of(path: Path) -> tuple[str, str, str]:
 
 def _unread(path: Path, error: MemplanError) -> tuple[str, str, str]:
     """Say whether a config that memplan does not read is one for training that its own loader loads."""
-    guess = {".py": "mmengine", ".json": "deepspeed"}.get(path.suffix, "axolotl")
+    guess = {".py": "mmengine", ".json": "deepspeed"}.get(path.suffix, "huggingface")
     if path.suffix == ".py" and style_of(path.read_text(encoding="utf-8")) is PythonStyle.LAZY_CONFIG:
         guess = "detectron2-lazy"
     try:
@@ -216,8 +235,12 @@ def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, A
                     Path(each.path).write_bytes(each.original_text.encode())
 
 
-def _in_this_process(module: str, request: object, **_: Any) -> SimpleNamespace:
-    """Stand in for ``run_child``: answer a request with the same code, here."""
+def _in_this_process(
+    module: str, request: object, *, watch: Callable[[int, float], str | None] | None = None, **_: Any
+) -> SimpleNamespace | ChildEnding:
+    """Stand in for ``run_child``: answer a request with the same code, here; transformers' parser needs its process."""
+    if module == training_arguments.__name__:
+        return run_child(module, request, watch=watch)
     messages: list[object] = []
     try:
         importlib.import_module(module).answer(request, messages.append)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.interpolations import resolved
 from memplan.configs.python_style import PythonStyle, style_of
+from memplan.configs.shell_source import with_computed
 from memplan.configs.spans import line_ending
 from memplan.errors import ConfigError, PatchError
 
@@ -67,7 +68,9 @@ class Document:
 
     @property
     def resolved_values(self) -> dict[str, Any]:
-        """The effective values with interpolations filled in, for languages whose loaders do that."""
+        """The effective values with interpolations filled in, and sums of scripts worked out, as their loaders do."""
+        if self.syntax.name == "Shell":
+            return with_computed(self.source.text, self.values)
         is_lazy = style_of(self.source.text) is PythonStyle.LAZY_CONFIG
         return resolved(self.values) if self.syntax.name == "YAML" or is_lazy else self.values
 

@@ -18,7 +18,7 @@ from memplan.configs.marker import bases_named_in, find_original, has_marker, ma
 from memplan.configs.reading import own_keys, read_config
 from memplan.configs.registry import ecosystem_named
 from memplan.configs.spans import splice
-from memplan.configs.user_config import PatchStyle
+from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment, ChildForm
-    from memplan.configs.user_config import KnobName, RecipeChange, UserConfig
+    from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.patches import FilePatch
 
 
@@ -56,15 +56,23 @@ class Draft:
 def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the assignments of a change that differ from what the config says."""
     wanted = [*ecosystem_named(config.format_name).assignments(config, change), *loader_assignments(config, change)]
+    changed = [each for each in wanted if each.value != get(config.values, each.key)]
     sections = (each for each in config.companions if each.within)
     return [
-        *(each for each in wanted if each.value != get(config.values, each.key)),
+        *_without_computed(config, changed),
         *(
             replace(each, key=f"{section.within}.{each.key}")
             for section in sections
             for each in _agreeing(section, change_beside(section, change))
         ),
     ]
+
+
+def _without_computed(config: UserConfig, changed: list[Assignment]) -> list[Assignment]:
+    """Leave what the config computes as it is, unless the micro-batch changes, which it may be computed from."""
+    micro, resolved = config.knob(KnobName.MICRO_BATCH_SIZE), config.document.resolved_values
+    real = [each for each in changed if each.value != get(resolved, each.key)]
+    return changed if micro is not None and any(each.key == micro.key for each in real) else real
 
 
 def _agreeing(companion: UserConfig, change: RecipeChange) -> list[Assignment]:

@@ -45,6 +45,9 @@ def count_at(document: Document, key: str) -> int:
     value = get(document.values, key)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, str) and "$" in value:
+        problem = f"{key}={shown(value)} is worked out from what the file does not say"
+        raise ConfigError(problem, where=str(document.path), hint="write the number out")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
     return value

@@ -6,19 +6,24 @@ The keys are the flags' names as ``argparse`` keeps them: no dashes before, unde
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.command_lines import python_word
 from memplan.configs.literals import write_python
-from memplan.configs.shell_words import Word, commands_in, literal_behind
+from memplan.configs.shell_arithmetic import computed_number
+from memplan.configs.shell_words import Word, commands_in, expanded, literal_behind
 from memplan.configs.spans import Edit, Location, Span
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+_GAP = re.compile(r"[\s\\]+")
+_SIGNS = ("train_batch_size", "batch_size")
+_PRINTING = ("echo", "printf")
 _WORDS = {"true": True, "false": False}
 _LAUNCHERS = (
     "torchrun",
@@ -65,6 +70,12 @@ def launcher_value(text: str, key: str) -> str | None:
     return None if literal is None else literal.plain
 
 
+def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a script's flags with the whole numbers that it computes in place of the names that stand for them."""
+    computed = {each.key: computed_number(text, each.values[0]) for each in _flags_of_script(text) if each.values}
+    return {**values, **{key: value for key, value in computed.items() if value is not None}}
+
+
 def locate_in_shell(text: str, key: str) -> Location | None:
     """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
     flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
@@ -77,6 +88,8 @@ def locate_in_shell(text: str, key: str) -> Location | None:
     if len(flag.values) != 1:
         return Location(span=flag.word.span, line=line, obstacle="it has several values")
     literal = literal_behind(text, flag.values[0])
+    if literal is None and computed_number(text, flag.values[0]) is not None:
+        return Location(span=flag.values[0].span, line=line)  # a number written here takes the place of the computed
     if literal is None:
         return Location(span=flag.values[0].span, line=line, obstacle="the script computes it")
     return Location(span=literal.span, line=text.count("\n", 0, literal.span.start) + 1)
@@ -90,6 +103,7 @@ def add_to_shell(text: str, entries: dict[str, str]) -> Edit | None:
     last, command = flags[-1], _training_commands(text)[0]
     before = command[command.index(last.word) - 1]
     gap = text[before.span.end : last.word.span.start]
+    gap = gap if _GAP.fullmatch(gap) else " "
     dashed = any("-" in each.name.lstrip("-") for each in flags)
     words = [
         f"{gap}--{name.replace('_', '-') if dashed else name}{'' if literal == 'True' else f' {literal}'}"
@@ -112,14 +126,23 @@ def write_shell(value: Any, *, like: str | None = None) -> str:
 
 
 def _training_commands(text: str) -> list[list[Word]]:
-    return [each for each in commands_in(text) if _arguments_start(each) is not None]
+    """Return the commands that start a program with flags; of several only those with a batch to train with."""
+    commands = (expanded(text, each) for each in commands_in(text))
+    found = [each for each in commands if _arguments_start(each) is not None]
+    for sign in _SIGNS if len(found) > 1 else ():
+        signed = [each for each in found if any(sign in flag.key for flag in _flags(each))]
+        if signed:
+            return signed
+    return found
 
 
 def _arguments_start(command: Sequence[Word]) -> int | None:
     """Return the index of the first word behind the program; None where a command trains nothing."""
     words = [each.plain for each in command]
+    if words[0] in _PRINTING:
+        return None
     for index, word in enumerate(words):
-        is_module = index > 0 and words[index - 1] == "-m" and word not in _LAUNCHERS
+        is_module = index > 0 and words[index - 1] in ("-m", "--module") and word not in _LAUNCHERS
         if is_module or (word.endswith(".py") and not word.startswith("-")):
             return index + 1 if any(each.startswith("--") for each in words[index + 1 :]) else None
     return None

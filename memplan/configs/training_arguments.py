@@ -20,6 +20,7 @@ import yaml
 from memplan import children
 from memplan.configs.plain_data import as_plain
 from memplan.configs.reader_messages import PackageAnswer, PackageRefusal
+from memplan.configs.shell_source import with_computed
 from memplan.configs.syntaxes import syntax_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _read(text: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     syntax = syntax_of(path)
     values: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(text, where=path.name), [])
     load = _LOADED_BY_THE_PARSER.get(syntax.name)
-    return values, _parsed(values if load is None else load(text), from_words=load is None)
+    return values, _parsed(with_computed(text, values) if load is None else load(text), from_words=load is None)
 
 
 def _parsed(values: dict[str, Any], *, from_words: bool) -> dict[str, Any]:
