@@ -24,7 +24,7 @@ demo: setup ## run the main job on a real example: estimate, probe, recommend, p
 		configs/baseline/unet_small_motorcycle_256x256.py --device cpu --budget 1.4GiB --max-util 0.8
 
 test: setup lint ## run every check and all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: setup ## style and types
 	$(BIN)/ruff check .

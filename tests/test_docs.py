@@ -36,6 +36,15 @@ def test_every_option_the_readme_names_exists() -> None:
     assert named <= existing
 
 
+def test_every_test_that_a_page_points_to_exists() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
+    existing = {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+    pages = (path.read_text(encoding="utf-8") for path in (Path(__file__).parents[1] / "docs").glob("*.md"))
+    named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page)}
+    assert named
+    assert named <= existing
+
+
 def test_the_readme_names_every_exit_code() -> None:
     for code in cli.ExitCode:
         assert re.search(rf"\b{code.value}\b", README)

@@ -124,8 +124,8 @@ def _interrupts_held_back() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, usual)
-        if held and usual is not signal.SIG_IGN:
-            raise KeyboardInterrupt
+        if held and callable(usual):
+            usual(signal.SIGINT, None)
 
 
 class _Conversation:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -63,8 +64,17 @@ def _exit_code_of(error: MemplanError) -> ExitCode:
     return ExitCode.UNEXPECTED
 
 
+def _interrupt_once(number: int, frame: object) -> NoReturn:
+    """Wind down at the first Ctrl-C, and let the ones that follow not disturb that."""
+    del number, frame
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line and exit with a code of :class:`ExitCode`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller wants it ignored
+        signal.signal(signal.SIGINT, _interrupt_once)
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]  # welcome before and after the command
     try:

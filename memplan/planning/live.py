@@ -50,6 +50,9 @@ _HOPELESS_SLOWDOWN = 10
 _AIM_SHARE = 0.97
 _AIM_SHARE_ON_CPU = 0.9
 _SHORTEST_STEP_LIMIT_S = 10.0
+# A precision that is this many times as slow at the same micro-batch is not tried at a larger one: what weighs most at
+# small sizes, the casts of autocast and the launches of kernels, does not make up so much.
+_TOO_SLOW = 3
 # A step of the reference's own precision that takes this many times as long hangs, or swaps.
 _HANGS_AFTER = 30
 _SHORTEST_HANG_S = 60.0
@@ -125,6 +128,7 @@ class LiveSearch:
         self._traces = traces
         self._observer = observer
         self._searches: list[SearchResult] = []
+        self._slow: dict[Precision, str] = {}
 
     def try_current(self) -> Trial:
         """Run the recipe that the user has now, and learn from it what the estimate could not know.
@@ -217,7 +221,9 @@ class LiveSearch:
     def _judged(self, precision: Precision) -> PrecisionVerdict:
         same = replace(self._subject.current, precision=Precision.FP32)
         reference = next((trial for trial in self.trials if trial.recipe == same and trial.fits), None)
-        return judge(precision, self.trials, reference=reference, band=self._band)
+        verdict = judge(precision, self.trials, reference=reference, band=self._band)
+        remarks = (verdict.remark, self._slow.get(precision))
+        return replace(verdict, remark="; ".join(filter(None, remarks)))
 
     def _precisions(self) -> tuple[Precision, ...]:
         current = self._subject.current.precision
@@ -235,7 +241,7 @@ class LiveSearch:
         recipe = replace(self._subject.current, precision=precision)
         first = self._try(recipe, "same size", reference)
         reading = reading_of(first)
-        if reading.kind is ReadingKind.STOP:
+        if reading.kind is ReadingKind.STOP or self._is_too_slow(first, reference):
             return
         size = recipe.micro_batch_size
         found = find_micro_batch(
@@ -253,6 +259,16 @@ class LiveSearch:
         self._searches.append(found)
         if found.reached_cap:
             self._observer(Notice(text=f"{precision}: {found.remark}"))
+
+    def _is_too_slow(self, first: Trial, reference: Trial) -> bool:
+        """Whether even the fastest step of a precision's first trial is hopelessly slow; kept as a remark."""
+        measured, usual_s = first.outcome.measurement, usual_step_s(reference, first.recipe)
+        if measured is None or usual_s is None or min(measured.step_times_s) < _TOO_SLOW * usual_s:
+            return False
+        slowdown = min(measured.step_times_s) / usual_s
+        said = f"a step takes {slowdown:.1f} times as long as in {reference.recipe.precision}: no larger size was tried"
+        self._slow[first.recipe.precision] = said
+        return True
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
         usual_s = usual_step_s(reference, recipe)

@@ -120,5 +120,6 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) ->
         reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
     if before and before.trial is not chosen.trial:
         speedup = speed / before.samples_per_s
-        reasons.append(f"The current recipe runs {before.samples_per_s:.1f} samples/s: {speedup:.2f} times that.")
+        why = "" if speedup >= 1 - EQUAL_THROUGHPUT else ", since the band comes first"
+        reasons.append(f"The current recipe runs {before.samples_per_s:.1f} samples/s: {speedup:.2f} times that{why}.")
     return reasons

@@ -17,6 +17,7 @@ from memplan.report.wording import (
     bytes_text,
     cached_text,
     component_text,
+    deviation_text,
     error_text,
     outcome_text,
     rate_text,
@@ -170,7 +171,7 @@ def precision_table(report: RunReport) -> Table:
             "-" if row.micro_batch_size is None else str(row.micro_batch_size),
             share_text(row.utilisation),
             rate_text(row.samples_per_s),
-            "-" if row.loss_deviation is None else f"{row.loss_deviation:.2%}",
+            deviation_text(row.loss_deviation, row.compared_steps),
             Text(row.remark),
         )
     return table

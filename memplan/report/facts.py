@@ -73,6 +73,7 @@ class PrecisionRow:
     utilisation: float | None
     samples_per_s: float | None
     loss_deviation: float | None
+    compared_steps: int | None
     remark: str
 
 
@@ -195,5 +196,6 @@ def _precision_row(verdict: PrecisionVerdict) -> PrecisionRow:
         utilisation=best.utilisation if best else None,
         samples_per_s=measured.samples_per_s if measured else None,
         loss_deviation=verdict.loss_deviation,
+        compared_steps=verdict.compared_steps,
         remark=verdict.remark,
     )

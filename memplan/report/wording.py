@@ -65,6 +65,13 @@ def error_text(error: float | None) -> str:
     return f"{error:+.1%}" if abs(error) < 10 else "> 10x"
 
 
+def deviation_text(deviation: float | None, steps: int | None) -> str:
+    """Write by how much losses differ and over how many steps, or a dash."""
+    if deviation is None or steps is None:
+        return NOTHING
+    return f"{deviation:.2%} in {steps} {'step' if steps == 1 else 'steps'}"
+
+
 def rate_text(samples_per_s: float | None) -> str:
     """Write samples per second with three figures, or a dash."""
     return NOTHING if samples_per_s is None else f"{samples_per_s:.3g}"

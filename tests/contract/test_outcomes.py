@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 OURS = "MEMPLAN_TEST_OUTCOMES"
+# One after another: a kill by the kernel is known by a counter of the whole machine.
+pytestmark = pytest.mark.xdist_group("outcomes")
 
 
 def named(function: str) -> WorkloadReference:
@@ -191,6 +194,45 @@ def test_a_recipe_above_the_budget_ends_as_out_of_memory(end_of, function: str) 
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
     assert outcome.evidence
     assert outcome.measurement is None
+
+
+def test_the_peak_of_any_step_counts_and_not_that_of_the_first(end_of) -> None:
+    once, late = end_of("fits").measurement, end_of("takes_more_in_the_second_step").measurement
+    assert once is not None
+    assert late is not None
+    assert late.peak_process_bytes - once.peak_process_bytes > 190 * MIB
+
+
+def made_group(folder: Path, limit: str) -> Path | None:
+    """A control group with 200 MiB; None where this process may not make one."""
+    group = folder / f"memplan-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(200 * MIB))
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        return None
+    return group
+
+
+@pytest.fixture
+def small_group(monkeypatch: pytest.MonkeyPatch):
+    """A small control group, of version 1 or 2, named to the workloads."""
+    root = Path("/sys/fs/cgroup")
+    group = made_group(root / "memory", "memory.limit_in_bytes") or made_group(root, "memory.max")
+    if group is None:
+        pytest.skip("control groups cannot be made here")
+    monkeypatch.setenv("MEMPLAN_TEST_GROUP", str(group))
+    yield
+    group.rmdir()
+
+
+@pytest.mark.usefixtures("small_group")
+def test_a_kill_by_the_kernel_is_memory_of_the_host() -> None:
+    outcome = run_trial(request(named("grows_in_a_small_group"), budget_bytes=4 * GIB))
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
+    assert outcome.evidence.startswith("killed by the kernel for want of memory (its oom_kill counter rose)")
 
 
 def test_steps_that_ran_above_the_budget_do_not_count_as_fitting(end_of) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -248,3 +249,19 @@ def indexes_out_of_range(config: Any) -> Workload:
         return model(batch)[beyond].mean()
 
     return workload(loss=loss)
+
+
+def takes_more_in_the_second_step(config: Any) -> Workload:
+    """A block of 200 MiB in the second step alone, as where state is made late."""
+    numbers = itertools.count(1)
+    return workload(lambda: torch.ones(50 * MIB).mean() if next(numbers) == 2 else None)
+
+
+def grows_in_a_small_group(config: Any) -> Workload:
+    """1 GiB in a control group that has less, far below memplan's own limit."""
+
+    def grow() -> torch.Tensor:
+        Path(os.environ["MEMPLAN_TEST_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+        return torch.ones(256 * MIB).mean()
+
+    return workload(grow)

@@ -73,13 +73,16 @@ def test_a_killed_run_resumes_without_repeating_its_finished_trials(project: Pat
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path, times: int) -> None:
     process = started(project)
     wait_until(lambda: descendants_of(process.pid))
     children = descendants_of(process.pid)
-    os.kill(process.pid, signal.SIGINT)
+    for _ in range(times):
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.05)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, said.decode()
     assert said.decode().rstrip().splitlines()[-1].startswith("memplan: interrupted")
     assert not psutil.wait_procs(children, timeout=10)[1]
 

@@ -36,8 +36,15 @@ class SimulatedDevice:
     Accumulation keeps gradients of ``mib_of_gradients`` beside the activations.
     """
 
-    def __init__(self, mib_per_sample: dict[Precision, int], *, mib_of_gradients: int = 0) -> None:
+    def __init__(
+        self,
+        mib_per_sample: dict[Precision, int],
+        *,
+        mib_of_gradients: int = 0,
+        step_s: dict[Precision, float] | None = None,
+    ) -> None:
         self.mib_per_sample = mib_per_sample
+        self.step_s = step_s or {}
         self.mib_of_gradients = mib_of_gradients
         self._trials = []
         self.asked: list[tuple[Recipe, float | None]] = []
@@ -73,6 +80,10 @@ class SimulatedDevice:
             kind=kind,
             evidence=evidence,
         )
+        step_s = self.step_s.get(recipe.precision)
+        if step_s is not None and made.outcome.measurement is not None:
+            measured = replace(made.outcome.measurement, step_times_s=(2 * step_s, step_s))
+            made = replace(made, outcome=replace(made.outcome, measurement=measured))
         self._trials.append(replace(made, recipe=recipe))
         return self._trials[-1]
 
@@ -144,6 +155,16 @@ def test_a_precision_that_never_steps_costs_one_trial_and_is_dropped_with_its_re
     assert sizes_of(device, Precision.FP16) == [4]
     verdict = found.verdicts[-1]
     assert (verdict.best, verdict.remark) == (None, "too slow here: step 1 still running")
+
+
+def test_a_precision_that_is_many_times_slower_is_compared_and_not_searched() -> None:
+    peaks = {Precision.FP32: 50, Precision.FP16: 25, Precision.BF16: 25}
+    device = SimulatedDevice(peaks, step_s={Precision.FP16: 2.0, Precision.BF16: 1.4})  # fp32 takes 0.5 s
+    found = search_on(device, precisions=(Precision.FP16, Precision.BF16)).compare()
+    assert sizes_of(device, Precision.FP16) == [4]
+    assert len(sizes_of(device, Precision.BF16)) == 2
+    remark = found.verdicts[1].remark
+    assert remark.endswith("; a step takes 4.0 times as long as in fp32: no larger size was tried")
 
 
 def test_a_held_global_batch_is_met_exactly_by_every_candidate() -> None:

@@ -65,6 +65,12 @@ def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     )
 
 
+def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
+    now, new = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
+    said = "The current recipe runs 20.0 samples/s: 0.50 times that, since the band comes first."
+    assert said in choose([now, new], BAND, current=CURRENT).reasons
+
+
 def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
     chosen, shown = trial(12, 700, samples_per_s=10), trial(12, 710, accumulation_steps=2, samples_per_s=20)
     reasons = explain(chosen, [chosen, shown], BAND, current=CURRENT)
