@@ -21,6 +21,7 @@ from memplan.errors import ConfigError, PatchError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_PLAIN = re.compile(r"[-+.\w]+")
 _GAP = re.compile(r"[\s\\]+")
 _SIGNS = ("train_batch_size", "batch_size")
 _PRINTING = ("echo", "printf")
@@ -87,12 +88,19 @@ def locate_in_shell(text: str, key: str) -> Location | None:
         return Location(span=Span(start=end, end=end), line=line)
     if len(flag.values) != 1:
         return Location(span=flag.word.span, line=line, obstacle="it has several values")
-    literal = literal_behind(text, flag.values[0])
-    if literal is None and computed_number(text, flag.values[0]) is not None:
-        return Location(span=flag.values[0].span, line=line)  # a number written here takes the place of the computed
+    literal, own = literal_behind(text, flag.values[0]), flag.values[0].span
     if literal is None:
-        return Location(span=flag.values[0].span, line=line, obstacle="the script computes it")
-    return Location(span=literal.span, line=text.count("\n", 0, literal.span.start) + 1)
+        is_number = computed_number(text, flag.values[0]) is not None  # one written here takes the computed one's place
+        return Location(span=own, line=line, obstacle=None if is_number else "the script computes it")
+    span = own if _is_shared(text, flag, literal) else literal.span
+    return Location(span=span, line=text.count("\n", 0, span.start) + 1)
+
+
+def _is_shared(text: str, flag: _Flag, literal: Word) -> bool:
+    """Say whether another flag gets its value from the same place."""
+    others = (each for each in _flags_of_script(text) if each.key != flag.key and len(each.values) == 1)
+    places = (literal_behind(text, each.values[0]) for each in others)
+    return any(each is not None and each.span == literal.span for each in places)
 
 
 def add_to_shell(text: str, entries: dict[str, str]) -> Edit | None:
@@ -122,7 +130,11 @@ def write_shell(value: Any, *, like: str | None = None) -> str:
     word = write_python(value, like=like) if isinstance(value, float) else python_word(value)
     if word is None:
         raise PatchError(f"{value!r} cannot be a word of a command", hint="make this change by hand")
-    return word.lower() if isinstance(value, bool) and like is not None and like.islower() else shlex.quote(word)
+    if isinstance(value, bool) and like is not None and like.islower():
+        word = word.lower()
+    if like is not None and like[:1] in ("'", '"') and _PLAIN.fullmatch(word):
+        return f"{like[0]}{word}{like[0]}"
+    return shlex.quote(word)
 
 
 def _training_commands(text: str) -> list[list[Word]]:

@@ -112,12 +112,6 @@ def test_a_value_that_the_script_computes_is_not_edited(tmp_path: Path) -> None:
     assert [each.key for each in config.knobs] == ["batch_size", "accum_iter", "lr"]
 
 
-def test_a_variable_that_more_than_one_flag_takes_is_not_changed(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "B=4\npython t.py --batch_size $B --eval_batch_size $B\n")
-    with pytest.raises(PatchError, match="would set eval_batch_size to 8"):
-        patched_text(config, Recipe(micro_batch_size=8))
-
-
 def test_a_script_with_arguments_is_read_without_being_run(tmp_path: Path) -> None:
     config = config_of(tmp_path, DECLARED, "train.py")
     assert not (tmp_path / "ran").exists()
