@@ -220,7 +220,8 @@ def plan(
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
     if is_first:
-        request = _waited(request, observer, wait=wait, limit=wait_limit)
+        card_count = 1 if wish is None else request.world_size or 1
+        request = _waited(request, observer, wait=wait, limit=wait_limit, card_count=card_count)
     made = Planning(*subject_for(request)).plan(observer, fresh=fresh)
     if made.config_patch is None or not is_first:
         return made
@@ -231,10 +232,12 @@ def plan(
     return made
 
 
-def _waited(request: PlanRequest, observer: Observer, *, wait: bool, limit: str | None) -> PlanRequest:
+def _waited(
+    request: PlanRequest, observer: Observer, *, wait: bool, limit: str | None, card_count: int = 1
+) -> PlanRequest:
     if not wait and limit is None:
         return request
-    return wait_for_memory(request, observer, limit_s=parse_duration(limit))
+    return wait_for_memory(request, observer, card_count=card_count, limit_s=parse_duration(limit))
 
 
 def _given(what: str | Path | Sequence[str | Path] | UserConfig | Workload) -> UserConfig | Workload | tuple[Path, ...]:

@@ -107,7 +107,8 @@ def probe(
     )
     console = console_for(to_stderr=as_json)
     if wait or wait_limit is not None:
-        request = _waited(request, wait_limit, console)
+        card_count = 1 if wish is None else request.world_size or 1
+        request = _waited(request, wait_limit, console, card_count=card_count)
     plan = _plan(opened, wish, request, notes, console, fresh=fresh)
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
@@ -116,14 +117,14 @@ def probe(
         say(console, f"there is no patch, so {output} is not written")
 
 
-def _waited(request: PlanRequest, limit: str | None, console: Console) -> PlanRequest:
+def _waited(request: PlanRequest, limit: str | None, console: Console, *, card_count: int) -> PlanRequest:
     """Wait for the memory of a device, and say for what."""
     from memplan.planning.options import parse_duration
     from memplan.planning.waiting import wait_for_memory
     from memplan.report.live import LiveView
 
     with LiveView(console) as view:
-        return wait_for_memory(request, view, limit_s=parse_duration(limit))
+        return wait_for_memory(request, view, card_count=card_count, limit_s=parse_duration(limit))
 
 
 def _plan(

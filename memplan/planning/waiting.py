@@ -12,7 +12,7 @@ from memplan.progress import Notice, Stage
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan.plans import PlanRequest
     from memplan.progress import Observer
@@ -21,16 +21,24 @@ _LOOK_EVERY_S = 2.0
 
 
 def wait_for_memory(
-    request: PlanRequest, observer: Observer, *, limit_s: float | None = None, look_every_s: float = _LOOK_EVERY_S
+    request: PlanRequest,
+    observer: Observer,
+    *,
+    card_count: int = 1,
+    limit_s: float | None = None,
+    look_every_s: float = _LOOK_EVERY_S,
 ) -> PlanRequest:
     """Wait until what a plan may use at most is free; return the request for the device that has it.
 
     On a card that is the upper edge of the band; where the request names no card by its number, the first of the
     visible ones that has as much is taken. On the CPU it is the budget.
 
+    A command's replicas need as much on as many cards in a row, the request's card first.
+
     Args:
         request: what is wanted.
         observer: told what is waited for.
+        card_count: cards that are needed; as many as there are where that is less.
         limit_s: longest time to wait; None for as long as it takes.
         look_every_s: time between two looks.
 
@@ -38,7 +46,7 @@ def wait_for_memory(
         DeviceError: it was not free within the limit, or the device is not one that can be waited for.
         UsageError: the CPU is to be waited for, and no budget is named.
     """
-    look = _look_at_cpu(request) if request.device.strip().lower() == "cpu" else _look_at_cards(request)
+    look = _look_at_cpu(request) if request.device.strip().lower() == "cpu" else _look_at_cards(request, card_count)
     started, has_told = time.monotonic(), False
     while True:
         found, said = look()
@@ -67,7 +75,7 @@ def _look_at_cpu(request: PlanRequest) -> Callable[[], tuple[str | None, str]]:
     return look
 
 
-def _look_at_cards(request: PlanRequest) -> Callable[[], tuple[str | None, str]]:
+def _look_at_cards(request: PlanRequest, count: int) -> Callable[[], tuple[str | None, str]]:
     wanted, _, number = request.device.strip().lower().partition(":")
     if wanted not in ("auto", "cuda", "gpu"):
         raise DeviceError(
@@ -77,13 +85,20 @@ def _look_at_cards(request: PlanRequest) -> Callable[[], tuple[str | None, str]]
         resolve_device(request.device)  # says what is wrong with it
 
     def look() -> tuple[str | None, str]:
-        cards = [card for card in read_cards() if not number or card.index == int(number)]
+        first = int(number or 0)
+        cards = read_cards()[first : first + count if number else None]
         if not cards:
             raise DeviceError("there is no visible card to wait for", hint="see memplan gpus")
-        ready = next((card for card in cards if _free_bytes(card, request) >= _needed_bytes(card, request)), None)
-        return (None if ready is None else f"cuda:{ready.index}"), _waiting_for(cards, request)
+        rows = [cards[start : start + count] for start in range(max(len(cards) - count, 0) + 1)]
+        ready = next((row[0] for row in rows if all(_has_enough(card, request) for card in row)), None)
+        joined = " and " if len(rows) == 1 else ", or "
+        return (None if ready is None else f"cuda:{ready.index}"), _waiting_for(cards, request, joined)
 
     return look
+
+
+def _has_enough(card: CardReading, request: PlanRequest) -> bool:
+    return _free_bytes(card, request) >= _needed_bytes(card, request)
 
 
 def _needed_bytes(card: CardReading, request: PlanRequest) -> int:
@@ -99,9 +114,9 @@ def _total_bytes(card: CardReading, request: PlanRequest) -> int:
     return min(card.total_bytes, request.budget_bytes or card.total_bytes)
 
 
-def _waiting_for(cards: list[CardReading], request: PlanRequest) -> str:
+def _waiting_for(cards: Sequence[CardReading], request: PlanRequest, joined: str) -> str:
     within = "" if request.budget_bytes is None else f" of the budget of {format_bytes(request.budget_bytes)}"
-    return "waiting for " + ", or ".join(
+    return "waiting for " + joined.join(
         f"{format_bytes(_needed_bytes(card, request))} on cuda:{card.index}, where "
         f"{format_bytes(_free_bytes(card, request))}{within} are free{_users(card)}"
         for card in cards

@@ -28,7 +28,8 @@ from memplan.workload import WorkloadReference
 def say(text):
     os.write(1, f"{text}\\n".encode())
 
-source = WorkloadReference(target="trial_workloads:fits", config={}, config_path=None, search_path=(sys.argv[2],))
+target = f"trial_workloads:{sys.argv[3]}"
+source = WorkloadReference(target=target, config={}, config_path=None, search_path=(sys.argv[2],))
 device = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=2 * GIB)
 with Journal(sys.argv[1]).open_run("f", {}) as run, trial_template() as template:
     for number in itertools.count(len(run.trials()) + 1):
@@ -42,9 +43,9 @@ with Journal(sys.argv[1]).open_run("f", {}) as run, trial_template() as template
 """
 
 
-def runner(store: Path) -> subprocess.Popen[str]:
+def runner(store: Path, function: str = "fits") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", RUNNER, store, ROOT / "tests" / "contract"],
+        [sys.executable, "-c", RUNNER, store, ROOT / "tests" / "contract", function],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, MARK: str(store), "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
@@ -87,6 +88,17 @@ def test_a_runner_killed_at_any_moment_loses_no_trial_and_leaves_no_process(tmp_
         assert len(stored) == 1, "the same run is resumed"
         numbers = [trial.number for trial in stored[0].trials]
         assert numbers == list(range(1, recorded + 1)), moment
+
+
+@pytest.mark.slow
+def test_loader_workers_go_with_a_runner_that_is_killed(tmp_path: Path) -> None:
+    process = runner(tmp_path, "reads_with_forked_loaders")
+    assert process.stdout is not None
+    while process.stdout.readline().strip() != "timing":
+        pass
+    process.kill()  # two steps have left two loaders with two workers each
+    process.communicate()
+    wait_until_gone(tmp_path)
 
 
 @pytest.mark.slow

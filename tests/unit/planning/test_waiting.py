@@ -56,6 +56,17 @@ def test_without_a_number_the_first_card_that_is_free_is_taken(install: Any, on_
     assert wait(PlanRequest(device="auto"), observer).device == "cuda:1"
 
 
+def test_replicas_wait_for_a_row_of_cards(install: Any, on_host: None) -> None:
+    cards = [card(f"GPU-{number}", free_gib=free_gib) for number, free_gib in enumerate((24, 4, 24, 24))]
+    install(*cards)
+    auto, first = PlanRequest(device="auto"), PlanRequest(device="cuda:0")
+    assert wait_for_memory(auto, lambda event: None, card_count=2).device == "cuda:2"
+    with pytest.raises(DeviceError, match=r"on cuda:0, where 24\.00 GiB are free and 19\.20 GiB on cuda:1"):
+        wait_for_memory(first, lambda event: None, card_count=2, limit_s=0.02)
+    cards[1].free = 24 * GIB
+    assert wait_for_memory(first, lambda event: None, card_count=9).device == "cuda:0"
+
+
 def test_others_count_towards_a_budget(install: Any, on_host: None) -> None:
     used = card("GPU-a", free_gib=22)
     install(used)
