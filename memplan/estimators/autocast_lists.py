@@ -9,7 +9,7 @@ LOW_PRECISION = (
     "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
     "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
     "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "lstm.input", "gru.input",
-    "rnn_tanh.input", "rnn_relu.input",
+    "rnn_tanh.input", "rnn_relu.input", "lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data",
 )  # fmt: skip
 
 # AT_FORALL_FP32: run in single precision.

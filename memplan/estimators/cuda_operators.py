@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.attention import attend
-from memplan.estimators.cudnn_recurrence import CELLS, recurrence
+from memplan.estimators.cudnn_recurrence import recurrences
 from memplan.estimators.dispatcher import Kernels
+from memplan.estimators.packed_sequences import pack, pad
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,9 @@ class CudaOperators:
         replacements: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self._attention,
             "dropout": _dropout,
-            **{name: recurrence(cell) for name, cell in CELLS.items()},
+            "_pack_padded_sequence": pack,
+            "_pad_packed_sequence": pad,
+            **recurrences(),
         }
         for name, function in replacements.items():
             self._kernels.replace(name, function)

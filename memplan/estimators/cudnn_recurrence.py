@@ -27,15 +27,21 @@ class Cell:
 
 
 CELLS = {
-    "lstm.input": Cell(states=2, kept=6),
-    "gru.input": Cell(states=1, kept=5),
-    "rnn_tanh.input": Cell(states=1, kept=1),
-    "rnn_relu.input": Cell(states=1, kept=1),
+    "lstm": Cell(states=2, kept=6),
+    "gru": Cell(states=1, kept=5),
+    "rnn_tanh": Cell(states=1, kept=1),
+    "rnn_relu": Cell(states=1, kept=1),
 }
 
 
+def recurrences() -> dict[str, Callable[..., tuple[torch.Tensor, ...]]]:
+    """Return a stand-in for every recurrent operator, of padded sequences and of packed ones."""
+    padded = {f"{name}.input": recurrence(cell) for name, cell in CELLS.items()}
+    return padded | {f"{name}.data": packed_recurrence(cell) for name, cell in CELLS.items()}
+
+
 def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a stand-in for the recurrent operator of this cell, with the operator's own signature."""
+    """Return a stand-in for the operator of this cell on padded sequences, with the operator's own signature."""
 
     def run(  # noqa: PLR0917 - the operator's own signature
         sequence: torch.Tensor,
@@ -48,15 +54,48 @@ def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[torch.Tensor, ...]:
-        first = [states] if isinstance(states, torch.Tensor) else list(states)
-        vectors = cell.kept * layers * (2 if bidirectional else 1) if train else 0
         if batch_first:
             sequence = sequence.transpose(0, 1)
-        made = _Recurrence.apply(vectors, bidirectional, sequence, len(first), *first, *weights)  # type: ignore[no-untyped-call]  # untyped in torch
-        output, *last = made
+        output, *last = _run(cell, sequence, states, weights, layers if train else 0, bidirectional=bidirectional)
         return (output.transpose(0, 1) if batch_first else output, *last)
 
     return run
+
+
+def packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return a stand-in for the operator of this cell on packed sequences, with the operator's own signature."""
+
+    def run(  # noqa: PLR0917 - the operator's own signature
+        data: torch.Tensor,
+        batch_sizes: torch.Tensor,  # noqa: ARG001
+        states: torch.Tensor | list[torch.Tensor],
+        weights: list[torch.Tensor],
+        has_biases: bool,  # noqa: ARG001
+        layers: int,
+        dropout: float,  # noqa: ARG001
+        train: bool,
+        bidirectional: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        return _run(cell, data, states, weights, layers if train else 0, bidirectional=bidirectional)
+
+    return run
+
+
+def _run(
+    cell: Cell,
+    sequence: torch.Tensor,
+    states: torch.Tensor | list[torch.Tensor],
+    weights: list[torch.Tensor],
+    kept_layers: int,
+    *,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    first = [states] if isinstance(states, torch.Tensor) else list(states)
+    vectors = cell.kept * kept_layers * (2 if bidirectional else 1)
+    made: tuple[torch.Tensor, ...] = _Recurrence.apply(  # type: ignore[no-untyped-call]  # untyped in torch
+        vectors, bidirectional, sequence, len(first), *first, *weights
+    )
+    return made
 
 
 class _Recurrence(torch.autograd.Function):
@@ -67,10 +106,10 @@ class _Recurrence(torch.autograd.Function):
         ctx: Any, vectors: int, bidirectional: bool, sequence: torch.Tensor, count: int, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         states = tensors[:count]
-        steps, batch = sequence.shape[:2]
+        places = sequence.shape[:-1]  # steps and samples, or both packed into one
         directions = 2 if bidirectional else 1
-        output = sequence.new_empty(steps, batch, directions * states[0].shape[-1])
-        reserve = sequence.new_empty(vectors * steps * batch * states[-1].shape[-1])
+        output = sequence.new_empty(*places, directions * states[0].shape[-1])
+        reserve = sequence.new_empty(vectors * places.numel() * states[-1].shape[-1])
         ctx.count = count
         ctx.save_for_backward(sequence, output, reserve, *tensors)
         return (output, *(torch.empty_like(state) for state in states))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from memplan.estimators.presumed_values import presumed_truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch._ops import OpOverload
 
@@ -60,6 +61,8 @@ def run_knowing(
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
         elif result.numel() <= LARGEST_ELEMENTS and _may_be_known(args, result):
             _follow(operator, args, kwargs, result)
+    elif isinstance(result, list | tuple) and args and is_known(args[0]):
+        _follow_parts(operator, args, kwargs, result)
     return result
 
 
@@ -84,9 +87,32 @@ def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
         delattr(result, _VALUE)
 
 
+def _follow_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:
+    """Give the parts that a known tensor is taken into, or the results found in it, their values."""
+    if _all_known(args, kwargs) and torch.Tag.nondeterministic_seeded not in operator.tags:
+        for part, real in zip(parts, _run_for_real(operator, args, kwargs), strict=True):
+            if isinstance(part, FakeTensor):
+                setattr(part, _VALUE, real)
+
+
 def is_known(value: Any) -> bool:
     """Whether the value of a fake tensor is known."""
     return hasattr(value, _VALUE)
+
+
+def numbers_in(tensor: torch.Tensor) -> list[int] | None:
+    """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
+    value = _known(tensor) if isinstance(tensor, FakeTensor) else tensor
+    with _disable_current_modes():
+        return None if value is None else [int(each) for each in value.tolist()]
+
+
+def known_vector(numbers: list[int], *, like: torch.Tensor) -> torch.Tensor:
+    """Return a vector of whole numbers, which is fake but known where another tensor is fake."""
+    with _disable_current_modes():
+        real = torch.tensor(numbers)
+        fake: torch.Tensor = _faked(real, like.fake_mode.from_tensor) if isinstance(like, FakeTensor) else real
+    return fake
 
 
 def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

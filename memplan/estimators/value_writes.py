@@ -33,9 +33,19 @@ _WRITES_ONLY = _overloads()
 def only_writes(operator: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether running the operator on fake tensors would change nothing.
 
-    Fake scalars are left to it: they may carry a value, such as an optimizer's step counter.
+    Fake scalars are left to it: they may carry a value, such as an optimizer's step counter. So are operands that do
+    not fit the target, because it says so.
     """
     if operator not in _WRITES_ONLY:
         return False
-    target = args[0][0] if isinstance(args[0], list | tuple) else args[0]
-    return isinstance(target, FakeTensor) and target.dim() > 0
+    if isinstance(args[0], list | tuple):
+        target = args[0][0]
+        return isinstance(target, FakeTensor) and target.dim() > 0
+    return isinstance(args[0], FakeTensor) and args[0].dim() > 0 and all(_fits(each, args[0]) for each in args[1:])
+
+
+def _fits(operand: Any, target: torch.Tensor) -> bool:
+    if not isinstance(operand, torch.Tensor) or operand.shape == target.shape:
+        return True
+    paired = zip(reversed(operand.shape), reversed(target.shape), strict=False)
+    return operand.dim() <= target.dim() and all(size in (1, wanted) for size, wanted in paired)

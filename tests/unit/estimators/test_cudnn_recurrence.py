@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.cudnn_recurrence import CELLS, recurrence
+from memplan.estimators.cudnn_recurrence import CELLS, recurrence, recurrences
 
 STEPS, BATCH, INPUT, HIDDEN = 10, 2, 32, 64
-GATES = {"lstm.input": 4, "gru.input": 3, "rnn_tanh.input": 1}
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1}
 
 
 def run(operator: str, *, train: bool = True, batch_first: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -26,15 +26,26 @@ def run(operator: str, *, train: bool = True, batch_first: bool = False) -> tupl
     return output, [sequence, *weights]
 
 
-@pytest.mark.parametrize(("operator", "vectors"), [("lstm.input", 6), ("gru.input", 5), ("rnn_tanh.input", 1)])
+@pytest.mark.parametrize(("operator", "vectors"), [("lstm", 6), ("gru", 5), ("rnn_tanh", 1)])
 def test_the_reserve_holds_what_the_backward_pass_needs_of_every_step(operator: str, vectors: int) -> None:
     output, _ = run(operator)
     reserve = output.grad_fn.saved_tensors[2]
     assert reserve.numel() == vectors * STEPS * BATCH * HIDDEN
 
 
+def test_a_packed_sequence_is_kept_without_its_padding() -> None:
+    data = torch.empty(STEPS * BATCH - 5, INPUT, device="meta")
+    state = torch.empty(1, BATCH, HIDDEN, device="meta")
+    weights = [torch.empty(4 * HIDDEN, width, device="meta", requires_grad=True) for width in (INPUT, HIDDEN)]
+    counts = torch.empty(STEPS, device="meta")
+    output, *last = recurrences()["lstm.data"](data, counts, [state, state], weights, False, 1, 0.0, True, False)
+    assert output.shape == (STEPS * BATCH - 5, HIDDEN)
+    assert [each.shape for each in last] == [state.shape] * 2
+    assert output.grad_fn.saved_tensors[2].numel() == 6 * (STEPS * BATCH - 5) * HIDDEN
+
+
 def test_nothing_is_reserved_in_evaluation() -> None:
-    output, _ = run("lstm.input", train=False)
+    output, _ = run("lstm", train=False)
     assert output.grad_fn.saved_tensors[2].numel() == 0
 
 
@@ -47,4 +58,4 @@ def test_every_input_gets_a_gradient_of_its_shape_and_the_weights_share_one_buff
 
 
 def test_a_batch_first_layer_answers_batch_first() -> None:
-    assert run("gru.input", batch_first=True)[0].shape == (BATCH, STEPS, HIDDEN)
+    assert run("gru", batch_first=True)[0].shape == (BATCH, STEPS, HIDDEN)

@@ -92,3 +92,12 @@ def test_numbers_are_presumed_to_be_finite(fakes: FakeTensorMode) -> None:
         assert torch.isfinite(unknown[0, 0])
         with pytest.raises(DataDependentOutputException):
             bool((unknown[0, 0] == unknown[1, 0]).item())
+
+
+def test_the_parts_of_a_known_tensor_are_known(fakes: FakeTensorMode) -> None:
+    lengths = learned(fakes, torch.tensor([3, 1, 2]))
+    with fakes, Knowing(fakes):
+        assert torch.arange(2, 5).tolist() == [2, 3, 4]
+        assert [each.item() for each in lengths] == [3, 1, 2]
+        assert lengths.sort().values.tolist() == [1, 2, 3]
+        assert lengths.max(dim=0).indices.item() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -54,6 +55,14 @@ def test_what_only_writes_values_makes_no_block() -> None:
         tensor = torch.empty(512, 512)
         assert tensor.mul_(2).add_(1) is tensor
     assert len(session.recording.block_bytes) == 1
+
+
+def test_what_is_written_must_fit_where_it_is_written_to() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        torch.empty(512, 512).add_(torch.empty(512, 1))
+        with pytest.raises(RuntimeError, match="should be broadcastable"):
+            torch.empty(512, 512).add_(torch.empty(256))
 
 
 def test_gradients_that_meet_are_added_in_place() -> None:
