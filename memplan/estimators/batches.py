@@ -1,7 +1,11 @@
-"""The batch as a tree of tensors: dicts, lists, tuples, mappings and dataclasses of them, nested at will."""
+"""The batch as a tree of tensors: dicts, lists, tuples, mappings and dataclasses of them, nested at will.
+
+Objects that map themselves, as the graphs of torch_geometric do with ``apply``, are asked to.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,13 +23,14 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> A
     if isinstance(batch, Mapping):
         changed = {key: map_tensors(change, value) for key, value in batch.items()}
         return changed if type(batch) is dict else _rebuilt(batch, changed)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(change, value) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(change, value) for value in batch)
+        values = [map_tensors(change, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         names = [each.name for each in dataclasses.fields(batch) if each.init]
         return dataclasses.replace(batch, **{name: map_tensors(change, getattr(batch, name)) for name in names})
+    if callable(getattr(batch, "apply", None)) and callable(getattr(batch, "to", None)):
+        return copy.copy(batch).apply(change)
     return batch
 
 

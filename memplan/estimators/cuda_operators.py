@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.attention import attend
+from memplan.estimators.ctc_loss import ctc_loss
 from memplan.estimators.cudnn_recurrence import recurrences
 from memplan.estimators.dispatcher import Kernels
 from memplan.estimators.packed_sequences import pack, pad
@@ -33,6 +34,8 @@ class CudaOperators:
         replacements: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self._attention,
             "dropout": _dropout,
+            "ctc_loss.IntList": ctc_loss,
+            "ctc_loss.Tensor": ctc_loss,
             "_pack_padded_sequence": pack,
             "_pad_packed_sequence": pad,
             **recurrences(),

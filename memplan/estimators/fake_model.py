@@ -24,6 +24,18 @@ def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
         return copy.deepcopy(model)
 
 
+def assign_where_torch_swaps() -> None:
+    """Let ``Module.to`` convert fake parameters as it does real ones, for the rest of this process.
+
+    Torch swaps the tensors of subclasses, which refuses those that something holds a weak reference to.
+    """
+
+    def assign(parameter: torch.Tensor, converted: torch.Tensor) -> None:
+        parameter.data = converted.data
+
+    torch.utils.swap_tensors = assign
+
+
 def fake_batch(batch: Any, fakes: FakeTensorMode) -> Any:
     """Make fake tensors of a real batch, as it lies on the host."""
     return map_tensors(fakes.from_tensor, batch)

@@ -63,6 +63,8 @@ def run_knowing(
             _follow(operator, args, kwargs, result)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
         _follow_parts(operator, args, kwargs, result)
+    elif operator._schema.is_mutable:  # noqa: SLF001 - the only place that says it
+        _follow_writes(operator, args, kwargs)
     return result
 
 
@@ -95,6 +97,17 @@ def _follow_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
                 setattr(part, _VALUE, real)
 
 
+def _follow_writes(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Write to the known values among several targets what an operator writes, or forget them."""
+    known = [each for each in _tensors(args[:1], {}) if is_known(each)]
+    if known and _all_known(args, kwargs):
+        _run_for_real(operator, args, kwargs)
+    elif known:
+        for target in known:
+            delattr(target, _VALUE)
+            target.constant = None  # type: ignore[attr-defined]  # FakeTensor's own memory, which it leaves as it was
+
+
 def is_known(value: Any) -> bool:
     """Whether the value of a fake tensor is known."""
     return hasattr(value, _VALUE)
@@ -102,8 +115,8 @@ def is_known(value: Any) -> bool:
 
 def numbers_in(tensor: torch.Tensor) -> list[int] | None:
     """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
-    value = _known(tensor) if isinstance(tensor, FakeTensor) else tensor
     with _disable_current_modes():
+        value = _known(tensor)
         return None if value is None else [int(each) for each in value.tolist()]
 
 
@@ -145,7 +158,11 @@ def _faked(real: torch.Tensor, make_fake: Callable[[torch.Tensor], Any]) -> Any:
 
 def _known(tensor: torch.Tensor) -> torch.Tensor | None:
     value: torch.Tensor | None = getattr(tensor, _VALUE, None)
-    return tensor.constant if value is None and isinstance(tensor, FakeTensor) else value
+    if value is not None:
+        return value
+    if isinstance(tensor, FakeTensor):
+        return tensor.constant
+    return tensor.clone() if tensor.numel() <= LARGEST_ELEMENTS else None  # the user's own, never to be written to
 
 
 def _all_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from memplan.cards import DeviceKind
 from memplan.estimators.cuda_autocast import CudaAutocast
 from memplan.estimators.cuda_operators import CudaOperators
 from memplan.estimators.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.fake_model import assign_where_torch_swaps
 from memplan.estimators.kernels import Kernels, cuda_kernels, host_kernels
 from memplan.estimators.operator_rules import unknown_kernels
 from memplan.estimators.shape_rules import install_shape_rules
@@ -34,6 +35,7 @@ _ALGORITHM_SEARCH = (
 def lower_to(device: DeviceSpec) -> None:
     """Make this process trace what the device would run."""
     install_shape_rules()
+    assign_where_torch_swaps()
     capability = lowered_capability(device)
     if capability is not None:
         CudaOperators(capability).install()

@@ -97,10 +97,14 @@ def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     runs = [recorder.record(size, batch) for size, batch in batches.items()]
     recordings = [run.recording for run in runs]
-    if same_structure(recordings) and needs_third_run(recordings) and len(request.batch_sizes) > 2:
+    uniform = same_structure(recordings)
+    if len(request.batch_sizes) > 2 and (not uniform or needs_third_run(recordings)):
         size = request.batch_sizes[2]
-        batch = call_user("batch function", recorder.workload.batch, size)
-        runs.append(recorder.record(size, batch))
+        third = recorder.record(size, call_user("batch function", recorder.workload.batch, size))
+        if uniform:
+            runs.append(third)
+        elif same_structure([recordings[1], third.recording]):
+            runs = [runs[1], third]  # the smallest size took a path of its own: some dimension was one there
     return _as_trace(recorder, runs, _typical_run(recorder, runs[0].recording.micro_batch_size))
 
 
@@ -196,7 +200,10 @@ def _made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:
 def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
     shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
     if not shapes[0]:
-        raise WorkloadError(f"the workload's batch function {name_of(workload.batch)} returned no tensor")
+        raise WorkloadError(
+            f"the workload's batch function {name_of(workload.batch)} returned no tensor",
+            hint="return tensors, in dicts, lists, tuples or dataclasses where there are several",
+        )
     if shapes[0] == shapes[1]:
         tried = " and ".join(str(size) for size in batches)
         raise WorkloadError(

@@ -443,3 +443,24 @@ def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_
     is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
     live = live_blocks_at(timeline, int(np.flatnonzero(is_forward & timeline.event_allocates)[-1]))
     assert category_bytes(timeline, live, timeline.block_bytes(4))[Category.GRADIENTS] == gradients
+
+
+def test_where_the_smallest_batch_takes_a_path_of_its_own_two_larger_ones_are_generalised() -> None:
+    workload = linear_workload(loss=lambda model, batch: model(batch)[1:].T.reshape(-1).square().sum())
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    assert (len(trace.timelines), trace.traced_batch_sizes) == (1, (3, 5))  # of two samples, one row needs no copy
+
+
+class ConvertsItself(nn.Linear):
+    """Makes sure of its type in every forward pass, as routers of experts do."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.to(torch.float32)
+        return super().forward(batch)
+
+
+def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
+    workload = linear_workload(model=lambda: ConvertsItself(512, 512, bias=False))
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    assert trace.method == "fake-tensor trace"
+    assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.parameters == MIB

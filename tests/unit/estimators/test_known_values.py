@@ -101,3 +101,27 @@ def test_the_parts_of_a_known_tensor_are_known(fakes: FakeTensorMode) -> None:
         assert [each.item() for each in lengths] == [3, 1, 2]
         assert lengths.sort().values.tolist() == [1, 2, 3]
         assert lengths.max(dim=0).indices.item() == 0
+
+
+def test_numbers_that_the_code_writes_down_are_known(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        sides = torch.tensor([240, 320])
+        scale = torch.min(600 / torch.min(sides).to(torch.float32), 1000 / torch.max(sides).to(torch.float32))
+        assert round(scale.item(), 3) == 2.5
+
+
+def test_counters_that_are_raised_together_are_followed(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        counters = [torch.tensor(0.0), torch.tensor(4.0)]
+        torch._foreach_add_(counters, 1)
+        assert [each.item() for each in counters] == [1.0, 5.0]
+        torch._foreach_add_(counters, [torch.empty(()), torch.empty(())])
+        with pytest.raises(DataDependentOutputException):
+            counters[0].item()
+
+
+def test_a_tensor_of_the_users_own_is_never_written_to(fakes: FakeTensorMode) -> None:
+    table = torch.tensor([1, 2])
+    with fakes, Knowing(fakes):
+        assert table.detach().add_(1).tolist() == [2, 3]
+    assert table.tolist() == [1, 2]
