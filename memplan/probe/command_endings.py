@@ -79,7 +79,8 @@ def why_no_steps(events: Sequence[Event]) -> str:
         return f"took no more than {steps_taken(events)} optimizer step; {FEWEST_STEPS} are needed"
     if not any(isinstance(event, ProcessStarted) for event in events):
         return (
-            "no Python process in it could be observed; is PYTHONPATH kept (no python -I or -E, no container, no sudo)?"
+            "no Python process in it could be observed; is PYTHONPATH kept (PYTHONPATH=x:$PYTHONPATH, no python -I or "
+            "-E, no container, no sudo)?"
         )
     if not any(isinstance(event, OptimizersImported) for event in events):
         return "none of its Python processes imported torch.optim"

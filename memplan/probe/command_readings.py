@@ -116,12 +116,12 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     notes, passes, replicas = [], passes_per_step(events), len(training_pids(events))
     if replicas and replicas != recipe.world_size:
         notes.append(
-            f"{replicas} processes took optimizer steps, and the plan is for {recipe.world_size}: "
-            f"if they are replicas, say --world-size {replicas}"
+            f"processes that took optimizer steps: {replicas}, replicas planned for: {recipe.world_size}; "
+            "--world-size says how many there are"
         )
     if replicas and passes != recipe.accumulation_steps:
         asked = recipe.accumulation_steps
-        notes.append(f"the script goes backward {passes} times an optimizer step, where {asked} were asked for")
+        notes.append(f"backward passes in an optimizer step: {passes}, asked for: {asked}; does the script accumulate?")
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
     return tuple(notes)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "memplan.probe.command_worker"
 _NEAR_BUDGET_SHARE = 0.9
+_UNOBSERVED_LIMIT_S = 60.0  # the hook tells of a Python process when that starts
 _AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line has to do is not of interest
 
 
@@ -151,7 +152,7 @@ class _Watch:
         if self._has_finished():
             return "all steps were taken" if time.monotonic() - self._since > _AFTER_LAST_STEP_S else None
         over_limit = self._over_time(age_s) or self._over_step_limit() or self._over_skips()
-        self.verdict = over_limit or self._over_budget(pid)
+        self.verdict = over_limit or self._over_budget(pid) or self._unobserved()
         if self.verdict is None:
             return None
         for each in {event.pid for event in self.events}:
@@ -204,6 +205,11 @@ class _Watch:
         done = f"{steps} steps" if steps else why_no_steps(self.events)
         evidence = f"still running after {running_s:.0f} s (limit {limit_s:.0f} s): {done}"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
+
+    def _unobserved(self) -> TrialVerdict | None:
+        if self.events or self._tree.python_age_s() <= _UNOBSERVED_LIMIT_S:
+            return None
+        return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(self.events))
 
     def _over_skips(self) -> TrialVerdict | None:
         last = self.events[-1] if self.events else None

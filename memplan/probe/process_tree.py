@@ -20,7 +20,7 @@ class ProcessTree:
     """
 
     def __init__(self) -> None:
-        self._descendants: list[psutil.Process] = []
+        self._processes: list[psutil.Process] = []
         self._looked_at = float("-inf")
 
     def resident_bytes(self, pid: int) -> int:
@@ -38,15 +38,34 @@ class ProcessTree:
         try:
             root = psutil.Process(pid)
             if time.monotonic() - self._looked_at >= _LOOK_FOR_DESCENDANTS_EVERY_S:
-                self._descendants = root.children(recursive=True)
+                self._processes = [root, *root.children(recursive=True)]
                 self._looked_at = time.monotonic()
         except psutil.Error:
             return 0, 0
-        processes = [root, *self._descendants]
         return (
-            sum(_resident_bytes(each) for each in processes if each.pid in whole),
-            sum(_unshared_bytes(each) for each in processes if each.pid not in whole),
+            sum(_resident_bytes(each) for each in self._processes if each.pid in whole),
+            sum(_unshared_bytes(each) for each in self._processes if each.pid not in whole),
         )
+
+    def python_age_s(self) -> float:
+        """How long the oldest Python process among those read last has run; 0 where there is none."""
+        return max((_age_s(each) for each in self._processes if _name(each).startswith("python")), default=0.0)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        name: str = process.name()
+    except psutil.Error:
+        return ""
+    return name
+
+
+def _age_s(process: psutil.Process) -> float:
+    try:
+        started: float = process.create_time()
+    except psutil.Error:
+        return 0.0
+    return time.time() - started
 
 
 def _resident_bytes(process: psutil.Process) -> int:

@@ -174,8 +174,8 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     assert notes_on([], recipe) == ()
     other = [step(each, pid=pid) for each in (1, 2, 3) for pid in (7, 8)]
     replicas, passes = notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[:2]
-    assert replicas.startswith("2 processes took optimizer steps, and the plan is for 1: ")
-    assert passes == "the script goes backward 1 times an optimizer step, where 2 were asked for"
+    assert replicas.startswith("processes that took optimizer steps: 2, replicas planned for: 1; ")
+    assert passes.startswith("backward passes in an optimizer step: 1, asked for: 2; ")
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 

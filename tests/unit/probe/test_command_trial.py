@@ -106,6 +106,16 @@ def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Pat
     assert "is PYTHONPATH kept" in outcome.evidence
 
 
+def test_a_python_that_does_not_take_the_hook_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_trial, "_UNOBSERVED_LIMIT_S", 1.0)
+    command = command_of(f"{sys.executable} -I -c 'import time; time.sleep(600)' {{micro_batch_size}}", tmp_path)
+    outcome = run_trial(TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB))
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "is PYTHONPATH kept" in outcome.evidence
+
+
 def test_the_hook_asks_cuda_for_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
         "is_initialized": True,
