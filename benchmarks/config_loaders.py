@@ -252,6 +252,7 @@ _LOADERS: dict[str, Callable[[Path], Any]] = {
     "lightning-hydra": _with_hydra,
     "llama-factory": _with_omegaconf,
     "axolotl": _with_pyyaml,
+    "accelerate": _with_pyyaml,
     "huggingface": _with_pyyaml_or_bash,
     "launch-script": _with_bash,
     "detectron2": _with_yacs,

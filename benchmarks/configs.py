@@ -1,7 +1,7 @@
 """Patch public configs and hold the result against their own loaders: how many can be patched, and is any wrong?
 
     python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...]
-        [--suffix .py] [--within NAME] [--every N] [--processes]
+        [--suffix .py] [--within NAME] [--beside FILE] [--every N] [--processes]
     python benchmarks/configs.py --results FILE
 
 Every config of the folders (copied first) is read, its micro-batch and learning rate are doubled, its lengths halved
@@ -62,6 +62,7 @@ BATCH_KEYS = (
     "SOLVER.IMS_PER_BATCH",
     "dataloader.train.total_batch_size",
 )
+LoadedFile = tuple[str, dict[str, Any]]  # its format, and its effective values
 VERIFIED, REFUSED, UNREAD, WRONG = "verified", "refused", "not read", "WRONG"
 _SAYS_NO_BATCH = (
     "no micro-batch size",
@@ -122,6 +123,7 @@ INTENDED: dict[str, dict[str, str]] = {
     "llama-factory": HF,
     "axolotl": HF,
     "huggingface": HF,
+    "accelerate": {"precision": r"mixed_precision"},
     "launch-script": {
         "double": r"batch_size|train_batch_size|micro_batch_size|per_device_train_batch_size",
         "rate": r"lr|learning_rate|min_lr|warmup_lr",
@@ -144,16 +146,17 @@ def doubled(config: UserConfig) -> RecipeChange:
     return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 2), optimizer_step_factor=Fraction(1, 2))
 
 
-def faults(format_name: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Say what is not as intended between the effective values before and after."""
-    rules, found, seen = INTENDED[format_name], [], Counter[str]()
-    for key in differences(before, after):
-        kinds = [kind for kind, pattern in rules.items() if re.fullmatch(pattern, key)]
-        kind = kinds[0] if kinds else None
-        seen[str(kind)] += 1
-        old, new = get(before, key), get(after, key)
-        if kind is None or not _follows(kind, old, new):
-            found.append(f"{key}: {old!r} -> {new!r}")
+def faults(before: list[LoadedFile], after: list[LoadedFile]) -> list[str]:
+    """Say what is not as intended between the effective values of a config, and of what it names, before and after."""
+    found, seen = [], Counter[str]()
+    for (format_name, old_values), (_, new_values) in zip(before, after, strict=True):
+        rules = INTENDED[format_name]
+        for key in differences(old_values, new_values):
+            kind = next((kind for kind, pattern in rules.items() if re.fullmatch(pattern, key)), None)
+            seen[str(kind)] += 1
+            old, new = get(old_values, key), get(new_values, key)
+            if kind is None or not _follows(kind, old, new):
+                found.append(f"{key}: {old!r} -> {new!r}")
     return found + [f"no {kind} value differs" for kind in ("double", "precision") if not seen[kind]]
 
 
@@ -171,25 +174,26 @@ def _follows(kind: str, old: Any, new: Any) -> bool:
     return abs(new - 2 * old) <= 1e-9 * abs(new)
 
 
-def outcome_of(path: Path) -> tuple[str, str, str]:
-    """Patch one config; return how that ended, why, and what kind of config it is."""
+def outcome_of(path: Path, *beside_it: Path) -> tuple[str, str, str]:
+    """Patch one config, with the files named beside it; return how that ended, why, and what kind of config it is."""
     try:
-        config = read_config(path)
+        config = read_config(path, *beside_it)
     except MemplanError as error:
         return _unread(path, error)
     kind = config.format_name
     if kind not in INTENDED:
         return NO_TRAINING, "", kind
+    beside = [(each.path, each.format_name) for each in config.companions if not each.within]
     try:
-        before = config_loaders.load(path, kind)
+        before = _loaded([(path, kind), *beside])
     except Exception as error:  # noqa: BLE001 - whatever the ecosystem raises is its verdict on the config
         return UNLOADABLE, f"{type(error).__name__}: {error}".splitlines()[0][:150], kind
     try:
         patch = plan_patch(config, doubled(config))
     except MemplanError as error:
         return REFUSED, error.problem, kind
-    for after in _applied_by_each_tool(patch, kind):
-        if isinstance(after, str) or (wrong := faults(kind, before, after)):
+    for after in _applied_by_each_tool(patch, kind, beside):
+        if isinstance(after, str) or (wrong := faults(before, after)):
             return WRONG, after if isinstance(after, str) else "; ".join(wrong)[:300], kind
     return VERIFIED, "", kind
 
@@ -213,7 +217,13 @@ def _batch_keys(values: dict[str, Any]) -> tuple[str, ...]:
     return BATCH_KEYS[:1] if "optim_wrapper" in values else BATCH_KEYS
 
 
-def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, Any] | str]:
+def _loaded(files: list[tuple[Path, str]]) -> list[LoadedFile]:
+    return [(format_name, config_loaders.load(path, format_name)) for path, format_name in files]
+
+
+def _applied_by_each_tool(
+    patch: ConfigPatch, kind: str, beside: list[tuple[Path, str]]
+) -> Iterator[list[LoadedFile] | str]:
     """Yield what the ecosystem loads after each tool has applied the diff; everything is as before at the end."""
     tools = (["git", "apply", "--whitespace=nowarn", "-"], ["patch", "-p1", "-s"])
     target = Path(patch.files[0].path)
@@ -222,7 +232,7 @@ def _applied_by_each_tool(patch: ConfigPatch, kind: str) -> Iterator[dict[str, A
             subprocess.run(tool, cwd=patch.root_path, input=patch.diff.encode(), check=True, capture_output=True)
             if any(Path(each.path).read_bytes() != each.patched_text.encode() for each in patch.files):
                 yield f"{tool[0]} makes another text than was planned"
-            yield config_loaders.load(target, kind)
+            yield _loaded([(target, kind), *beside])
         except subprocess.CalledProcessError as error:
             yield f"{tool[0]} refuses the diff: {error.stderr.decode()[:150]}"
         except Exception as error:  # noqa: BLE001 - a patched config that does not load is wrong, whatever is raised
@@ -262,11 +272,12 @@ def run(name: str, folder: Path, options: argparse.Namespace) -> None:
     done = {(each["corpus"], each["path"]) for each in _results(options.results)}
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(shutil.copytree(folder, Path(scratch) / "configs"))
+        beside = [tree / each for each in options.beside]
         for path in configs_in(tree, options.suffix, options.within)[:: options.every]:
             shown = path.relative_to(tree).as_posix()
-            if (name, shown) in done:
+            if (name, shown) in done or path in beside:
                 continue
-            kind, reason, format_name = outcome_of(path)
+            kind, reason, format_name = outcome_of(path, *beside)
             line = {"corpus": name, "path": shown, "outcome": kind, "reason": reason, "format": format_name}
             with options.results.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
@@ -299,6 +310,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="JSON lines, one for each config")
     parser.add_argument("--within", help="take only what lies below folders of this name")
     parser.add_argument("--suffix", help="take only files whose names end so")
+    parser.add_argument("--beside", action="append", default=[], help="file of the tree that is named with each config")
     parser.add_argument("--every", type=int, default=1, help="take every Nth config")
     parser.add_argument("--processes", action="store_true", help="read in child processes, as memplan does")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """accelerate's launch YAML: precision and, with DeepSpeed, accumulation; batch size and rate are the script's.
 
-Keys from accelerate 1.x's ``accelerate config``. The batch size lies in the training script, so a plan needs a key for
-it that the user names, or starts from the script's own config.
+Keys from accelerate 1.x's ``accelerate config``. The batch size lies in the training script, so a plan starts from that
+script's own config, beside which this file is named, or needs a key for it that the user names.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Accelerate:
             raise ConfigError(
                 "an accelerate config sets no batch size, the training script does",
                 where=str(document.path),
-                hint=f"{own}, and keep mixed_precision here in agreement with it",
+                hint=f"{own}, and this file behind it, which then changes too",
             )
         return declared_recipe(document, keys)
 

@@ -113,7 +113,7 @@ class DeepSpeed:
         batches = [
             Assignment(key=key, value=value, reason=reason_for(change, name))
             for key, (value, name) in wanted.items()
-            if values.get(key) != AUTO and (key in values or key == _MICRO or (key == _STEPS and value > 1))
+            if values.get(key) != AUTO and (key in values or (key == _STEPS and value > 1))
         ]
         return [*batches, *single_assignments(config, change, names=names), *_switches(config, change)]
 

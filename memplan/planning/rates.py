@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
+from memplan.configs.keys import with_value
 from memplan.configs.loading import load_patched
 from memplan.probe.rates import RatesFailure, read_rates
 from memplan.workload import TrainingCommand, WorkloadReference
@@ -79,9 +80,16 @@ def _by_command(
 
 
 def _patched(source: WorkloadReference, patch: ConfigPatch, config: UserConfig) -> WorkloadReference:
-    texts = {each.path: each.patched_text for each in patch.files}
-    values = load_patched(config.document, Path(patch.files[0].path), texts).resolved_values
-    return replace(source, config=values, config_path=patch.files[0].path)
+    """Return the workload of the patched config; where no file of its own changes, with the new values laid over it."""
+    beside = {str(each.path) for each in config.companions}
+    if patch.files and patch.files[0].path not in beside:
+        texts = {each.path: each.patched_text for each in patch.files}
+        values = load_patched(config.document, Path(patch.files[0].path), texts).resolved_values
+        return replace(source, config=values, config_path=patch.files[0].path)
+    values = config.document.resolved_values
+    for each in patch.changes:
+        values = values if each.path in beside else with_value(values, each.key, each.value)
+    return replace(source, config=values)
 
 
 def _planned_factor(config: UserConfig, patch: ConfigPatch) -> float:

@@ -40,6 +40,16 @@ def make(config):
         optimizer=lambda parameters: {optimizer},
     )
 """
+ARGUMENTS = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=4)
+parser.add_argument("--precision", default="fp32")
+parser.add_argument("--lr", type=float, default=0.1)
+parser.parse_args()
+"""
+HF_ARGUMENTS = "per_device_train_batch_size: 4\noutput_dir: out\nlearning_rate: 0.1\nlr: 0.1\n"
+LAUNCH = "distributed_type: 'NO'\nmixed_precision: 'no'\n"
 GROUPS = "torch.optim.SGD([{'params': [each], 'lr': config.lr * (1 + i)} for i, each in enumerate(parameters)])"
 
 
@@ -104,6 +114,30 @@ def test_a_check_that_cannot_be_made_is_said_with_its_reason(
     assert patch is not None
     assert [each.key for each in patch.changes] == ["batch_size", "lr"]
     assert remark == f"the patch's learning rate could not be checked against the optimizer: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("files", "rates"),
+    [
+        ({"x.py": ARGUMENTS}, "goes from 0.1 to 0.2"),
+        ({"x.yaml": HF_ARGUMENTS, "acc.yaml": LAUNCH}, "stays at 0.1"),
+    ],
+)
+def test_a_change_by_flags_or_only_beside_the_config_is_checked_too(
+    tmp_path: Path, template: Template, files: dict[str, str], rates: str
+) -> None:
+    (tmp_path / "net.py").write_text(MODULE.replace("{optimizer}", "torch.optim.SGD(parameters, lr=config.lr)"))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    config = read_config(*(tmp_path / name for name in files), workload_target="net:make")
+    recipe = replace(config.recipe, precision="bf16", learning_rate=0.2 if "x.py" in files else 0.1)
+
+    def write(wanted: Recipe) -> ConfigPatch:
+        return plan_patch(config, RecipeChange(recipe=wanted))
+
+    patch, remark = with_proven_rate(write(recipe), recipe, subject_of_config(config), write, template=template)
+    assert patch is not None
+    assert remark == f"checked: the learning rate {rates}, as the optimizer made from each config says"
 
 
 def test_trials_and_rates_are_forked_from_one_process(tmp_path: Path, template: Template) -> None:

@@ -50,6 +50,19 @@ def test_a_config_is_patched_by_each_tool_and_left_as_it_was(
     assert (tmp_path / name).read_text(encoding="utf-8") == text
 
 
+def test_a_script_is_loaded_by_bash_and_what_it_names_is_looked_at_too(configs: ModuleType, tmp_path: Path) -> None:
+    script = "B=4\nrm -rf kept\naccelerate launch --config_file acc.yaml t.py --batch_size $B --lr 0.1 >> log\n"
+    (tmp_path / "x.sh").write_text(script, encoding="utf-8")
+    (tmp_path / "acc.yaml").write_text("distributed_type: 'NO'\nmixed_precision: 'no'\n", encoding="utf-8")
+    (tmp_path / "kept").mkdir()
+    assert configs.config_loaders.load(tmp_path / "x.sh", "launch-script") == {"batch_size": "4", "lr": "0.1"}
+    assert configs.outcome_of(tmp_path / "x.sh") == ("verified", "", "launch-script")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["acc.yaml", "kept", "x.sh"]
+    before = [("launch-script", {"batch_size": "4"}), ("accelerate", {"mixed_precision": "no", "num_machines": 1})]
+    after = [("launch-script", {"batch_size": "8"}), ("accelerate", {"mixed_precision": "fp16", "num_machines": 2})]
+    assert configs.faults(before, after) == ["num_machines: 1 -> 2"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
@@ -61,8 +74,8 @@ def test_a_config_is_patched_by_each_tool_and_left_as_it_was(
     ],
 )
 def test_whatever_else_differs_is_a_fault(configs: ModuleType, key: str, value: object, fault: str) -> None:
-    assert configs.faults("mmengine", BEFORE, AFTER) == []
-    assert configs.faults("mmengine", BEFORE, {**AFTER, key: value}) == [fault]
+    assert configs.faults([("mmengine", BEFORE)], [("mmengine", AFTER)]) == []
+    assert configs.faults([("mmengine", BEFORE)], [("mmengine", {**AFTER, key: value})]) == [fault]
 
 
 def test_results_are_kept_so_that_a_run_can_go_on(configs: ModuleType, tmp_path: Path) -> None:
@@ -71,7 +84,7 @@ def test_results_are_kept_so_that_a_run_can_go_on(configs: ModuleType, tmp_path:
         (tmp_path / "tree" / name).write_text(AXOLOTL, encoding="utf-8")
     results = tmp_path / "results.jsonl"
     results.write_text('{"corpus": "x", "path": "a.yml", "outcome": "WRONG", "reason": "", "format": ""}\n')
-    options = configs.argparse.Namespace(results=results, suffix=None, within=None, every=1)
+    options = configs.argparse.Namespace(results=results, suffix=None, within=None, every=1, beside=[])
     configs.run("x", tmp_path / "tree", options)
     lines = configs._results(results)
     assert [(each["path"], each["outcome"]) for each in lines] == [("a.yml", "WRONG"), ("b.yml", "verified")]

@@ -67,6 +67,12 @@ def test_all_three_batch_sizes_agree_after_a_change(tmp_path: Path) -> None:
     assert (values[MICRO], values[STEPS], values[TOTAL]) == (8, 3, 48)
 
 
+def test_a_batch_that_deepspeed_derives_is_left_to_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, {TOTAL: 16, STEPS: 1})
+    values = json.loads(plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=32))).files[0].patched_text)
+    assert values == {TOTAL: 32, STEPS: 1}
+
+
 def test_a_section_that_is_missing_is_added_and_the_other_switched_off(tmp_path: Path) -> None:
     config = config_of(tmp_path, {MICRO: 4, "fp16": {"enabled": True, "loss_scale": 0}})
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, precision="bf16"))
