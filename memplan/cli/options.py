@@ -9,7 +9,7 @@ import typer
 
 _CONFIG = typer.Argument(
     help="Your training config; several, in the order of your command, where it takes several.",
-    metavar="CONFIG...",
+    metavar="CONFIG",
     show_default=False,
 )
 Configs = Annotated[list[Path], _CONFIG]
