@@ -35,6 +35,10 @@ class PlanOptions(TypedDict, total=False):
     global_batch: int | None
     lr_rule: str | None
     world_size: int | None
+    wait: bool
+    wait_limit: str | None
+    trace_limit: str | None
+    trial_limit: str | None
     fresh: bool
     store: str | Path
     observer: Observer

@@ -243,6 +243,16 @@ def needs_two_gib_on_the_device(config: Any) -> Workload:
     return workload(loss=loss)
 
 
+def fills_the_device(config: Any) -> Workload:
+    """As many blocks of 1 GiB at once as the config says."""
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        held = [torch.empty(1 << 30, dtype=torch.uint8, device=batch.device) for _ in range(config.gib)]
+        return model(batch).square().mean() * len(held)
+
+    return workload(loss=loss)
+
+
 def indexes_out_of_range(config: Any) -> Workload:
     def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         beyond = torch.full((8,), 10_000, device=batch.device)

@@ -17,12 +17,17 @@ pytestmark = pytest.mark.gpu
 WORKLOADS = Path(__file__).parents[1] / "contract"
 
 
-def end_of(function: str, *, budget_bytes: int | None = None, **knobs: object) -> Outcome:
+def end_of(
+    function: str, *, budget_bytes: int | None = None, config: dict[str, int] | None = None, **knobs: object
+) -> Outcome:
     device = resolve_device("cuda:0")
     return run_trial(
         TrialRequest(
             source=WorkloadReference(
-                target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(WORKLOADS),)
+                target=f"trial_workloads:{function}",
+                config=config or {},
+                config_path=None,
+                search_path=(str(WORKLOADS),),
             ),
             recipe=Recipe(**{"micro_batch_size": 8, **knobs}),
             device=device,
@@ -56,6 +61,18 @@ def test_a_tensor_above_the_cap_ends_as_out_of_memory_of_the_device() -> None:
 def test_the_same_tensor_fits_under_a_larger_cap() -> None:
     outcome = end_of("needs_two_gib_on_the_device", budget_bytes=8 * GIB)
     assert outcome.kind is OutcomeKind.FITS, outcome
+
+
+@pytest.mark.parametrize("cap_gib", [8, 16, 24, 40, 80])
+def test_a_cap_stands_for_a_smaller_card(cap_gib: int) -> None:
+    if resolve_device("cuda:0").total_bytes < (cap_gib + 2) * GIB:
+        pytest.skip("the card is smaller than that")
+    full = end_of("fills_the_device", budget_bytes=cap_gib * GIB, config={"gib": cap_gib})
+    assert full.kind is OutcomeKind.DEVICE_OUT_OF_MEMORY, full
+    half = end_of("fills_the_device", budget_bytes=cap_gib * GIB, config={"gib": cap_gib // 2})
+    assert half.kind is OutcomeKind.FITS, half
+    assert half.measurement is not None
+    assert cap_gib // 2 * GIB < half.measurement.peak_allocated_bytes < cap_gib * GIB
 
 
 def test_a_kernel_that_reads_beyond_its_tensor_is_no_want_of_memory() -> None:
