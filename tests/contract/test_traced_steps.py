@@ -1,0 +1,293 @@
+"""What a card holds in each part of a step, from the user's code to the replay, where it can be worked out in the head.
+
+Layers are 512 x 512 without bias, 1 MiB of weights, and batches of 512 rows are 1 MiB too. Figures are MiB, to a
+hundredth: scalars are lost in the rounding, and cuBLAS's workspaces are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.children.pickling import pickled
+from memplan.estimators import StepTrace, trace_step, trace_template
+from memplan.estimators.step_trace import PHASES, Category
+from memplan.recipe import Recipe
+from memplan.results import Phase
+from memplan.units import GIB, MIB
+from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from memplan.children import Template
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24 * GIB, compute_capability=(8, 6))
+ROWS = 512
+Trace = Callable[..., StepTrace]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    with trace_template() as prepared:
+        yield prepared
+
+
+@pytest.fixture
+def trace(template: Template) -> Trace:
+    def run(recipe: Recipe | None = None, **parts: Any) -> StepTrace:
+        defaults = {"model": layer, "batch": rows, "loss": total, "optimizer": plain_descent}
+        workload = Workload(**{**defaults, **parts})
+        source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
+        return trace_step(source, recipe or Recipe(micro_batch_size=4), CARD, template=template)
+
+    return run
+
+
+def layer() -> nn.Module:
+    return nn.Linear(512, 512, bias=False)
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(layer(), layer())
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.zeros(count, 512)
+
+
+def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).sum()
+
+
+def plain_descent(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def levels(trace: StepTrace, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of every category after each event, and the phase of each event."""
+    (timeline,) = trace.timelines
+    signed = np.where(timeline.event_allocates, 1, -1) * timeline.block_bytes(size)[timeline.event_blocks]
+    changes = np.zeros((len(signed), len(Category)), dtype=np.int64)
+    changes[np.arange(len(signed)), timeline.categories[timeline.event_blocks]] = signed
+    changes[:, Category.WORKSPACES] = 0
+    return changes.cumsum(axis=0), timeline.event_phases
+
+
+def peak(trace: StepTrace, phase: Phase, size: int = ROWS) -> float:
+    """Return the largest sum that is ever held in a phase."""
+    held, phases = levels(trace, size)
+    return round(held[phases == PHASES.index(phase)].sum(axis=1).max() / MIB, 2)
+
+
+def at_peak(trace: StepTrace, phase: Phase, category: Category, size: int = ROWS) -> float:
+    """Return what a category holds at the peak of a phase."""
+    held, phases = levels(trace, size)
+    held = held[phases == PHASES.index(phase)]
+    return round(held[held.sum(axis=1).argmax(), category] / MIB, 2)
+
+
+def after_forward(trace: StepTrace, category: Category, size: int = ROWS) -> float:
+    """Return what a category holds when the last backward pass begins."""
+    held, phases = levels(trace, size)
+    last = np.flatnonzero(phases == PHASES.index(Phase.FORWARD))[-1]
+    return round(held[last, category] / MIB, 2)
+
+
+def largest(trace: StepTrace, category: Category) -> float:
+    """Return the most that a category ever holds."""
+    return round(levels(trace, ROWS)[0][:, category].max() / MIB, 2)
+
+
+def test_an_average_of_the_weights_is_a_second_copy(trace: Trace) -> None:
+    assert after_forward(trace(ema=True), Category.OPTIMIZER_STATE) == 1
+    assert after_forward(trace(), Category.OPTIMIZER_STATE) == 0
+
+
+def frozen(index: int) -> nn.Module:
+    model = two_layers()
+    model[index].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(("index", "kept"), [(0, 1), (1, 0)], ids=["first", "last"])
+def test_a_frozen_layer_has_neither_gradient_nor_state_and_the_one_after_it_keeps_its_input(
+    trace: Trace, index: int, kept: float
+) -> None:
+    found = trace(model=lambda: frozen(index), optimizer=torch.optim.AdamW)
+    assert largest(found, Category.PARAMETERS) == 2
+    assert largest(found, Category.GRADIENTS) == 1
+    assert largest(found, Category.OPTIMIZER_STATE) == 2
+    assert after_forward(found, Category.ACTIVATIONS) == kept
+
+
+def adapted() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    named = nn.Sequential()
+    named.add_module("a", layer())
+    named.add_module("b", layer())
+    return peft.get_peft_model(named, peft.LoraConfig(r=16, target_modules=["a", "b"], lora_dropout=0.0))
+
+
+def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each(trace: Trace) -> None:
+    pytest.importorskip("peft")
+    found = trace(
+        model=adapted,
+        optimizer=lambda parameters: torch.optim.AdamW(each for each in parameters if each.requires_grad),
+    )
+    assert largest(found, Category.PARAMETERS) == round(2 + 4 / 32, 2)
+    assert largest(found, Category.GRADIENTS) == round(4 / 32, 2)
+    assert largest(found, Category.OPTIMIZER_STATE) == 2 * 4 / 32
+    assert after_forward(found, Category.ACTIVATIONS) == round(1 + 2 / 32, 2)  # a layer's output, two inner results
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "temporaries"),
+    [
+        (torch.optim.Adam, 2),  # the square roots of both second moments
+        (lambda parameters: torch.optim.Adam(parameters, weight_decay=0.1), 2),  # decayed gradients are gone by then
+        (lambda parameters: torch.optim.Adam(parameters, foreach=False), 3),  # three of one layer at a time
+        (lambda parameters: torch.optim.Adam(parameters, fused=True), 0),
+        (lambda parameters: torch.optim.SGD(parameters, momentum=0.9), 0),
+        (lambda parameters: torch.optim.SGD(parameters, momentum=0.9, weight_decay=0.1), 2),  # decayed gradients
+    ],
+    ids=["foreach", "foreach with decay", "single", "fused", "momentum", "momentum with decay"],
+)
+def test_an_optimizers_step_takes_copies_by_its_implementation(
+    trace: Trace, optimizer: Callable[..., Any], temporaries: float
+) -> None:
+    found = trace(model=two_layers, optimizer=optimizer)
+    assert at_peak(found, Phase.OPTIMIZER_STEP, Category.TEMPORARIES) == temporaries
+
+
+def test_gradients_are_clipped_all_at_once_as_a_cards_are_and_take_only_their_norms(trace: Trace) -> None:
+    found = trace(model=two_layers, grad_clip_norm=1.0)
+    assert "aten._foreach_norm" in found.timelines[0].operator_names
+    assert at_peak(found, Phase.OPTIMIZER_STEP, Category.TEMPORARIES) == 0
+
+
+class Blocks(nn.Module):
+    """Four blocks of two layers, each followed by a GELU; every intermediate result of 2048 rows is 4 MiB."""
+
+    def __init__(self, *, reentrant: bool | None) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.blocks = nn.ModuleList(nn.Sequential(layer(), nn.GELU(), layer(), nn.GELU()) for _ in range(4))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        batch = batch.clone().requires_grad_()
+        for block in self.blocks:
+            batch = block(batch) if self.reentrant is None else checkpoint(block, batch, use_reentrant=self.reentrant)
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "kept", "at_the_peak"),
+    [
+        (None, 16 * 4, 15 * 4 + 2 * 4),  # all but the last result, and the slopes of two
+        (False, 4 * 4, 3 * 4 + 3 * 4 + 2 * 4),  # inputs of three blocks, three results of the third, two slopes
+        (True, 4 * 4, 3 * 4 + 3 * 4 + 3 * 4),  # the block's result besides
+    ],
+    ids=["none", "non-reentrant", "reentrant"],
+)
+def test_checkpointed_blocks_keep_their_inputs_and_run_again(
+    trace: Trace, reentrant: bool | None, kept: float, at_the_peak: float
+) -> None:
+    found = trace(model=lambda: Blocks(reentrant=reentrant))
+    assert after_forward(found, Category.ACTIVATIONS, size=2048) == kept
+    weights_and_batch = 8 + 4
+    gradients = at_peak(found, Phase.BACKWARD, Category.GRADIENTS, size=2048)
+    assert peak(found, Phase.BACKWARD, size=2048) == weights_and_batch + gradients + at_the_peak
+
+
+def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
+    scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):
+        assert peak(scaled, phase) == peak(plain, phase)
+    assert after_forward(scaled, Category.ACTIVATIONS) == 0.5  # the batch in half precision
+
+
+def test_accumulation_makes_each_further_gradient_beside_the_sum_so_far(trace: Trace) -> None:
+    found = trace(Recipe(micro_batch_size=4, accumulation_steps=2))
+    assert at_peak(found, Phase.FORWARD, Category.GRADIENTS) == 1
+    assert at_peak(found, Phase.BACKWARD, Category.GRADIENTS) == 1
+    assert at_peak(found, Phase.BACKWARD, Category.TEMPORARIES) == 2  # the new one, and the slope written out
+
+
+@pytest.mark.parametrize(("set_to_none", "gradients"), [(True, 0), (False, 1)])
+def test_gradients_that_are_zeroed_in_place_stay(trace: Trace, set_to_none: bool, gradients: float) -> None:
+    found = trace(zero_grad_set_to_none=set_to_none)
+    assert after_forward(found, Category.GRADIENTS) == gradients
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.zeros(count, 16, 64, 64)  # four are 1 MiB
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_the_memory_format_of_the_batch_is_that_of_all_that_follows(trace: Trace, channels_last: bool) -> None:
+    found = trace(model=convolution, batch=images, channels_last=channels_last)
+    assert largest_input(found) == 1
+    assert after_forward(found, Category.ACTIVATIONS, size=4) == 2  # of the convolution, and of the ReLU
+    assert "aten.clone" not in found.timelines[0].operator_names
+
+
+def largest_input(trace: StepTrace) -> float:
+    timeline = trace.timelines[0]
+    return round(timeline.block_bytes(4)[timeline.categories == Category.INPUTS].max() / MIB, 2)
+
+
+class Recurrent(nn.Module):
+    """Sixteen sequences of 64 steps and 256 numbers are 1 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(256, 256, bias=False, batch_first=True)
+
+    def forward(self, sequences: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(sequences, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0]
+
+
+@pytest.mark.parametrize("length", [64, 32])
+def test_packed_sequences_keep_what_their_lengths_ask_for(trace: Trace, length: int) -> None:
+    found = trace(
+        model=Recurrent,
+        batch=lambda count: (torch.zeros(count, 64, 256), torch.full((count,), length)),
+        loss=lambda model, batch: model(*batch).sum(),
+    )
+    assert found.method == "fake-tensor trace"
+    packed_input_output_and_reserve = (1 + 1 + 6) * length / 64
+    first_states = 2 / 64
+    assert after_forward(found, Category.ACTIVATIONS, size=16) == round(
+        packed_input_output_and_reserve + first_states, 2
+    )
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = self.layer(batch)
+        return result.relu() + result.sigmoid() + result.tanh()
+
+
+def test_gradients_that_meet_are_added_into_the_first_of_them(trace: Trace) -> None:
+    found = trace(model=Branches)
+    weights, batch, three_results, two_slopes = 1, 1, 3, 2
+    assert peak(found, Phase.BACKWARD) == weights + batch + three_results + two_slopes - 1  # one result is gone by then
