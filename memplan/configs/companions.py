@@ -18,7 +18,7 @@ from memplan.configs.deepspeed import DeepSpeed, concrete_keys, concrete_precisi
 from memplan.configs.keys import get
 from memplan.configs.knobs import declared_precision
 from memplan.configs.loading import load_document
-from memplan.configs.shell_source import launcher_value
+from memplan.configs.shell_source import LAUNCHER, launcher_value
 from memplan.configs.syntaxes import SHELL
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -35,6 +35,7 @@ _DEEPSPEED, _ACCELERATE = "deepspeed", "accelerate"
 _NAMES_DEEPSPEED = ("huggingface", "llama-factory", "axolotl")
 _NAMES_ACCELERATE = ("huggingface", "launch-script")
 _DEEPSPEED_KEY, _ACCELERATE_KEY = "deepspeed", "accelerate_config"  # the second as TRL's commands take it
+_SECTIONS = {_DEEPSPEED_KEY: "the deepspeed section", LAUNCHER: "accelerate launch"}
 _LAUNCHER_FLAG = "config_file"  # of ``accelerate launch``
 
 
@@ -74,7 +75,7 @@ class Companion:
 
 
 def companions_of(document: Document, beside: Sequence[Companion], *, format_name: str) -> tuple[Companion, ...]:
-    """Return what stands beside a config, at most one of each kind; also what leaves all to the config.
+    """Return what stands beside a config, at most one file of each kind; also what leaves all to the config.
 
     Args:
         document: the config.
@@ -86,7 +87,8 @@ def companions_of(document: Document, beside: Sequence[Companion], *, format_nam
         ConfigError: a file that is named is there, but cannot be read.
     """
     named = _named_launch_file(document, format_name)
-    launchers = [*_of_kind(_ACCELERATE, beside), *_companions(document, named, _ACCELERATE, (".yaml", ".yml"))][:1]
+    files = [*_of_kind(_ACCELERATE, beside), *_companions(document, named, _ACCELERATE, (".yaml", ".yml"))][:1]
+    launchers = [*_launcher_section(document, format_name), *files]
     settings = [*_of_kind(_DEEPSPEED, beside), *_deepspeed_of(document, _named_deepspeed(document, format_name))]
     for each in launchers:
         settings += _deepspeed_of(each.document, get(each.document.values, DEEPSPEED_FILE))
@@ -113,8 +115,8 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
     """
     precisions = [declared_precision(each.document, each.keys) for each in companions if each.sets_precision]
     decides = not keys.get(KnobName.PRECISION) and not recipe.precision.is_autocast
-    half = next((each for each in precisions if each.is_autocast), None)
-    return replace(recipe, precision=half) if decides and half is not None else recipe
+    first = precisions[0] if precisions else None  # the command's own flag goes before its file
+    return replace(recipe, precision=first) if decides and first is not None and first.is_autocast else recipe
 
 
 def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
@@ -129,7 +131,7 @@ def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
 def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_name: str) -> Iterator[str]:
     """Say what stands beside a config, and what it names that is not there."""
     for each in companions:
-        name = f"the {each.within} section" if each.within else each.document.path.name
+        name = _SECTIONS.get(each.within, each.document.path.name)
         if each.spelled_out:
             rest = "the rest of the arguments" if each.within else "this file"
             yield f"{name} sets {', '.join(each.spelled_out)}: it is changed with {rest}"
@@ -158,6 +160,13 @@ def _named_launch_file(document: Document, format_name: str) -> Any:
 
 def _of_kind(kind: str, companions: Sequence[Companion]) -> list[Companion]:
     return [each for each in companions if each.format_name == kind]
+
+
+def _launcher_section(document: Document, format_name: str) -> Iterator[Companion]:
+    """Yield what ``accelerate launch`` itself is told in a launch script."""
+    section = document.values.get(LAUNCHER) if format_name in _NAMES_ACCELERATE else None
+    if document.syntax is SHELL and isinstance(section, Mapping):
+        yield Companion(document=replace(document, values=dict(section)), format_name=_ACCELERATE, within=LAUNCHER)
 
 
 def _deepspeed_of(document: Document, named: Any) -> Iterator[Companion]:

@@ -125,8 +125,8 @@ class LaunchScript(_ScriptFlags):
     syntax = SHELL
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return the flags; of a repeated one ``argparse`` takes the last."""
-        return as_switched_flags(assignments)
+        """Return the flags, of which ``argparse`` takes the last of a name; the launcher's own are not among them."""
+        return None if any("." in each.key for each in assignments) else as_switched_flags(assignments)
 
 
 class ScriptArguments(_ScriptFlags):

@@ -6,6 +6,7 @@ The keys are the flags' names as ``argparse`` keeps them: no dashes before, unde
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[-+.\w]+")
 _GAP = re.compile(r"[\s\\]+")
+LAUNCHER = "accelerate_launch"  # key of what stands before the program, where it bears on a step
+_OF_ACCELERATE = ("mixed_precision",)
 _SIGNS = ("train_batch_size", "batch_size")
 _PRINTING = ("echo", "printf")
 _WORDS = {"true": True, "false": False}
@@ -59,14 +62,14 @@ def load_shell(text: str, *, where: str) -> dict[str, Any]:
         lines = ", ".join(str(text.count("\n", 0, each[0].span.start) + 1) for each in commands)
         problem = f"it has several training commands (lines {lines})" if commands else "it has no training command"
         raise ConfigError(problem, where=where, hint="name a script with one `python train.py --flag value ...`")
-    return {flag.key: _value_of(text, flag) for flag in _flags(commands[0])}
+    values = {flag.key: _value_of(text, flag) for flag in _flags(commands[0])}
+    launched = {each: word for each in _OF_ACCELERATE if (word := launcher_value(text, each)) is not None}
+    return {**values, **({LAUNCHER: launched} if launched and _is_accelerates(commands[0]) else {})}
 
 
 def launcher_value(text: str, key: str) -> str | None:
     """Return what the launcher before the program is given for a flag, as far as the script says it."""
-    commands = _training_commands(text)
-    words = commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
-    flag = next((each for each in reversed(_flags_among(words)) if each.key == key), None)
+    flag = next((each for each in reversed(_launcher_flags(text)) if each.key == key), None)
     literal = literal_behind(text, flag.values[0]) if flag is not None and flag.values else None
     return None if literal is None else literal.plain
 
@@ -79,7 +82,9 @@ def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def locate_in_shell(text: str, key: str) -> Location | None:
     """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
-    flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
+    is_launchers, own_key = key.startswith(f"{LAUNCHER}."), key.removeprefix(f"{LAUNCHER}.")
+    flags = _launcher_flags(text) if is_launchers else _flags_of_script(text)
+    flag = next((each for each in reversed(flags) if each.key == own_key), None)
     if flag is None:
         return None
     line = text.count("\n", 0, flag.word.span.start) + 1
@@ -98,7 +103,8 @@ def locate_in_shell(text: str, key: str) -> Location | None:
 
 def _is_shared(text: str, flag: _Flag, literal: Word) -> bool:
     """Say whether another flag gets its value from the same place."""
-    others = (each for each in _flags_of_script(text) if each.key != flag.key and len(each.values) == 1)
+    every = (*_launcher_flags(text), *_flags_of_script(text))
+    others = (each for each in every if each.word != flag.word and len(each.values) == 1)
     places = (literal_behind(text, each.values[0]) for each in others)
     return any(each is not None and each.span == literal.span for each in places)
 
@@ -163,6 +169,18 @@ def _arguments_start(command: Sequence[Word]) -> int | None:
 def _flags_of_script(text: str) -> list[_Flag]:
     commands = _training_commands(text)
     return _flags(commands[0]) if len(commands) == 1 else []
+
+
+def _launcher_flags(text: str) -> list[_Flag]:
+    """Return the flags before the program, each with the one word behind it."""
+    commands = _training_commands(text)
+    words = commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
+    return [_Flag(name=each.name, word=each.word, values=each.values[:1]) for each in _flags_among(words)]
+
+
+def _is_accelerates(command: Sequence[Word]) -> bool:
+    words = [each.plain for each in command]
+    return any(pair == ("accelerate", "launch") for pair in itertools.pairwise(words))
 
 
 def _flags(command: Sequence[Word]) -> list[_Flag]:

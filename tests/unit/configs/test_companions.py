@@ -287,3 +287,27 @@ def test_a_launch_file_that_is_not_there_is_said_to_be_left_alone(tmp_path: Path
     config = read_config(tmp_path / name)
     assert config.companions == ()
     assert config.notes[-1].startswith("what launch.yaml sets and is not 'auto' must agree")
+
+
+@pytest.mark.parametrize("program", ["run.py --output_dir out --per_device_train_batch_size", "train.py --batch_size"])
+def test_what_the_launcher_is_told_changes_in_the_command(tmp_path: Path, program: str) -> None:
+    text = f"P=fp16\naccelerate launch --mixed_precision=$P --multi_gpu {program} 4 --gradient_accumulation_steps 2\n"
+    (tmp_path / "x.sh").write_text(text)
+    config = read_config(tmp_path / "x.sh")
+    assert config.recipe.precision == "fp16"
+    assert "accelerate launch sets mixed_precision: it is changed with the rest of the arguments" in config.notes
+    recipe = replace(config.recipe, micro_batch_size=8, precision="bf16")
+    patch = plan_patch(config, RecipeChange(recipe=recipe))
+    assert patch.files[0].patched_text.startswith(text.replace("fp16", "bf16").replace(" 4 ", " 8 "))
+    assert patch.override_line is None
+    apply_patch(patch)
+    assert read_config(tmp_path / "x.sh").recipe == recipe
+    assert plan_patch(read_config(tmp_path / "x.sh"), RecipeChange(recipe=recipe)).diff == ""
+
+
+def test_a_precision_that_launcher_and_program_share_is_written_at_each(tmp_path: Path) -> None:
+    text = "P=fp16\naccelerate launch --mixed_precision $P train.py --batch_size 4 --mixed_precision $P\n"
+    (tmp_path / "x.sh").write_text(text)
+    config = read_config(tmp_path / "x.sh")
+    apply_patch(plan_patch(config, RecipeChange(recipe=replace(config.recipe, precision="fp32"))))
+    assert (tmp_path / "x.sh").read_text().startswith(text.replace("$P", "no"))
