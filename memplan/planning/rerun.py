@@ -47,17 +47,16 @@ def stored_trial(store: Path, run_id: str, number: int) -> Rerun:
 
 
 def _require_same_device(request: TrialRequest, number: int) -> None:
-    """Make sure that what a trial ran on is there: the budget, or under the card's number a card of the same name."""
-    device = request.device
-    if device.kind is DeviceKind.CPU:
+    """Make sure that what a trial ran on is there: the budget, or under the cards' numbers cards of the same name."""
+    if request.device.kind is DeviceKind.CPU:
         resolve_device("cpu", budget_bytes=request.budget_bytes)
-        return
-    present = resolve_device(f"cuda:{device.live_index or 0}")
-    if present.name != device.name:
-        raise UsageError(
-            f"trial {number} ran on {device.name}, and cuda:{device.live_index or 0} is {present.name} now",
-            hint="show it the same card by CUDA_VISIBLE_DEVICES",
-        )
+    for index in request.card_indices:
+        present = resolve_device(f"cuda:{index}")
+        if present.name != request.device.name:
+            raise UsageError(
+                f"trial {number} ran on {request.device.name}, and cuda:{index} is {present.name} now",
+                hint="show it the same card by CUDA_VISIBLE_DEVICES",
+            )
 
 
 def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = ignore) -> Rerun:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
 
 import memplan
 from memplan import cli
-from memplan.errors import UsageError
+from memplan.errors import ConfigError, UsageError
 from memplan.workload import Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # What the command line calls otherwise than the API, and what only a command line needs.
 OTHER_NAMES = {"map": "knobs", "format": "format_name", "precision": "precisions"}
@@ -51,6 +55,13 @@ def test_options_of_a_config_are_refused_with_a_workload() -> None:
     workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     with pytest.raises(UsageError, match="go with a config, not with a workload"):
         memplan.plan(workload, recipe=memplan.Recipe(micro_batch_size=1), knobs={"micro_batch_size": "x"})
+
+
+def test_several_configs_are_planned_for_as_one(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("trainer: {devices: 1}\ndata: {class_path: net.Data, batch_size: 4}\n")
+    (tmp_path / "exp.yaml").write_text("data: {batch_size: 8}\n")
+    with pytest.raises(ConfigError, match=r"exp\.yaml: the config names no workload"):
+        memplan.plan([tmp_path / "base.yaml", str(tmp_path / "exp.yaml")], device="rtx-3090")
 
 
 def test_a_recipe_is_refused_with_a_config() -> None:
