@@ -18,11 +18,13 @@ import importlib.metadata
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-from published import openmmlab, operators, recorded, timm_rows, xmem
+import numpy as np
+from published import openmmlab, operators, optimum, recorded, timm_rows, xmem
 from published.report import print_scores, row_line, write_markdown
 
 from memplan.cards import find_card
@@ -30,6 +32,7 @@ from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocator_config import AllocatorConfig
 from memplan.estimators.allocator_settings import AllocatorSettings
+from memplan.estimators.step_trace import Category
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
 
@@ -49,6 +52,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from operators.liger_rows()
     yield from openmmlab.action_rows()
     yield from openmmlab.segmentation_rows()
+    yield from optimum.rows()
     yield from timm_rows.study_rows()
     yield from timm_rows.benchmark_rows()
     yield from recorded.rows(truth)
@@ -82,8 +86,20 @@ def traced(row: Row) -> StepTrace:
         _last.clear()
         payload = cloudpickle.dumps(row.workload())
         source = PickledWorkload(payload=payload, fingerprint=row.trace_key, search_path=tuple(sys.path))
-        _last[row.trace_key] = trace_step(source, row.recipe, find_card(row.device))
+        trace = trace_step(source, row.recipe, find_card(row.device))
+        _last[row.trace_key] = trace if row.counts_blas_workspaces else without_workspaces(trace)
     return _last[row.trace_key]
+
+
+def without_workspaces(trace: StepTrace) -> StepTrace:
+    """Leave out what a library kept outside the caching allocator in the version of a run."""
+    return replace(
+        trace,
+        timelines=tuple(
+            replace(each, size_terms=np.where(each.categories == Category.WORKSPACES, 0.0, each.size_terms))
+            for each in trace.timelines
+        ),
+    )
 
 
 def predicted(row: Row) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class Row:
         beyond_peak_mib: what the measurement holds beside the peak, where the source lets one tell.
         failed_micro_batch_size: the next size that was tried and did not run; None where none was.
         context_mib: what the process holds beside the reserved peak, where it was measured.
+        counts_blas_workspaces: whether the caching allocator held those of cuBLAS, as it does from torch 2.0 on
+            (github.com/pytorch/pytorch pull request 83461, issue 95668).
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF`` of the run.
         ran_out: whether the run ended out of memory, so that the measurement is only a lower bound.
         smallest_fit_mib: smallest cap of the allocator under which the run was repeated; None where it was not.
@@ -61,6 +63,7 @@ class Row:
     beyond_peak_mib: float = 0.0
     failed_micro_batch_size: int | None = None
     context_mib: float | None = None
+    counts_blas_workspaces: bool = True
     allocator_settings: str = ""
     ran_out: bool = False
     smallest_fit_mib: float | None = None

@@ -58,6 +58,7 @@ def benchmark_rows() -> Iterator[Row]:
                 recipe=Recipe(micro_batch_size=int(ran), precision="fp16"),
                 device="rtx-3090",
                 peak=Peak.PROCESS,
+                counts_blas_workspaces=False,
                 measured_mib=None,
                 failed_micro_batch_size=None if failed == "cap" else int(failed),
             )
