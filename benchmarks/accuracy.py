@@ -6,7 +6,8 @@ Rows come from ``published/data`` (facts others measured, each with its source) 
 prediction is kept in ``--records``; a row is predicted again only where the estimator or a library has changed since,
 or with ``--fresh``. Nothing here is fitted to the rows: the loops are rebuilt as the sources describe them.
 
-Needs torchvision, timm and transformers; of the last, the xMem rows want 4.51 (see ``published/xmem.py``).
+Needs torchvision, timm, transformers and, for one row, monai with einops; of transformers, the xMem rows want 4.51 (see
+``published/xmem.py``).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     """Yield every row, those of one trace together."""
     yield from xmem.rows()
     yield from operators.notebook_rows()
+    yield from operators.volume_rows()
     yield from operators.liger_rows()
     yield from openmmlab.action_rows()
     yield from openmmlab.segmentation_rows()

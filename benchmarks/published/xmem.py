@@ -31,7 +31,7 @@ CARDS = {
     "NVIDIA A100-SXM4-40GB": ("a100-40gb", 354),
 }  # MiB beyond the reserved peak
 RIVALS = {"xMem": "xmem_error", "DNNMem": "dnnmem_error", "SchedTune": "schedtune_error", "LLMem": "llmem_error"}
-OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
+OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor")
 TOKENS = 128
 IMAGE_SIDE = 86
 TORCHVISION = {
@@ -72,6 +72,18 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], str | None]] = {
         "Qwen3",
         {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32}
         | {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True},
+        None,
+    ),
+    "google/gemma-2-2b-it": (
+        "Gemma2",
+        {"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8}
+        | {"num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256000},
+        None,
+    ),
+    "meta-llama/Llama-3.2-3B-Instruct": (
+        "Llama",
+        {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24}
+        | {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": True},
         None,
     ),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (

@@ -84,8 +84,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def settle(self) -> None:
         """Let a sum of gradients take over the block of its first summand if that has just been freed.
 
-        Where gradients meet at a branch, autograd adds into the first of them when it owns it alone. Under a dispatch
-        mode it adds out of place (``torch/csrc/autograd/input_buffer.cpp``).
+        Where gradients meet at a branch, autograd adds into the first of them when it owns it and its storage alone,
+        which a view never does, because it keeps its base. Under a dispatch mode it adds out of place
+        (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
         """
         pending, self._pending = self._pending, None
         if pending is not None and not self._ledger.is_live(pending.donor):
@@ -147,7 +148,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         first, second = args[:2]
         if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
             return None
-        return self._ledger.block_of(first) if _is_dense(first) else None
+        is_alone = first._base is None  # noqa: SLF001 - no other way to ask a tensor whether it is a view
+        return self._ledger.block_of(first) if is_alone and _is_dense(first) else None
 
     def _take(self, size_bytes: int, operator: str) -> int | None:
         if not size_bytes:

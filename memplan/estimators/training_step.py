@@ -180,7 +180,10 @@ def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _choose_foreach(optimizer: Optimizer) -> None:
-    # Fake parameters fail the type test by which optimizers choose the multi-tensor path for CUDA parameters.
+    # Fake parameters fail the type test by which optimizers choose the multi-tensor path for CUDA parameters. Adafactor
+    # never chooses it by itself, because it is there to save memory (torch/optim/_adafactor.py).
+    if isinstance(optimizer, torch.optim.Adafactor):
+        return
     for group in optimizer.param_groups:
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True

@@ -392,6 +392,22 @@ def test_a_fused_optimizer_spares_the_copies_of_a_multi_tensor_step() -> None:
     assert spared.breakdown.optimizer_state == 2 * MIB + 4  # the step counter is on the card then
 
 
+@pytest.mark.parametrize(
+    ("kind", "by_default"), [(torch.optim.Adafactor, False), (torch.optim.RMSprop, True)], ids=["Adafactor", "RMSprop"]
+)
+def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(kind: type, by_default: bool) -> None:
+    def peak(**settings: bool) -> int:
+        workload = linear_workload(
+            model=lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))),
+            optimizer=lambda parameters: kind(parameters, lr=1e-3, **settings),
+        )
+        trace = trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD)
+        return estimate(trace, micro_batch_size=2, device=CARD).peak_allocated_bytes
+
+    assert peak(foreach=True) > peak(foreach=False)
+    assert peak() == peak(foreach=by_default)
+
+
 def test_an_optimizer_without_a_fused_step_says_so() -> None:
     workload = linear_workload(optimizer=torch.optim.RMSprop)
     with pytest.raises(WorkloadError, match="RMSprop has no fused implementation"):

@@ -80,6 +80,18 @@ def test_gradients_that_meet_are_added_in_place() -> None:
     assert len(made_by) == 1  # the one of the forward pass
 
 
+def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        loss = (weight.relu() + weight.t().sigmoid()).sum()
+        session.recording.phase = Phase.BACKWARD
+        loss.backward()
+        session.recorder.settle()
+    sums = session.recording.operators.count(session.recording.operator_names["aten.add"])
+    assert sums == 2  # that of the forward pass, and that of the slopes
+
+
 def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> None:
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
