@@ -81,7 +81,7 @@ def _by_command(
 
 def _patched(source: WorkloadReference, patch: ConfigPatch, config: UserConfig) -> WorkloadReference:
     """Return the workload of the patched config; where no file of its own changes, with the new values laid over it."""
-    beside = {str(each.path) for each in config.companions}
+    beside = {str(each.path) for each in config.companions if not each.within}
     if patch.files and patch.files[0].path not in beside:
         texts = {each.path: each.patched_text for each in patch.files}
         values = load_patched(config.document, Path(patch.files[0].path), texts).resolved_values

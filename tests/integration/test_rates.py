@@ -49,6 +49,7 @@ parser.add_argument("--lr", type=float, default=0.1)
 parser.parse_args()
 """
 HF_ARGUMENTS = "per_device_train_batch_size: 4\noutput_dir: out\nlearning_rate: 0.1\nlr: 0.1\n"
+LAUNCHED = "accelerate launch --mixed_precision no train.py --batch_size 4 --lr 0.1\n"
 LAUNCH = "distributed_type: 'NO'\nmixed_precision: 'no'\n"
 GROUPS = "torch.optim.SGD([{'params': [each], 'lr': config.lr * (1 + i)} for i, each in enumerate(parameters)])"
 
@@ -121,6 +122,7 @@ def test_a_check_that_cannot_be_made_is_said_with_its_reason(
     [
         ({"x.py": ARGUMENTS}, "goes from 0.1 to 0.2"),
         ({"x.yaml": HF_ARGUMENTS, "acc.yaml": LAUNCH}, "stays at 0.1"),
+        ({"x.sh": LAUNCHED}, "goes from 0.1 to 0.2"),
     ],
 )
 def test_a_change_by_flags_or_only_beside_the_config_is_checked_too(
@@ -130,7 +132,7 @@ def test_a_change_by_flags_or_only_beside_the_config_is_checked_too(
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     config = read_config(*(tmp_path / name for name in files), workload_target="net:make")
-    recipe = replace(config.recipe, precision="bf16", learning_rate=0.2 if "x.py" in files else 0.1)
+    recipe = replace(config.recipe, precision="bf16", learning_rate=0.1 if "x.yaml" in files else 0.2)
 
     def write(wanted: Recipe) -> ConfigPatch:
         return plan_patch(config, RecipeChange(recipe=wanted))
