@@ -145,6 +145,7 @@ CASES = (
     ),
     Case("launch script", "launch-script", {"x.sh": texts.LAUNCH_SCRIPT}, PatchStyle.IN_PLACE),
     Case("launch script crlf", "launch-script", {"x.sh": texts.LAUNCH_SCRIPT}, PatchStyle.IN_PLACE, {}, "\r\n", False),
+    Case("accelerate script", "launch-script", {"x.sh": texts.ACCELERATE_SCRIPT}, PatchStyle.IN_PLACE),
     Case("hf script", "huggingface", {"x.sbatch": texts.HF_SCRIPT}, PatchStyle.IN_PLACE),
     Case("argparse", "argparse-script", {"x.py": texts.ARGPARSE}, PatchStyle.IN_PLACE),
     Case("shell", "plain-shell", {"x.sh": texts.PLAIN_SHELL}, PatchStyle.IN_PLACE, texts.FLAG_KNOBS),

@@ -223,6 +223,12 @@ srun torchrun --nproc_per_node=1 train.py \\
     --batch_size ${BATCH_SIZE} --lr 2e-4 \\
     --precision fp32 --accum_iter=1 --data "$DATA" # where it lies
 """
+ACCELERATE_SCRIPT = """\
+BATCH_SIZE=${BATCH_SIZE:-4}
+ARGS="--lr 2e-4 \\
+  --gradient_accumulation_steps 1"
+accelerate launch --mixed_precision "no" train.py --batch_size $BATCH_SIZE $ARGS 2>&1 | tee log
+"""
 HF_SCRIPT = """\
 accelerate launch run.py --per_device_train_batch_size 4 --max_steps 16000 \\
   --learning_rate 2e-4 --output_dir out
