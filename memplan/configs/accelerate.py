@@ -90,7 +90,8 @@ class Accelerate:
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Say how many processes share the work."""
         processes = document.values.get("num_processes", 1)
-        return (f"num_processes={processes}: figures are those of one of them",) if processes != 1 else ()
+        counted = f"figures are those of one of them; --world-size {processes} counts them all"
+        return (f"num_processes={processes}: {counted}",) if processes != 1 else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which key is missing or has no word for the value."""

@@ -137,6 +137,8 @@ def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_
             yield f"{name} sets {', '.join(each.spelled_out)}: it is changed with {rest}"
         elif each.format_name == _DEEPSPEED:
             yield f"{name} is all 'auto', so it follows the arguments"
+        if each.format_name == _ACCELERATE:
+            yield from (f"{name}: {remark}" for remark in Accelerate().remarks(each.document))
     named = {
         _DEEPSPEED: _named_deepspeed(document, format_name),
         _ACCELERATE: _named_launch_file(document, format_name),

@@ -221,6 +221,7 @@ def test_the_launch_file_changes_with_the_arguments_it_is_named_beside(launched:
     assert config.recipe.precision == "fp32"
     assert config.notes == (
         "launch.yaml sets mixed_precision, deepspeed_config.gradient_accumulation_steps: it is changed with this file",
+        "launch.yaml: num_processes=4: figures are those of one of them; --world-size 4 counts them all",
     )
     apply_patch(plan_patch(config, WIDER))
     changed = LAUNCH.replace("'no'", "'bf16'").replace("accumulation_steps: 2", "accumulation_steps: 1")
