@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.planning import neighbours
 from memplan.planning.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
+from memplan.probe import TrialRequest
+from memplan.progress import ignore
+from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
+from memplan.workload import TrainingCommand
 from tests.fake_driver import FakeCard
 from tests.making import measurement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=24 * GIB, live_index=0)
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
@@ -37,6 +48,39 @@ def test_a_card_that_does_not_tell_leaves_it_unknown(install: Any) -> None:
 
 
 REFUSED = int(pynvml.NVML_ERROR_NO_PERMISSION)
+
+
+def test_replicas_of_a_command_take_a_turn_on_every_card_that_they_use(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(*(FakeCard(uuid=f"GPU-{name}") for name in "cba"))
+    monkeypatch.setenv("MEMPLAN_TURNS_DIR", str(tmp_path))
+    taken: list[str] = []
+
+    def look_at_turns(request: TrialRequest, **_: object) -> Outcome:
+        taken.extend(path.stem for path in sorted(tmp_path.glob("*.turn")) if is_locked(path))
+        return OUT_OF_MEMORY
+
+    monkeypatch.setattr(neighbours, "run_trial", look_at_turns)
+    command = TrainingCommand(template="t {micro_batch_size}", steps=3, config_path=None, working_folder="/")
+    request = TrialRequest(
+        source=command,
+        recipe=Recipe(micro_batch_size=4, world_size=2),
+        device=replace(CARD, live_index=1),
+        budget_bytes=GIB,
+    )
+    neighbours.run_in_turn(request, told=print, observer=ignore, template=None)
+    assert taken == ["GPU-a", "GPU-b"]
+    assert not any(map(is_locked, tmp_path.glob("*.turn")))
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def test_of_several_cards_the_one_that_others_leave_least_of_counts() -> None:
