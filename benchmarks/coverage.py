@@ -1,10 +1,11 @@
-"""How many models trace without failure: random ones of timm, and architectures of transformers.
+"""How many models trace without failure: random ones of timm, architectures of transformers, and of other libraries.
 
-    python benchmarks/coverage.py [--library timm|transformers] [--count 100] [--seed 0] [--first 0] [--only NAME,...]
+    python benchmarks/coverage.py [--library timm|transformers|other] [--count 100] [--seed 0] [--first 0] [--only NAME]
 
-Needs timm and transformers. timm's models run at their default input size; transformers' from their configuration
-class, all sizes at their defaults but for two layers. A model counts as traced where one optimizer step in fp32 on fake
-tensors, lowered to an A100, is recorded; computed on the CPU counts apart, and so does what cannot be built here.
+Needs timm and transformers, and skips what is missing of the other libraries. timm's models run at their default input
+size; transformers' from their configuration class, all sizes at their defaults but for two layers; the others as
+``other_libraries.py`` says. A model counts as traced where its optimizer steps in fp32 on fake tensors, lowered to an
+A100, are recorded; computed on the CPU counts apart, and so does what cannot be built here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from architectures import (
     trace_here,
 )
 from forked import run_forked
+from other_libraries import MODELS, workload
 
 from memplan.estimators.untouched_build import neutralise_initialisers
 from memplan.estimators.workload_trace import FAKE_METHOD
@@ -109,10 +111,12 @@ def transformers_workload(family: str, head: str) -> Workload:
 
 def outcome_of(library: str, name: str) -> tuple[str, str]:
     """Trace one model in a fork; say how it ended and, where it failed, why."""
-    make = timm_workload if library == "timm" else _transformers_by_name
+    make = _MAKERS[library]
     started = time.perf_counter()
     ended = run_forked(_method, make, name, limit_s=LIMIT_S)
     took = f"{time.perf_counter() - started:.1f} s"
+    if ended.failure is not None and library == "other" and "ModuleNotFoundError" in ended.failure:
+        return "not installed", took
     if ended.failure is not None:
         return "failed", f"{took}  {ended.failure.strip().splitlines()[-1]}"
     return ("traced", took) if ended.value == FAKE_METHOD else ("computed on the CPU", took)
@@ -120,6 +124,9 @@ def outcome_of(library: str, name: str) -> tuple[str, str]:
 
 def _transformers_by_name(name: str) -> Workload:
     return transformers_workload(name, dict(HEADS)[name])
+
+
+_MAKERS = {"timm": timm_workload, "transformers": _transformers_by_name, "other": workload}
 
 
 def _method(make: Any, name: str) -> str:
@@ -131,6 +138,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
 
     drawn = random.Random(options.seed).sample(timm.list_models(), options.count)  # noqa: S311 - a sample, no secret
     names = [("timm", each) for each in drawn] + [("transformers", family) for family, _ in HEADS]
+    names += [("other", name) for name in MODELS]
     if options.only:
         return [(library, name) for library, name in names if name in options.only.split(",")]
     return [each for each in names if options.library in (None, each[0])][options.first :]
@@ -139,7 +147,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
 def main() -> None:
     """Trace every chosen model, one line each, then the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", choices=("timm", "transformers"))
+    parser.add_argument("--library", choices=("timm", "transformers", "other"))
     parser.add_argument("--count", type=int, default=100, help="how many of timm")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="skip as many")

@@ -55,7 +55,7 @@ def run_knowing(
         return tree_map(lambda value: _faked(value, make_fake) if isinstance(value, torch.Tensor) else value, real)
     result = operator(*args, **kwargs)
     if isinstance(result, FakeTensor):
-        truth = presumed_truth(operator, args)
+        truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
         if truth is not None:
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
