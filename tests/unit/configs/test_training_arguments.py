@@ -28,7 +28,7 @@ save_steps: 100.0
 tf32: true
 output_dir: ~/out
 report_to: none
-logging_dir: 2026-11-21
+collected: 2026-11-21
 deepspeed: not-there.json
 """
 SCRIPT = """\
