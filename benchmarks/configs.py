@@ -73,6 +73,8 @@ _SAYS_NO_BATCH = (
     "no training command",
     "several training commands",
     "more than any config",
+    "not laid over one another",
+    "do not go with",
 )
 NO_TRAINING, UNLOADABLE = "sets no batch size", "not loaded by its own loader"
 HF = {
