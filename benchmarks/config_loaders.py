@@ -105,11 +105,16 @@ def _with_bash(path: Path) -> dict[str, Any]:
 
 
 def _flags(words: list[str]) -> dict[str, Any]:
-    """Return the flags behind the program's name, with the words up to the next one."""
-    found: dict[str, list[str]] = {}
+    """Return the flags behind the program's name, and the precision that accelerate's launcher is told."""
     start = next((index for index, each in enumerate(words) if each.endswith(".py") or each in ("-m", "--module")), 0)
+    told = _pairs(words[:start]).get("mixed_precision") if words[0] == "launch" else None
+    return {**_pairs(words[start + 1 :]), **({} if told is None else {"accelerate_launch": {"mixed_precision": told}})}
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
     name = ""
-    for word in words[start + 1 :]:
+    for word in words:
         if word.startswith("--"):
             name, equals, value = word.lstrip("-").replace("-", "_").partition("=")
             found[name] = [value] if equals else []

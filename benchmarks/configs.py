@@ -81,7 +81,7 @@ HF = {
     "double": r"per_device_train_batch_size|micro_batch_size|batch_size|train_batch_size",
     "rate": r"learning_rate|min_lr|cosine_min_lr",
     "halve": r"(max|warmup|save|eval|logging)_steps",
-    "precision": r"bf16|fp16|tf32|pure_bf16|float16|bfloat16",
+    "precision": r"bf16|fp16|tf32|pure_bf16|float16|bfloat16|accelerate_launch\.mixed_precision",
 }
 INTENDED: dict[str, dict[str, str]] = {
     "mmengine": {
@@ -130,7 +130,7 @@ INTENDED: dict[str, dict[str, str]] = {
         "double": r"batch_size|train_batch_size|micro_batch_size|per_device_train_batch_size",
         "rate": r"lr|learning_rate|min_lr|warmup_lr",
         "halve": r"(?!)",
-        "precision": r"precision|mixed_precision|amp|use_amp|fp16|amp_dtype",
+        "precision": r"precision|(accelerate_launch\.)?mixed_precision|amp|use_amp|fp16|amp_dtype",
     },
 }
 

@@ -63,6 +63,14 @@ def test_a_script_is_loaded_by_bash_and_what_it_names_is_looked_at_too(configs: 
     assert configs.faults(before, after) == ["num_machines: 1 -> 2"]
 
 
+def test_what_a_launcher_is_told_is_looked_at_too(configs: ModuleType, tmp_path: Path) -> None:
+    script = "accelerate launch --mixed_precision fp16 train.py --batch_size 4 --lr 0.1\n"
+    (tmp_path / "x.sh").write_text(script, encoding="utf-8")
+    told = configs.config_loaders.load(tmp_path / "x.sh", "launch-script")
+    assert told == {"batch_size": "4", "lr": "0.1", "accelerate_launch": {"mixed_precision": "fp16"}}
+    assert configs.outcome_of(tmp_path / "x.sh") == ("verified", "", "launch-script")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
