@@ -162,7 +162,7 @@ def main() -> None:
     for library, name in _chosen(options):
         kind, told = outcome_of(library, name)
         counts[library, kind] += 1
-        print(f"{library:<13}{name:<50}{kind:<21}{told}", flush=True)
+        print(f"{library:<13}{name:<52}{kind:<21}{told}", flush=True)
     for (library, kind), count in sorted(counts.items()):
         print(f"{count:5d}  {library} {kind}")
 
