@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.loss_temporaries import LOGITS_ENTROPY, logits_entropy_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,7 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten._index_put_impl_": _index_put,
     "aten._unsafe_index_put": _index_put,
     "aten.sort": _sort,
+    LOGITS_ENTROPY: logits_entropy_bytes,
     "aten.bmm": _batched_product,
     "aten.baddbmm": _batched_product,
     "aten.mm": _batched_product,

@@ -1,4 +1,4 @@
-"""What convolutions take inside on the CPU: oneDNN's copies in its own layout.
+"""What kernels take inside on the CPU: above all oneDNN's copies of what it convolves, in its own layout.
 
 Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2): single precision in
 channels-first layout is copied to and from a layout whose channels are padded to the vector width, half precision to
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.loss_temporaries import LOGITS_ENTROPY, logits_entropy_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,4 +106,5 @@ def _bytes(tensor: torch.Tensor) -> int:
 _RULES: dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
+    LOGITS_ENTROPY: lambda args, result: HiddenBytes(beside=logits_entropy_bytes(args, result)),
 }

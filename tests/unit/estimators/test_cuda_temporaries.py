@@ -46,3 +46,13 @@ def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() ->
 
 def test_sorting_takes_a_second_pair_of_keys_and_indices() -> None:
     assert cuda_hidden_bytes("aten.sort", (meta(1024),), None).beside == 12 * KIB
+
+
+def test_the_entropy_of_logits_takes_two_tensors_of_their_size() -> None:
+    logits = meta(512, 512)
+    arguments = (logits, logits)
+    assert (
+        cuda_hidden_bytes("aten.binary_cross_entropy_with_logits", arguments, torch.empty((), device="meta")).beside
+        == 2 * MIB - 4
+    )
+    assert cuda_hidden_bytes("aten.binary_cross_entropy_with_logits", arguments, logits).beside == MIB

@@ -78,3 +78,15 @@ def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
         measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
     ]
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_peak_inside_the_entropy_of_logits_is_predicted(reduction: str) -> None:
+    logits, targets = torch.randn(2048, 2048), torch.rand(2048, 2048)  # 16 MiB each
+
+    def loss() -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
+
+    result = loss()
+    hidden = host_hidden_bytes("aten.binary_cross_entropy_with_logits", (logits, targets), result)
+    assert hidden.beside + result.nbytes == pytest.approx(measured_peak_bytes(loss), abs=SMALL_BYTES)
