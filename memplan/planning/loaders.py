@@ -70,7 +70,7 @@ def loader_notes(
     values: dict[KnobName, object] = {name: knob.value for name, knob in _knobs(config).items()}
     values |= {name: value for name, value in better.items() if loader_key(config, name) in written}
     left = [f"{key}={value}" for name, value in better.items() if (key := loader_key(config, name)) not in written]
-    lead = "the patch cannot set" if is_asked_for else "--loader has the patch set"
+    lead = "the patch cannot set" if is_asked_for else "with --loader the patch would also set"
     remarks = loader_remarks(_settings(values), _surroundings(device, estimate))
     return (*remarks, f"{lead} {', '.join(left)}") if left else remarks
 

@@ -55,7 +55,9 @@ MMENGINE = "train_dataloader = dict(batch_size=4, num_workers=2{})\noptim_wrappe
 def test_what_the_rules_would_change_is_offered_by_its_keys(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(MMENGINE.format(", persistent_workers=True"))
     config = read_config(tmp_path / "x.py")
-    assert loader_notes(config, CARD, None) == ("--loader has the patch set train_dataloader.pin_memory=True",)
+    assert loader_notes(config, CARD, None) == (
+        "with --loader the patch would also set train_dataloader.pin_memory=True",
+    )
     change = RecipeChange(recipe=config.recipe, loader=loader_changes(config, CARD, None))
     assert loader_notes(config, CARD, None, plan_patch(config, change), is_asked_for=True) == ()
     unwritten = "the patch cannot set train_dataloader.pin_memory=True"
