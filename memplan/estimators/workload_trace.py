@@ -140,8 +140,7 @@ def _traced_for_real(
 
 def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: RecordedRun | None) -> StepTrace:
     recordings = [run.recording for run in runs]
-    uniform = same_structure(recordings)
-    timelines, notes = _steady_timelines(recordings, None if typical is None else typical.recording, uniform=uniform)
+    timelines, notes = _steady_timelines(recordings, None if typical is None else typical.recording)
     model, device = recorder.model, recorder.device
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
@@ -165,19 +164,20 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: Recorded
 
 
 def _steady_timelines(
-    recordings: list[Recording], typical: Recording | None, *, uniform: bool
+    recordings: list[Recording], typical: Recording | None
 ) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
     """Generalise the runs, with steps added until memory has settled; return the timelines and what to say of them."""
-    varies = uniform and typical is not None and same_structure([recordings[0], typical])
-    for recording in (*recordings, *((typical,) if typical is not None else ())):
-        for _ in range(_ADDED_STEPS_OF_TWO_SIZES if varies else _ADDED_STEPS):
+    for recording in (*recordings, *(() if typical is None else (typical,))):
+        for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
             repeat_last_step(recording)
-    if not uniform:
+    if not same_structure(recordings):
         return tuple(generalised([each]) for each in recordings), (_UNEVEN,)
     timeline = generalised(recordings)
     if typical is None:
         return (timeline,), ()
-    return ((by_turns(timeline, recordings[0], typical),), (_BY_TURNS,)) if varies else ((timeline,), (_ONLY_WORST,))
+    if not same_structure([recordings[0], typical]):
+        return (timeline,), (_ONLY_WORST,)
+    return (by_turns(timeline, recordings[0], typical),), (_BY_TURNS,)
 
 
 def _built(workload: Workload, request: TraceRequest) -> nn.Module:
