@@ -6,8 +6,9 @@ normalises the next batch on the card, in a stream of its own, while one is trai
 before (``timm/data/loader.py``): two more in single precision and one in bytes, whose memory nothing else may take.
 
 timm benchmark (github.com/huggingface/pytorch-image-models, ``benchmark-train-amp-*-pt112-cu113-rtx3090.csv``): fp16 by
-autocast without a scaler, SGD with momentum, gradients filled with zeros (torch 1.12), cuDNN's benchmark mode, 24 GB:
-the first size of a falling ladder that ran, and the one above it, which did not.
+autocast without a scaler, SGD with momentum, gradients filled with zeros and attention that keeps its probabilities
+(torch 1.12, timm 0.6), cuDNN's benchmark mode, 24 GB: the first size of a falling ladder that ran, and the one above
+it, which did not.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import truth_models
+from architectures import define_detection_operators
 from published.rows import Peak, Row, table
 
 from memplan.recipe import Recipe
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
@@ -57,7 +59,7 @@ def benchmark_rows() -> Iterator[Row]:
                 key=f"timm-{layout}-{name}",
                 family="timm-interval",
                 model=f"{name} {layout}",
-                workload=functools.partial(classifier, name, side, channels_last=channels_last, fills_zeros=True),
+                workload=functools.partial(classifier, name, side, channels_last=channels_last, is_of_2022=True),
                 trace_key=f"timm {name} {layout}",
                 recipe=Recipe(micro_batch_size=int(ran), precision="fp16"),
                 device="rtx-3090",
@@ -69,7 +71,7 @@ def benchmark_rows() -> Iterator[Row]:
 
 
 def classifier(
-    name: str, side: int = 224, *, channels_last: bool = False, fills_zeros: bool = False, prefetches: bool = False
+    name: str, side: int = 224, *, channels_last: bool = False, is_of_2022: bool = False, prefetches: bool = False
 ) -> Workload:
     """Classify images with a timm model and SGD with momentum."""
     parts = truth_models.timm_classifier(name, side)
@@ -82,10 +84,18 @@ def classifier(
         return parts.loss(model, batch)
 
     return Workload(
-        model=parts.model,
+        model=functools.partial(_without_fused_attention, parts.model) if is_of_2022 else parts.model,
         batch=parts.batch,
         loss=loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
         channels_last=channels_last,
-        zero_grad_set_to_none=not fills_zeros,
+        zero_grad_set_to_none=not is_of_2022,
     )
+
+
+def _without_fused_attention(model: Callable[[], nn.Module]) -> nn.Module:
+    define_detection_operators()
+    import timm
+
+    timm.layers.set_fused_attn(False)
+    return model()
