@@ -86,7 +86,7 @@ def segmenter(backbone: str, head: str, classes: int, crop: tuple[int, int]) -> 
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         scores = [F.interpolate(each, crop, mode="bilinear", align_corners=False) for each in model(batch[0])]
-        main, auxiliary = (F.cross_entropy(each, batch[1], ignore_index=255) for each in scores)
+        main, auxiliary = (F.cross_entropy(_Kept.apply(each), batch[1], ignore_index=255) for each in scores)
         return main + 0.4 * auxiliary
 
     return Workload(
@@ -142,6 +142,23 @@ class _TemporalShift(nn.Module):
         back = torch.cat((back[:, 1:], (back - back)[:, :1]), 1)
         on = torch.cat(((on - on)[:, :1], on[:, :-1]), 1)
         return torch.cat((back, on, still), 2).view(count, channels, height, width)
+
+
+class _Kept(torch.autograd.Function):
+    """Keeps what ``log_softmax`` is given until its backward pass.
+
+    Before torch 1.11 that took the input itself and not just its type (transformers' ``pytorch_utils.py`` tells the two
+    signatures apart), so it was saved beside the output.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(scores)
+        return scores.view_as(scores)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
 class _Segmenter(nn.Module):
