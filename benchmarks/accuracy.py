@@ -31,8 +31,8 @@ from published.report import print_scores, row_line, write_markdown
 from memplan.cards import find_card
 from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
-from memplan.estimators.allocator_config import AllocatorConfig
-from memplan.estimators.allocator_settings import AllocatorSettings
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_settings import AllocatorSettings
 from memplan.estimators.step_trace import Category
 from memplan.units import MIB
 from memplan.workload import PickledWorkload

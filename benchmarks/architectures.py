@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from memplan.cards import DeviceSpec, find_card
+from memplan.estimators.recorder.workload_trace import trace_workload
 from memplan.estimators.tracing import BATCH_SIZES, TraceRequest
-from memplan.estimators.workload_trace import trace_workload
 from memplan.recipe import Recipe
 from memplan.workload import PickledWorkload, Workload
 

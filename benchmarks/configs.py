@@ -42,7 +42,7 @@ from memplan.configs import (
     verification,
 )
 from memplan.configs.keys import differences, get
-from memplan.configs.python_style import PythonStyle, style_of
+from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 

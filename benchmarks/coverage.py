@@ -27,8 +27,8 @@ from architectures import (
 from forked import run_forked
 from other_libraries import MODELS, workload
 
-from memplan.estimators.untouched_build import neutralise_initialisers
-from memplan.estimators.workload_trace import FAKE_METHOD
+from memplan.estimators.recorder.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.workload_trace import FAKE_METHOD
 from memplan.workload import Workload
 
 if TYPE_CHECKING:

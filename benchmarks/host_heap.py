@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, HeapConfig, replay_heap
+from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, HeapConfig, replay_heap
 from memplan.units import KIB, MIB
 
 if TYPE_CHECKING:

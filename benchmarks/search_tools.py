@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from search_models import MODELS
 
-from memplan.estimators.host_context import take_a_toy_step
+from memplan.estimators.recorder.host_context import take_a_toy_step
 from memplan.probe.cpu_readings import peak_resident_bytes, resident_bytes
 
 if TYPE_CHECKING:

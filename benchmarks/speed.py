@@ -22,7 +22,7 @@ from architectures import CARD, define_detection_operators, from_settings, langu
 from forked import run_forked
 
 from memplan.estimators.answers import largest_micro_batch, process_peaks
-from memplan.estimators.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.untouched_build import neutralise_initialisers
 from memplan.units import MIB
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from memplan.configs.huggingface import HuggingFace
+from memplan.configs.ecosystems.huggingface import HuggingFace
 
 settings.register_profile("memplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests

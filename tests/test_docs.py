@@ -1,4 +1,4 @@
-"""README and command line say the same."""
+"""README, the pages of docs and the command line say the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 from memplan import cli
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 COMMANDS = typer.main.get_command(cli.app).commands
 
 
@@ -29,9 +31,10 @@ def test_every_option_of_the_main_job_is_in_the_readme() -> None:
     assert not missing
 
 
-def test_every_option_the_readme_names_exists() -> None:
+@pytest.mark.parametrize("text", [README, *PAGES.values()], ids=["README.md", *PAGES])
+def test_every_option_that_is_named_exists(text: str) -> None:
     existing = set().union(*(options_of(command) for command in COMMANDS))
-    own = re.sub(r'--command "[^"]*"', "--command", README)  # what is quoted there is for the user's script
+    own = re.sub(r'--command "[^"]*"', "--command", text)  # what is quoted there is for the user's script
     named = set(re.findall(r"--[a-z][a-z-]+", own))
     assert named <= existing
 
@@ -39,10 +42,14 @@ def test_every_option_the_readme_names_exists() -> None:
 def test_every_test_that_a_page_points_to_exists() -> None:
     sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
     existing = {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
-    pages = (path.read_text(encoding="utf-8") for path in (Path(__file__).parents[1] / "docs").glob("*.md"))
-    named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page)}
+    named = {name for page in PAGES.values() for name in re.findall(r"`(test_\w+)`", page)}
     assert named
     assert named <= existing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_linked_from_the_readme(page: str) -> None:
+    assert f"(docs/{page})" in README
 
 
 def test_the_readme_names_every_exit_code() -> None:

@@ -9,8 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memplan.configs.applying import apply_patch, undo_patch
-    from memplan.configs.patching import expressible, plan_patch
     from memplan.configs.reading import read_config
     from memplan.configs.replicas import for_replicas, holds_batch_of_all, reference_world_size
     from memplan.configs.user_config import (
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
         RecipeChange,
         UserConfig,
     )
+    from memplan.configs.writing.applying import apply_patch, undo_patch
+    from memplan.configs.writing.patching import expressible, plan_patch
 
 __all__ = [
     "Knob",
@@ -41,14 +41,14 @@ __all__ = [
     "undo_patch",
 ]
 _HOMES = {
-    "apply_patch": "applying",
-    "expressible": "patching",
+    "apply_patch": "writing.applying",
+    "expressible": "writing.patching",
     "for_replicas": "replicas",
     "holds_batch_of_all": "replicas",
-    "plan_patch": "patching",
+    "plan_patch": "writing.patching",
     "read_config": "reading",
     "reference_world_size": "replicas",
-    "undo_patch": "applying",
+    "undo_patch": "writing.applying",
 }
 
 

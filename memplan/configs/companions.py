@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.accelerate import DEEPSPEED_FILE, Accelerate
-from memplan.configs.deepspeed import DeepSpeed, concrete_keys, concrete_precision, replicas_beside
+from memplan.configs.ecosystems.accelerate import DEEPSPEED_FILE, Accelerate
+from memplan.configs.ecosystems.deepspeed import DeepSpeed, concrete_keys, concrete_precision, replicas_beside
+from memplan.configs.evaluation.loading import load_document
 from memplan.configs.keys import get
 from memplan.configs.knobs import declared_precision
-from memplan.configs.loading import load_document
-from memplan.configs.shell_source import LAUNCHER, launcher_value
-from memplan.configs.syntaxes import SHELL
+from memplan.configs.languages.shell_source import LAUNCHER, launcher_value
+from memplan.configs.languages.syntaxes import SHELL
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.interpolations import resolved
-from memplan.configs.python_style import PythonStyle, style_of
-from memplan.configs.shell_source import with_computed
-from memplan.configs.spans import line_ending
+from memplan.configs.evaluation.interpolations import resolved
+from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.languages.shell_source import with_computed
+from memplan.configs.languages.spans import line_ending
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.configs.syntaxes import Syntax
+    from memplan.configs.languages.syntaxes import Syntax
 
 MAX_CONFIG_BYTES = 256 * 1024  # many times the largest public config; reading stays a matter of seconds
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
 from memplan.configs.keys import get
-from memplan.configs.literals import without_noise
+from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import precision_of, spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
 from memplan.errors import ConfigError

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.discovery import knob_names
 from memplan.configs.documents import Document, SourceFile
+from memplan.configs.ecosystems.plain import Plain
+from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
-from memplan.configs.plain import Plain
-from memplan.configs.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.replicas import for_replicas
-from memplan.configs.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.configs.companions import Companion
-from memplan.configs.loading import load_document
-from memplan.configs.registry import ecosystem_of
-from memplan.configs.syntaxes import YAML
+from memplan.configs.ecosystems.registry import ecosystem_of
+from memplan.configs.evaluation.loading import load_document
+from memplan.configs.languages.syntaxes import YAML
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:

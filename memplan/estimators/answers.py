@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import CONTEXT_RANGE_BYTES, DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, peaks_at
-from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
 from memplan.units import format_bytes
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from memplan.cards import DeviceSpec
-    from memplan.estimators.allocator_settings import AllocatorSettings
+    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.step_trace import StepTrace
 
 _INTERPOLATIONS = 8

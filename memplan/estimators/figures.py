@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.cards import DeviceKind
-from memplan.estimators.allocator import replay
-from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.allocator import replay
+from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at, repeated_paths
-from memplan.estimators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, PeakShare, Phase
 from memplan.units import MIB
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.cards import DeviceSpec
-    from memplan.estimators.allocator_settings import AllocatorSettings
-    from memplan.estimators.host_heap import HeapConfig
+    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+    from memplan.estimators.allocators.host_heap import HeapConfig
     from memplan.estimators.step_trace import Timeline
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import TraceError
-from memplan.estimators.allocator import DEFAULT_CONFIG, CachingAllocator
-from memplan.estimators.allocator_config import UNIT_BYTES
+from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, CachingAllocator
+from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memplan.estimators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocators.allocator_config import AllocatorConfig
 
 _STREAM = 0
 _POOL = (0, 0)

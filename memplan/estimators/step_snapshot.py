@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.figures import events_at
 from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.estimators.step_trace import Category
 
 if TYPE_CHECKING:
-    from memplan.estimators.allocator_settings import AllocatorSettings
+    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.step_trace import StepTrace, Timeline
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Small, and above 1: a batch of one sample takes other paths (strides of size-1 dimensions, batch statistics).
 BATCH_SIZES = (2, 3, 5)
 TRACE_LIMIT_S = 600.0
-_WORKER_MODULE = "memplan.estimators.worker"
+_WORKER_MODULE = "memplan.estimators.recorder.worker"
 _FREE_MEMORY_SHARE = 0.8
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from memplan.errors import WorkloadError
-from memplan.estimators.untouched_build import untouched_fills
+from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import LargestSamples

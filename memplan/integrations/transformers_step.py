@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 
-from memplan.estimators.untouched_build import untouched_fills
+from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import LargestSamples

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.configs import for_replicas, read_config
 from memplan.errors import ConfigError, UsageError
 from memplan.planning.request import Subject
-from memplan.probe.command_template import PlaceholderName, fill_command, fill_template, parse_template
+from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
 from memplan.recipe import Recipe
 from memplan.workload import TrainingCommand
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan.configs import UserConfig
     from memplan.plans import PlanRequest
-    from memplan.probe.command_template import CommandTemplate
+    from memplan.probe.commands.template import CommandTemplate
     from memplan.recipe import Precision
     from memplan.results import Trial
 

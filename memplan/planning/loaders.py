@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.configs import KnobName
-from memplan.configs.loader_keys import loader_key
+from memplan.configs.ecosystems.loader_keys import loader_key
 from memplan.host_memory import host_memory
 from memplan.recommend.loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
 

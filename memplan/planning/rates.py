@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
+from memplan.configs.evaluation.loading import load_patched
 from memplan.configs.keys import with_value
-from memplan.configs.loading import load_patched
 from memplan.probe.rates import RatesFailure, read_rates
 from memplan.workload import TrainingCommand, WorkloadReference
 

@@ -12,7 +12,7 @@ from memplan.configs import expressible, for_replicas
 from memplan.devices import resolve_device
 from memplan.errors import UsageError
 from memplan.planning.fingerprints import workload_digest
-from memplan.probe.command_template import PlaceholderName, parse_template, unheard_by
+from memplan.probe.commands.template import PlaceholderName, parse_template, unheard_by
 from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.calibration import remember_context
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
-from memplan.estimators.allocator_settings import AllocatorSettings
+from memplan.estimators.allocators.allocator_settings import AllocatorSettings
 from memplan.progress import Notice, Observer, Stage
 from memplan.report.wording import recipe_text
 from memplan.results import ContextBasis

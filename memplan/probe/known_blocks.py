@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.batches import tensors_in
+from memplan.estimators.recorder.batches import tensors_in
 from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 

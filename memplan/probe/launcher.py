@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.children import ChildEnding, Template, run_child
-from memplan.probe.command_trial import run_command_trial
+from memplan.probe.commands.trial import run_command_trial
 from memplan.probe.oom_evidence import count_oom_kills
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
-from memplan.estimators.untouched_build import neutralise_initialisers, untouched_fills
+from memplan.estimators.recorder.untouched_build import neutralise_initialisers, untouched_fills
 from memplan.probe.rates import OptimizerRates, RatesFailure
 
 if TYPE_CHECKING:

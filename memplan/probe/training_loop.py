@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from memplan.errors import WorkloadError
-from memplan.estimators.batches import map_tensors, tensors_in
-from memplan.estimators.checkpointing import switch_checkpointing_on
-from memplan.estimators.gradient_buckets import bucket_sizes
-from memplan.estimators.user_calls import checked_loss
+from memplan.estimators.recorder.batches import map_tensors, tensors_in
+from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
+from memplan.estimators.recorder.gradient_buckets import bucket_sizes
+from memplan.estimators.recorder.user_calls import checked_loss
 from memplan.probe.users_part import users_part
 from memplan.recipe import Precision
 

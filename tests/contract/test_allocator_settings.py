@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memplan.errors import UsageError
-from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
 
 ASK_TORCH = """
 import json, sys, torch

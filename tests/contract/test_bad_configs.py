@@ -9,7 +9,7 @@ import pytest
 
 from memplan.configs import read_config
 from memplan.configs.documents import MAX_CONFIG_BYTES
-from memplan.configs.registry import ECOSYSTEMS
+from memplan.configs.ecosystems.registry import ECOSYSTEMS
 from memplan.errors import ConfigError
 from tests.contract.config_cases import BY_LINE, CASES, Case, contents, read
 

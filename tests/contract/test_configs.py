@@ -21,8 +21,8 @@ from memplan.configs import (
     read_config,
     undo_patch,
 )
+from memplan.configs.ecosystems.loader_keys import loader_key
 from memplan.configs.keys import first_difference, lookup, with_value
-from memplan.configs.loader_keys import loader_key
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
 from tests.contract.config_cases import BY_LINE, CASES, EVERY_CASE, Case, applied, contents, own_changes, read, wider

@@ -27,8 +27,8 @@ from memplan.estimators import (
     trace_template,
     tracing,
 )
-from memplan.estimators.allocator_config import AllocatorConfig
-from memplan.estimators.allocator_settings import AllocatorSettings
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_settings import AllocatorSettings
 from memplan.estimators.breakdown import category_bytes, live_blocks_at
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Precision, Recipe

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memplan.configs.keys import differences, lookup, with_value
-from memplan.configs.spans import Edit, splice
-from memplan.configs.syntaxes import JSON, PYTHON, SHELL, TOML, YAML, Syntax
+from memplan.configs.languages.spans import Edit, splice
+from memplan.configs.languages.syntaxes import JSON, PYTHON, SHELL, TOML, YAML, Syntax
 
 NAMES = st.text("abcxyz_", min_size=1, max_size=4).filter(str.isidentifier).filter(lambda each: each not in ("y", "as"))
 TEXTS = st.text("ab #:'\"\\,[]{}=-%é", max_size=8)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan.estimators.allocator import AllocatorPeaks, replay
-from memplan.estimators.allocator_config import AllocatorConfig
-from memplan.estimators.reserved_peak import ReservedPeaks
+from memplan.estimators.allocators.allocator import AllocatorPeaks, replay
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
 
 Events = list[tuple[int, int]]

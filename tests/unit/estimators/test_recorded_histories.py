@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.estimators.allocator import DEFAULT_CONFIG, CachingAllocator
-from memplan.estimators.allocator_config import UNIT_BYTES
+from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, CachingAllocator
+from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.snapshot import predicted_snapshot
 from memplan.units import MIB
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
 from memplan.errors import TraceError
-from memplan.estimators.allocator import replay
-from memplan.estimators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator import replay
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.units import MIB
 

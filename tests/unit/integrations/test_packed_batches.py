@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from memplan.estimators.batches import map_tensors, tensors_in
+from memplan.estimators.recorder.batches import map_tensors, tensors_in
 from memplan.integrations.packed_batches import packed
 
 

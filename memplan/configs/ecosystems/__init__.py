@@ -1,0 +1,1 @@
+"""The config ecosystems: one module each, their registry, and what several of them share."""

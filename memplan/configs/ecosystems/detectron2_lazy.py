@@ -1,0 +1,127 @@
+"""detectron2's LazyConfig: Python files that import other configs and change what they hold.
+
+Keys and defaults from detectron2's ``configs/common`` and ``tools/lazyconfig_train_net.py``: the loader's
+``total_batch_size`` is the batch of all cards; ``train.max_iter`` and the periods count iterations; ``lr_multiplier``
+works on fractions of ``train.max_iter``, so its milestones stay; there is no accumulation, and mixed precision is fp16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.keys import contains, get
+from memplan.configs.knobs import (
+    declared_precision,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.languages.syntaxes import PYTHON
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.child_file import child_path_of, lazy_child_text
+from memplan.configs.writing.command_lines import as_pairs, python_word
+from memplan.configs.writing.remarks import MAX_COLUMNS
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_TOTAL, _OWN = "dataloader.train.total_batch_size", "dataloader.train.batch_size"
+_RATE, _AMP = "optimizer.lr", "train.amp.enabled"
+_LENGTHS = ("train.max_iter", "train.eval_period", "train.checkpointer.period")
+_PLAIN_NAME = re.compile(r"[A-Za-z]\w*")
+
+
+class Detectron2Lazy:
+    """detectron2's LazyConfig."""
+
+    name = "detectron2-lazy"
+    loader_package = None
+    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document) -> ChildForm | None:
+        """Import the parent's values in a file beside it; None where its name cannot be imported."""
+        if not document.path.stem.isidentifier():
+            return None
+        return ChildForm(
+            path=child_path_of(document.path),
+            head=tuple(_import_of(document)),
+            over=(),
+            notes=(),
+            write=lazy_child_text,
+        )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return overrides for the end of the command."""
+        return as_pairs(assignments, write=python_word)
+
+    def recognises(self, document: Document) -> bool:
+        """See a Python config of that style with a training loader's batch size and the trainer's section."""
+        is_lazy = document.syntax is PYTHON and style_of(document.source.text) is PythonStyle.LAZY_CONFIG
+        has_batch = any(contains(document.values, key) for key in (_TOTAL, _OWN))
+        return is_lazy and has_batch and isinstance(document.values.get("train"), Mapping)
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys of ``configs/common`` that are set."""
+        values = document.values
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: (_TOTAL,) if contains(values, _TOTAL) else (_OWN,),
+            KnobName.LEARNING_RATE: (_RATE,),
+            KnobName.PRECISION: (_AMP,),
+            KnobName.ITERATIONS: tuple(key for key in _LENGTHS if isinstance(get(values, key), int)),
+        }
+        return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, the batch of all cards as that of one."""
+        return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say where the batch is that of one card, against this ecosystem's habit."""
+        return () if contains(document.values, _TOTAL) else (f"{_OWN} is taken as the batch of one card",)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what detectron2's trainer cannot do."""
+        names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING)
+        if found := obstacle_of_single_values(config, recipe, names=names):
+            return found
+        if recipe.accumulation_steps != 1:
+            return "detectron2's trainer does not accumulate gradients"
+        known = (config.recipe.precision, Precision.FP32, Precision.FP16)
+        return None if recipe.precision in known else f"{_AMP} has no way to say {recipe.precision}"
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return batch, rate, lengths and precision."""
+        names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ITERATIONS)
+        found = [_with_all_cards(each, change.recipe) for each in single_assignments(config, change, names=names)]
+        if change.recipe.precision != config.recipe.precision:
+            reason = reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=_AMP, value=change.recipe.precision is Precision.FP16, reason=reason))
+        return found
+
+
+def _with_all_cards(assignment: Assignment, recipe: Recipe) -> Assignment:
+    is_total = assignment.key == _TOTAL
+    return replace(assignment, value=recipe.micro_batch_size * recipe.world_size) if is_total else assignment
+
+
+def _import_of(document: Document) -> list[str]:
+    """Return the lines that import all of a config's values, and an empty one."""
+    names = [each for each, value in document.values.items() if _PLAIN_NAME.fullmatch(each) and _is_config(value)]
+    line = f"from .{document.path.stem} import {', '.join(names)}"
+    if len(line) <= MAX_COLUMNS:
+        return [line, ""]
+    return [f"from .{document.path.stem} import (", *(f"    {each}," for each in names), ")", ""]
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, Mapping)

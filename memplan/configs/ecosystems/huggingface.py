@@ -1,0 +1,176 @@
+"""Hugging Face TrainingArguments in flat YAML or JSON.
+
+Keys and defaults from transformers' ``TrainingArguments``: rate 5e-5, no accumulation; ``max_steps``, ``warmup_steps``,
+``save_steps``, ``eval_steps`` and ``logging_steps`` count optimizer steps, floats below 1 are ratios, negative
+values mean unset. Tools that share the keys call the micro-batch ``micro_batch_size`` and take ``bf16: auto``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import contains, get
+from memplan.configs.knobs import (
+    count_at,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.languages.syntaxes import JSON, SHELL, YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.command_lines import as_flags
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+DEFAULT_LEARNING_RATE = 5e-5
+STEPS_KEY, _RATE = "gradient_accumulation_steps", "learning_rate"
+_BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
+_FLOOR = "lr_scheduler_kwargs.min_lr"
+_CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
+_SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
+_SAVING = "save_steps"
+_SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
+
+
+class HuggingFace:
+    """Flat files of TrainingArguments."""
+
+    name = "huggingface"
+    loader_package: str | None = "transformers"
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: these configs do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of a program that parses TrainingArguments, which have none for what is within a section."""
+        return None if any("." in each.key for each in assignments) else as_flags(assignments)
+
+    def recognises(self, document: Document) -> bool:
+        """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
+        values = document.values
+        is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
+        return is_flat and any(key in values for key in _SIGNS)
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the arguments that are in the file."""
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: _BATCH_KEYS,
+            KnobName.ACCUMULATION_STEPS: (STEPS_KEY,),
+            KnobName.LEARNING_RATE: (_RATE,),
+            KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING_KEYS,
+        }
+        found = {
+            name: tuple(each for each in named if contains(document.values, each))[:1] for name, named in keys.items()
+        }
+        counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps", "logging_steps")
+        lengths = tuple(each for each in counted if _is_count(document.values.get(each)))
+        floors = (_FLOOR,) if isinstance(get(document.values, _FLOOR), float) else ()
+        return {**found, KnobName.MIN_LEARNING_RATE: floors, KnobName.OPTIMIZER_STEPS: lengths}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with the defaults of TrainingArguments where the file is silent."""
+        steps = keys.get(KnobName.ACCUMULATION_STEPS)
+        found = recipe_from(
+            document,
+            keys,
+            precision=_precision(document.values),
+            accumulation_steps=count_at(document, steps[0]) if steps else 1,
+        )
+        return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return what is easily overlooked in these files."""
+        values, found = document.values, []
+        if values.get("auto_find_batch_size"):
+            found.append(
+                "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
+            )
+        return tuple(found)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what these arguments cannot say."""
+        if found := obstacle_of_single_values(config, recipe, names=(KnobName.MICRO_BATCH_SIZE,)):
+            return found
+        if recipe.precision not in (config.recipe.precision, Precision.FP32, *_SWITCHES):
+            return f"TrainingArguments have no switch for {recipe.precision}"
+        return None
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the arguments' new values; those that are missing from the file are added."""
+        found = _in_step(config, single_assignments(config, change, names=tuple(KnobName)))
+        return [*found, *_missing(config, change), *_switches(config, change)]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _precision(values: Mapping[str, Any]) -> Precision:
+    on = (precision for precision, key in _SWITCHES.items() if values.get(key) is True or values.get(key) == "auto")
+    return next(on, Precision.FP32)
+
+
+def _missing(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Return the arguments that the file does not have, where their defaults are not what is wanted."""
+    wanted, current = change.recipe, config.recipe
+    is_newer = any(each.startswith(_CHECKPOINTING_KEYS[0]) for each in config.values)
+    missing = {
+        KnobName.ACCUMULATION_STEPS: (STEPS_KEY, wanted.accumulation_steps, current.accumulation_steps),
+        KnobName.LEARNING_RATE: (_RATE, wanted.learning_rate or current.learning_rate, current.learning_rate),
+        KnobName.ACTIVATION_CHECKPOINTING: (
+            _CHECKPOINTING_KEYS[0 if is_newer else 1],
+            wanted.activation_checkpointing,
+            current.activation_checkpointing,
+        ),
+    }
+    return [
+        Assignment(key=key, value=value, reason=reason_for(change, name))
+        for name, (key, value, default) in missing.items()
+        if config.knob(name) is None and value != default
+    ]
+
+
+def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
+    """Let saving stay a multiple of evaluating, which transformers insists on under ``load_best_model_at_end``."""
+    evaluating = "eval_steps" if "eval_steps" in config.values else "logging_steps"
+    before = {key: config.original_value(key, config.values.get(key)) for key in (_SAVING, evaluating)}
+    after = {each.key: each.value for each in assignments}
+    if not config.values.get("load_best_model_at_end") or not all(key in after for key in before):
+        return assignments
+    times, rest = divmod(before[_SAVING], before[evaluating])
+    if rest:
+        return assignments
+    return [replace(each, value=times * after[evaluating]) if each.key == _SAVING else each for each in assignments]
+
+
+def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    """Turn the wanted precision's switch on and the others off; tf32 stays on beside half precision."""
+    wanted, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    if wanted == config.recipe.precision:
+        return []
+    found = []
+    for precision, key in _SWITCHES.items():
+        if precision.is_autocast and _is_the_launchers(config):
+            continue
+        is_on = bool(config.values.get(key))
+        stays = precision is Precision.TF32 and wanted.is_autocast
+        if precision == wanted or (is_on and not stays):
+            found.append(Assignment(key=key, value=precision == wanted, reason=reason))
+    return found
+
+
+def _is_the_launchers(config: UserConfig) -> bool:
+    """Say whether half precision is set in the launcher's file, and the arguments have no word of it."""
+    switches = (key for precision, key in _SWITCHES.items() if precision.is_autocast)
+    return config.is_set_beside(KnobName.PRECISION) and all(config.values.get(each) is None for each in switches)

@@ -1,0 +1,112 @@
+"""LLaMA-Factory and axolotl: TrainingArguments in flat files, with keys of their own.
+
+LLaMA-Factory checkpoints activations unless ``disable_gradient_checkpointing``. axolotl calls the micro-batch
+``micro_batch_size`` and takes ``batch_size``, their product, instead of ``gradient_accumulation_steps``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
+from memplan.configs.knobs import count_at, reason_for
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.user_config import KnobName
+from memplan.configs.writing.command_lines import as_flags, as_pairs
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_DISABLED, _MICRO, _PRODUCT = "disable_gradient_checkpointing", "micro_batch_size", "batch_size"
+
+
+class LlamaFactory(HuggingFace):
+    """LLaMA-Factory's training files."""
+
+    name = "llama-factory"
+    loader_package = None
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``key=value`` words, which are laid over the file."""
+        return as_pairs(assignments)
+
+    def recognises(self, document: Document) -> bool:
+        """See TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
+        has_own = all(each in document.values for each in ("stage", "finetuning_type"))
+        return document.syntax is YAML and has_own and "do_train" in document.values
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the arguments that are in the file; the switch of checkpointing is turned round."""
+        return {**super().own_keys(document), KnobName.ACTIVATION_CHECKPOINTING: ()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; activations are checkpointed unless the file says no."""
+        return replace(super().recipe(document, keys), activation_checkpointing=not document.values.get(_DISABLED))
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the arguments' new values, and the switch that turns checkpointing off."""
+        wanted, current = change.recipe.activation_checkpointing, config.recipe.activation_checkpointing
+        same = replace(change, recipe=replace(change.recipe, activation_checkpointing=current))
+        found = super().assignments(config, same)
+        if wanted != current:
+            reason = reason_for(change, KnobName.ACTIVATION_CHECKPOINTING)
+            found.append(Assignment(key=_DISABLED, value=not wanted, reason=reason))
+        return found
+
+
+class Axolotl(HuggingFace):
+    """axolotl's training files."""
+
+    name = "axolotl"
+    loader_package = None
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of ``axolotl train``."""
+        return as_flags(assignments, dashed=True)
+
+    def recognises(self, document: Document) -> bool:
+        """See YAML with axolotl's micro-batch and a model or data set."""
+        values = document.values
+        return document.syntax is YAML and _MICRO in values and ("base_model" in values or "datasets" in values)
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; accumulation follows from the product where only that is given."""
+        found = super().recipe(document, keys)
+        if not _by_product(document.values):
+            return found
+        product = count_at(document, _PRODUCT)
+        if product % found.micro_batch_size:
+            what = f"{_PRODUCT}={product} is no multiple of {_MICRO}={found.micro_batch_size}"
+            raise ConfigError(what, where=str(document.path))
+        return replace(found, accumulation_steps=product // found.micro_batch_size)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return what else in the file depends on the micro-batch."""
+        found = list(super().remarks(document))
+        if "eval_batch_size" in document.values:
+            found.append("eval_batch_size is left alone, though axolotl wants it equal to micro_batch_size")
+        if document.values.get("sample_packing"):
+            found.append("with sample_packing a sample is a whole packed sequence")
+        return tuple(found)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the arguments' new values; the product changes where the file gives that instead of accumulation."""
+        found = super().assignments(config, change)
+        if not _by_product(config.values):
+            return found
+        product = change.recipe.micro_batch_size * change.recipe.accumulation_steps
+        reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+        kept = [each for each in found if each.key != STEPS_KEY]
+        return [*kept, Assignment(key=_PRODUCT, value=product, reason=reason)]
+
+
+def _by_product(values: dict[str, object]) -> bool:
+    return values.get(STEPS_KEY) is None and values.get(_PRODUCT) is not None

@@ -1,0 +1,138 @@
+"""Lightning projects configured by Hydra or OmegaConf YAML.
+
+The batch size and the learning rate are the project's own keys, so the usual ones are looked for in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.ecosystems.lightning_trainer import (
+    NO_RATE,
+    UsualKeys,
+    has_trainer,
+    keys_of,
+    present,
+    sharing_remarks,
+    trainer_assignments,
+    trainer_obstacle,
+)
+from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
+from memplan.configs.keys import followed
+from memplan.configs.knobs import (
+    declared_recipe,
+)
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.user_config import PatchStyle
+from memplan.configs.writing.child_yaml import yaml_child_text
+from memplan.configs.writing.command_lines import as_pairs
+from memplan.configs.writing.marker import has_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_EXPERIMENT = "memplan"
+_USUAL = UsualKeys(
+    batch=(
+        "data.batch_size",
+        "datamodule.batch_size",
+        "task.data.batch_size",
+        "data.datamodule.batch_size",
+        "data.train_dataloader.batch_size",
+        "dataset.batch_size",
+        "dataloader.batch_size",
+        "train.batch_size",
+        "training.batch_size",
+        "general.batch_size",
+        "batch_size",
+    ),
+    rate=(
+        "model.optimizer.lr",
+        "optimizer.lr",
+        "optim.lr",
+        "model.optim.lr",
+        "model.lr",
+        "model.learning_rate",
+        "train.lr",
+        "training.lr",
+        "training.learning_rate",
+        "general.lr",
+        "lr",
+        "learning_rate",
+    ),
+    checkpointing=("model.activation_checkpointing", "model.gradient_checkpointing"),
+    schedulers=("scheduler", "scheduler.scheduler", "lr_scheduler", "model.scheduler", "model.lr_scheduler"),
+)
+
+
+class LightningHydra:
+    """Lightning projects configured by Hydra or OmegaConf."""
+
+    name = "lightning-hydra"
+    loader_package = "omegaconf"
+    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document) -> ChildForm | None:
+        """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
+        values = load_yaml(document.source.text, where=str(document.path), empty={})
+        if not isinstance(values, Mapping) or not has_defaults(values) or _is_experiment(document):
+            return None
+        use = f"use it with {experiment_override(values, _EXPERIMENT)}, after any other experiment"
+        return ChildForm(
+            path=document.path.parent / "experiment" / f"{_EXPERIMENT}.yaml",
+            head=("# @package _global_",),
+            over=(f"../{document.path.name}",),
+            write=yaml_child_text,
+            notes=(use,),
+        )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return Hydra's overrides, ``++`` for keys that are there as well as for new ones."""
+        return as_pairs(assignments, prefix="++")
+
+    def recognises(self, document: Document) -> bool:
+        """See YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""
+        values = document.values
+        is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
+        return document.syntax is YAML and is_known and bool(present(values, _USUAL.batch))
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""
+        return keys_of(document.values, _USUAL)
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with the Trainer's defaults where the config is silent."""
+        return declared_recipe(document, keys)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return which batch size was taken, and what else could be meant by it."""
+        values = document.values
+        if _is_experiment(document):
+            return ("this is an experiment, read without the config it is laid over: name that one instead",)
+        sources = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
+        taken, *others = [*sources, ""]
+        found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each]
+        if not present(values, _USUAL.rate):
+            found.append(NO_RATE)
+        return (*found, *sharing_remarks(document, taken))
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what the project's keys cannot say."""
+        return trainer_obstacle(config, recipe)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the new values; the Trainer's arguments that are missing are added."""
+        return trainer_assignments(config, change)
+
+
+def _is_experiment(document: Document) -> bool:
+    """Say whether a file is one of a Hydra tree's experiments, and not memplan's, which knows what it is laid over."""
+    return document.path.parent.name == "experiment" and not has_marker(document.source.text)

@@ -1,0 +1,147 @@
+"""LightningCLI's YAML: the arguments of Trainer, model and data module, by class or by plain argument.
+
+Of repeated ``--config`` files the later one wins, so a change is written as an overlay beside the config. Keys of a
+class given by name stand under ``init_args``. A file for several subcommands has the training's keys under ``fit``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.ecosystems.lightning_trainer import (
+    NO_RATE,
+    UsualKeys,
+    has_trainer,
+    keys_of,
+    present,
+    sharing_remarks,
+    trainer_assignments,
+    trainer_obstacle,
+)
+from memplan.configs.knobs import declared_recipe
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.user_config import PatchStyle
+from memplan.configs.writing.child_file import child_path_of
+from memplan.configs.writing.child_yaml import yaml_child_text
+from memplan.configs.writing.command_lines import as_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_USUAL = UsualKeys(
+    batch=("data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size"),
+    rate=(
+        "optimizer.init_args.lr",
+        "optimizer.lr",
+        "model.init_args.optimizer.init_args.lr",
+        "model.init_args.lr",
+        "model.init_args.learning_rate",
+        "model.lr",
+        "model.learning_rate",
+    ),
+    checkpointing=("model.init_args.gradient_checkpointing", "model.init_args.activation_checkpointing"),
+    schedulers=("lr_scheduler.init_args", "lr_scheduler", "model.init_args.lr_scheduler.init_args"),
+)
+_SUBCOMMAND = "fit"
+_SECTIONS = ("trainer", "data", "model", "optimizer", "lr_scheduler")
+
+
+class LightningCLI:
+    """Files for ``--config`` of a LightningCLI program."""
+
+    name = "lightning-cli"
+    loader_package = None
+    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+
+    def child_form(self, document: Document) -> ChildForm:
+        """Lay a file of changes over the config as the last ``--config``."""
+        path = child_path_of(document.path)
+        over = tuple(os.path.relpath(each, path.parent) for each in (*document.laid_over, document.path))
+        return ChildForm(
+            path=path,
+            head=(),
+            over=over,
+            write=yaml_child_text,
+            notes=(f"use it as {' '.join(f'--config {each}' for each in (*over, path.name))}",),
+        )
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags, which come after every ``--config``, and after the subcommand they belong to."""
+        start = f"{_SUBCOMMAND}."
+        if not all(each.key.startswith(start) for each in assignments):
+            return as_pairs(assignments, prefix="--")
+        pairs = as_pairs([replace(each, key=each.key.removeprefix(start)) for each in assignments], prefix="--")
+        return pairs and f"{_SUBCOMMAND} {pairs}"
+
+    def recognises(self, document: Document) -> bool:
+        """See YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
+        values = document.values.get(_SUBCOMMAND) if _prefix(document) else document.values
+        if document.syntax is not YAML or not isinstance(values, Mapping):
+            return False
+        sections = [each for each in (values.get(name) for name in _SECTIONS) if isinstance(each, Mapping)]
+        by_class = any("class_path" in each for each in sections)
+        by_target = any("_target_" in each for each in sections)
+        is_own = by_class or ("seed_everything" in values and not by_target)
+        return has_trainer(values) and is_own
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""
+        return keys_of(document.values, _USUAL, prefix=_prefix(document))
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with the Trainer's defaults where the config is silent."""
+        return declared_recipe(document, keys)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Return what the config leaves to the code."""
+        usual = _USUAL.below(_prefix(document))
+        found = [] if present(document.values, usual.rate) else [NO_RATE]
+        batch = present(document.values, usual.batch)
+        found += _remarks_on_classes(document)
+        return (*found, *(sharing_remarks(document, batch[0], prefix=_prefix(document)) if batch else ()))
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what the project's keys cannot say."""
+        return trainer_obstacle(config, recipe, prefix=_prefix(config.document))
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the new values; the Trainer's arguments that are missing are added."""
+        return trainer_assignments(config, change, prefix=_prefix(config.document))
+
+
+def _remarks_on_classes(document: Document) -> list[str]:
+    """Say where one of the files laid over another exchanges a class, whose arguments need not be the other's."""
+    remarks: list[str] = []
+    classes: dict[str, Any] = {}
+    layers = [each for each in reversed(document.inherited) if each.path in document.laid_over]
+    for source in (*layers, document.source):
+        own = dict(_class_paths(load_yaml(source.text, where=str(source.path), empty={})))
+        changed = [key for key, name in own.items() if classes.get(key, name) != name]
+        remarks += [f"{source.path.name} changes {key}: the old class's init_args may not apply" for key in changed]
+        classes.update(own)
+    return remarks
+
+
+def _class_paths(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        if name == "class_path":
+            yield f"{prefix}{name}", value
+        else:
+            yield from _class_paths(value, f"{prefix}{name}.")
+
+
+def _prefix(document: Document) -> str:
+    """Return what stands before every key: ``fit.`` where the config is one for all subcommands."""
+    values = document.values
+    is_nested = "trainer" not in values and has_trainer(values.get(_SUBCOMMAND))
+    return f"{_SUBCOMMAND}." if is_nested else ""

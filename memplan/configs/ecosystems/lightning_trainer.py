@@ -1,0 +1,163 @@
+"""Lightning's Trainer in a config: its keys, its words, and what it must be told.
+
+Keys and units from Lightning 2.x: ``max_steps`` and ``min_steps`` count optimizer steps; a whole ``val_check_interval``
+or ``limit_train_batches`` counts batches, which are forward/backward passes; ``accumulate_grad_batches`` divides the
+loss. Lightning 1.x, whose Trainer still had ``gpus``, says 16 where 2.x says ``16-mixed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystems.batch_sharing import division_of_batch
+from memplan.configs.keys import contains, followed, get
+from memplan.configs.knobs import obstacle_of_single_values, reason_for, single_assignments
+from memplan.configs.user_config import KnobName
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"
+OLD_DEVICE_KEYS = ("trainer.gpus", "general.gpus")
+_RATES_OF_SCHEDULERS = ("eta_min", "min_lr", "max_lr")
+_TRAINER_SIGNS = (
+    "accumulate_grad_batches",
+    "precision",
+    "devices",
+    "accelerator",
+    "gpus",
+    "max_epochs",
+    "max_steps",
+    "min_epochs",
+)
+_WORDS: Mapping[Precision, str | int] = {
+    Precision.FP32: "32-true",
+    Precision.FP16: "16-mixed",
+    Precision.BF16: "bf16-mixed",
+    Precision.FP16_TRUE: "16-true",
+    Precision.BF16_TRUE: "bf16-true",
+}
+_OLD_WORDS: Mapping[Precision, str | int] = {Precision.FP32: 32, Precision.FP16: 16, Precision.BF16: "bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualKeys:
+    """Where projects keep what is not the Trainer's, the likeliest first.
+
+    Args:
+        batch: keys of the batch size.
+        rate: keys of the learning rate.
+        checkpointing: keys of activation checkpointing.
+        schedulers: sections with absolute floors and peaks of the learning rate.
+    """
+
+    batch: tuple[str, ...]
+    rate: tuple[str, ...]
+    checkpointing: tuple[str, ...]
+    schedulers: tuple[str, ...]
+
+    def below(self, prefix: str) -> UsualKeys:
+        """Return the keys below a prefix such as ``fit.``."""
+        return UsualKeys(
+            batch=tuple(f"{prefix}{each}" for each in self.batch),
+            rate=tuple(f"{prefix}{each}" for each in self.rate),
+            checkpointing=tuple(f"{prefix}{each}" for each in self.checkpointing),
+            schedulers=tuple(f"{prefix}{each}" for each in self.schedulers),
+        )
+
+
+def has_trainer(values: Any) -> bool:
+    """Say whether a config has a section of Trainer arguments."""
+    trainer = values.get("trainer") if isinstance(values, Mapping) else None
+    return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
+
+
+def keys_of(values: Mapping[str, Any], usual: UsualKeys, *, prefix: str = "") -> KnobKeys:
+    """Return the Trainer's keys that are set, and the first of a project's usual ones; fractions are no counts."""
+    usual = usual.below(prefix)
+    steps = [f"{prefix}trainer.{name}" for name in ("max_steps", "min_steps")]
+    passes = [f"{prefix}trainer.{name}" for name in ("val_check_interval", "limit_train_batches")]
+    return {
+        KnobName.MICRO_BATCH_SIZE: present(values, usual.batch)[:1],
+        KnobName.LEARNING_RATE: present(values, usual.rate)[:1],
+        KnobName.ACTIVATION_CHECKPOINTING: present(values, usual.checkpointing)[:1],
+        KnobName.MIN_LEARNING_RATE: _absolute_rates(values, usual.schedulers),
+        KnobName.PRECISION: present(values, (f"{prefix}trainer.precision",)),
+        KnobName.ACCUMULATION_STEPS: present(values, (f"{prefix}trainer.accumulate_grad_batches",)),
+        KnobName.OPTIMIZER_STEPS: tuple(key for key in steps if _is_count(get(values, key))),
+        KnobName.ITERATIONS: tuple(key for key in passes if _is_count(get(values, key))),
+    }
+
+
+def trainer_obstacle(config: UserConfig, recipe: Recipe, *, prefix: str = "") -> str | None:
+    """Return which of the project's own keys is missing; the Trainer's can be added."""
+    steps = f"{prefix}trainer.accumulate_grad_batches"
+    if recipe.accumulation_steps != 1 and isinstance(get(config.values, steps), Mapping):
+        return f"{steps} is a schedule by epoch, which memplan leaves as it is"
+    names = [KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING]
+    if config.knob(KnobName.PRECISION) is not None:
+        names.append(KnobName.PRECISION)
+    elif recipe.precision not in (config.recipe.precision, *_words(config.values)):
+        return f"Lightning's Trainer has no word for {recipe.precision}"
+    return obstacle_of_single_values(config, recipe, names=names)
+
+
+def trainer_assignments(config: UserConfig, change: RecipeChange, *, prefix: str = "") -> list[Assignment]:
+    """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
+    found = single_assignments(config, change, names=tuple(KnobName))
+    steps, precision = change.recipe.accumulation_steps, change.recipe.precision
+    if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
+        reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+        found.append(Assignment(key=f"{prefix}trainer.accumulate_grad_batches", value=steps, reason=reason))
+    if config.knob(KnobName.PRECISION) is None and precision != config.recipe.precision:
+        word, reason = _words(config.values)[precision], reason_for(change, KnobName.PRECISION)
+        found.append(Assignment(key=f"{prefix}trainer.precision", value=word, reason=reason))
+    return found
+
+
+def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> list[str]:
+    """Say what is assumed where a batch size may be that of all devices."""
+    division = division_of_batch(document)
+    if division is not None:
+        shared = f"{division} divides {batch_key} by the number of devices: it is the batch of all of them"
+        return [f"{shared}, and figures are those of one device that gets all of it"]
+    keys = (f"{prefix}trainer.devices", *OLD_DEVICE_KEYS)
+    devices = next((get(document.values, key) for key in keys if get(document.values, key) is not None), 1)
+    if devices in (1, "1", [0]):
+        return []
+    return [f"{batch_key} is taken as the batch of one device; some data modules divide it by their number"]
+
+
+def _words(values: Mapping[str, Any]) -> Mapping[Precision, str | int]:
+    return _OLD_WORDS if any(contains(values, key) for key in OLD_DEVICE_KEYS) else _WORDS
+
+
+def _absolute_rates(values: Mapping[str, Any], sections: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the schedulers' absolute floors and peaks that are numbers of their own."""
+    keys = [f"{section}.{name}" for section in sections for name in _RATES_OF_SCHEDULERS]
+    return tuple(key for key in keys if _is_rate(get(values, key)))
+
+
+def present(values: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys that hold a single value, interpolations followed to it."""
+    sources = {key: get(values, followed(values, key)) for key in keys}
+    return tuple(key for key, value in sources.items() if isinstance(value, int | float | str) and value != "")
+
+
+def _is_rate(value: Any) -> bool:
+    """Say whether a value is a positive float, also one that YAML 1.1 reads as text (``1e-6``)."""
+    try:
+        return not isinstance(value, bool | int) and float(value) > 0
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,74 @@
+"""Configs of no known ecosystem: plain YAML, JSON, TOML or Python, with the knobs declared by the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.knobs import (
+    declared_recipe,
+    obstacle_of_single_values,
+    single_assignments,
+)
+from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Assignment, KnobKeys
+    from memplan.configs.languages.syntaxes import Syntax
+    from memplan.recipe import Recipe
+
+_OBSTRUCTING = (
+    KnobName.MICRO_BATCH_SIZE,
+    KnobName.ACCUMULATION_STEPS,
+    KnobName.PRECISION,
+    KnobName.LEARNING_RATE,
+    KnobName.ACTIVATION_CHECKPOINTING,
+)
+
+
+class Plain:
+    """A config whose knobs are declared with ``--map``, ``memplan.knobs`` or ``[tool.memplan]``."""
+
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def __init__(self, syntax: Syntax) -> None:
+        self._syntax = syntax
+
+    @property
+    def name(self) -> str:
+        """The language's name."""
+        return f"plain-{self._syntax.name.lower()}"
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: these configs do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
+        """Return nothing: how the program takes its values is not known."""
+        return
+
+    def recognises(self, document: Document) -> bool:
+        """Take every config of the language."""
+        return document.syntax is self._syntax
+
+    def own_keys(self, document: Document) -> KnobKeys:  # noqa: ARG002 - the contract; a plain config has none
+        """Return nothing: the user declares the knobs."""
+        return {}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe from the declared keys."""
+        return declared_recipe(document, keys)
+
+    def remarks(self, document: Document) -> tuple[str, ...]:  # noqa: ARG002 - the contract
+        """Return nothing: nothing is known about such a config."""
+        return ()
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return which declared key is missing or has no word for the value."""
+        return obstacle_of_single_values(config, recipe, names=_OBSTRUCTING)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the declared knobs' new values."""
+        return single_assignments(config, change, names=tuple(KnobName))

@@ -1,0 +1,76 @@
+"""The config ecosystems memplan knows, in the order in which they are recognised."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from memplan.configs.ecosystems.accelerate import Accelerate
+from memplan.configs.ecosystems.deepspeed import DeepSpeed
+from memplan.configs.ecosystems.detectron2 import Detectron2
+from memplan.configs.ecosystems.detectron2_lazy import Detectron2Lazy
+from memplan.configs.ecosystems.huggingface import HuggingFace
+from memplan.configs.ecosystems.huggingface_tools import Axolotl, LlamaFactory
+from memplan.configs.ecosystems.lightning import LightningHydra
+from memplan.configs.ecosystems.lightning_cli import LightningCLI
+from memplan.configs.ecosystems.mmengine import MMEngine
+from memplan.configs.ecosystems.openmmlab import OpenMMLab0
+from memplan.configs.ecosystems.plain import Plain
+from memplan.configs.ecosystems.script_flags import LaunchScript, ScriptArguments
+from memplan.configs.ecosystems.swin import Swin
+from memplan.configs.ecosystems.timm_args import Timm
+from memplan.configs.ecosystems.torchtitan import TorchTitan
+from memplan.configs.ecosystems.ultralytics import Ultralytics
+from memplan.configs.languages.syntaxes import SYNTAXES
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Ecosystem
+
+ECOSYSTEMS: tuple[Ecosystem, ...] = (
+    MMEngine(),
+    OpenMMLab0(),
+    LlamaFactory(),
+    Axolotl(),
+    HuggingFace(),
+    LightningCLI(),
+    LightningHydra(),
+    Detectron2(),
+    Detectron2Lazy(),
+    DeepSpeed(),
+    Accelerate(),
+    Ultralytics(),
+    Timm(),
+    Swin(),
+    TorchTitan(),
+    LaunchScript(),
+    ScriptArguments(),
+    *(Plain(each) for each in SYNTAXES),
+)
+
+
+def ecosystem_of(document: Document, *, format_name: str | None) -> Ecosystem:
+    """Return the named ecosystem, or the first that recognises the config.
+
+    Raises:
+        ConfigError: there is none of that name, or it does not fit the file's language.
+    """
+    if format_name is None:
+        return next(each for each in ECOSYSTEMS if each.recognises(document))
+    return ecosystem_named(format_name)
+
+
+def ecosystem_named(name: str) -> Ecosystem:
+    """Return an ecosystem by its name.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    for ecosystem in ECOSYSTEMS:
+        if ecosystem.name == name:
+            return ecosystem
+    names = [each.name for each in ECOSYSTEMS]
+    near = difflib.get_close_matches(name, names, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(names)}"
+    raise ConfigError(f"there is no config format {name!r}", hint=hint)

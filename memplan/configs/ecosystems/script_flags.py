@@ -1,0 +1,154 @@
+"""Arguments of training scripts: the flags of a launch script's command, or the defaults a Python script declares.
+
+The usual names are looked for in order; others are declared. Scripts in the style of MAE compute their rate where
+``--lr`` is unset, as ``blr * global batch / 256``, accumulation (``--accum_iter``) included; it is not written then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.knobs import (
+    declared_accumulation,
+    declared_precision,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.languages.argparse_source import flag_in
+from memplan.configs.languages.syntaxes import ARGUMENTS, SHELL
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.command_lines import as_switched_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.languages.syntaxes import Syntax
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_MAE_RATE, _MAE_STEPS = "blr", "accum_iter"
+_STEPS_KEYS = (_MAE_STEPS, "gradient_accumulation_steps", "grad_accum_steps", "accumulation_steps")
+_NAMES: Mapping[KnobName, tuple[str, ...]] = {
+    KnobName.MICRO_BATCH_SIZE: ("per_device_train_batch_size", "micro_batch_size", "batch_size", "train_batch_size"),
+    KnobName.ACCUMULATION_STEPS: (*_STEPS_KEYS, "accumulate_grad_batches"),
+    KnobName.LEARNING_RATE: ("lr", "learning_rate"),
+    KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp", "fp16"),
+    KnobName.AMP_DTYPE: ("amp_dtype",),
+    KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
+}
+_FLOORS = ("min_lr", "warmup_lr")
+_OBSTRUCTING = (
+    KnobName.MICRO_BATCH_SIZE,
+    KnobName.PRECISION,
+    KnobName.LEARNING_RATE,
+    KnobName.ACTIVATION_CHECKPOINTING,
+)
+
+
+class _ScriptFlags:
+    """What both kinds of script share."""
+
+    loader_package = None
+    syntax: Syntax
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: scripts do not inherit."""
+
+    def recognises(self, document: Document) -> bool:
+        """See a script with a batch size under one of its usual names."""
+        return document.syntax is self.syntax and any(
+            each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
+        )
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the first of the usual names for each knob; a rate that the script computes is none."""
+        values = document.values
+        found = {
+            name: tuple(each for each in names if _is_single(values.get(each)))[:1] for name, names in _NAMES.items()
+        }
+        floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
+        return {**found, KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else ()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe from the flags that are there."""
+        return recipe_from(
+            document,
+            keys,
+            precision=declared_precision(document, keys),
+            accumulation_steps=declared_accumulation(document, keys),
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say what was taken for what, and what is left to the script."""
+        keys = self.own_keys(document)
+        batch = next(iter(keys[KnobName.MICRO_BATCH_SIZE]), None)
+        found = [] if batch is None else [f"--{batch} is taken as the batch of one device"]
+        if _computes_rate(document):
+            found.append("lr is unset: the script scales blr with the global batch itself, so no rate is written")
+        elif not keys[KnobName.LEARNING_RATE]:
+            found.append("no learning rate was found under its usual names; name it with --map learning_rate=NAME")
+        return tuple(found)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return which flag is missing, or cannot be taken back."""
+        adds_steps = _computes_rate(config.document) and self.syntax is SHELL
+        names = _OBSTRUCTING if adds_steps else (*_OBSTRUCTING, KnobName.ACCUMULATION_STEPS)
+        if found := obstacle_of_single_values(config, recipe, names=names):
+            return found
+        knob = config.knob(KnobName.PRECISION)
+        is_switch = knob is not None and knob.value is True and not recipe.precision.is_autocast
+        if self.syntax is SHELL and is_switch and knob is not None and recipe.precision != config.recipe.precision:
+            return f"--{knob.key} is a switch, which a value cannot turn off"
+        return None
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the flags' new values; accumulation is added where the script is known to take it."""
+        found = single_assignments(config, change, names=tuple(KnobName))
+        steps = change.recipe.accumulation_steps
+        if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
+            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+            found.append(Assignment(key=_MAE_STEPS, value=steps, reason=reason))
+        return found
+
+
+class LaunchScript(_ScriptFlags):
+    """Shell scripts that start a training with flags."""
+
+    name = "launch-script"
+    styles = (PatchStyle.IN_PLACE,)
+    syntax = SHELL
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return the flags, of which ``argparse`` takes the last of a name; the launcher's own are not among them."""
+        return None if any("." in each.key for each in assignments) else as_switched_flags(assignments)
+
+
+class ScriptArguments(_ScriptFlags):
+    """Python scripts that declare their arguments with ``argparse``; changed by flags, their defaults on request."""
+
+    name = "argparse-script"
+    styles = (PatchStyle.FLAGS, PatchStyle.IN_PLACE)
+    syntax = ARGUMENTS
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return the flags as the script declares them."""
+        return as_switched_flags(assignments)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the new values with the names of their flags."""
+        text = config.document.source.text
+        return [replace(each, flag=flag_in(text, each.key)) for each in super().assignments(config, change)]
+
+
+def _computes_rate(document: Document) -> bool:
+    return _MAE_RATE in document.values and document.values.get("lr") is None
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, int | float | str)

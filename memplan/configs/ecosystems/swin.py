@@ -1,0 +1,107 @@
+"""Swin Transformer's yacs configs, and those of its many descendants.
+
+Keys and defaults from Swin-Transformer's ``config.py`` and ``main.py``: ``DATA.BATCH_SIZE`` is per device; the script
+scales ``TRAIN.BASE_LR``, ``WARMUP_LR`` and ``MIN_LR`` with the global batch, accumulation included, so no rate is
+written; lengths count epochs; ``AMP_ENABLE`` is fp16, and on where it is not set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import contains, get
+from memplan.configs.knobs import declared_accumulation, obstacle_of_single_values, reason_for, single_assignments
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+
+_BATCH, _STEPS, _AMP = "DATA.BATCH_SIZE", "TRAIN.ACCUMULATION_STEPS", "AMP_ENABLE"
+_CHECKPOINTING = "TRAIN.USE_CHECKPOINT"
+_SCALED = ("TRAIN.BASE_LR", "TRAIN.WARMUP_LR", "TRAIN.MIN_LR")
+
+
+class Swin:
+    """Swin Transformer's yacs configs."""
+
+    name = "swin"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: the script takes one file and options."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``KEY VALUE`` words for the script's ``--opts``."""
+        return f"--opts {' '.join(f'{each.key} {each.value}' for each in assignments)}"
+
+    def recognises(self, document: Document) -> bool:
+        """See YAML with Swin's batch size and a model's type or a section for training."""
+        values = document.values
+        has_rest = contains(values, "MODEL.TYPE") or contains(values, "TRAIN.BASE_LR")
+        return document.syntax is YAML and contains(values, _BATCH) and has_rest
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys that bear on a step."""
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: (_BATCH,),
+            KnobName.ACCUMULATION_STEPS: (_STEPS,) if get(document.values, _STEPS) else (),
+            KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING,),
+        }
+        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; the rate is the script's.
+
+        Raises:
+            ConfigError: the batch size is not a whole number of at least 1.
+        """
+        batch = get(document.values, _BATCH)
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise ConfigError(f"{_BATCH}={batch!r} must be a whole number of at least 1", where=str(document.path))
+        is_half = get(document.values, _AMP) is not False
+        return Recipe(
+            micro_batch_size=batch,
+            accumulation_steps=declared_accumulation(document, keys),
+            precision=Precision.FP16 if is_half else Precision.FP32,
+            activation_checkpointing=bool(get(document.values, _CHECKPOINTING)),
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say what the script scales itself, and what is taken from its defaults."""
+        rates = ", ".join(each for each in _SCALED if contains(document.values, each)) or "TRAIN.BASE_LR"
+        found = [f"the script scales {rates} with the global batch itself, so no rate is written"]
+        if not contains(document.values, _AMP):
+            found.append(f"{_AMP} is not set, which is fp16 by the script's default")
+        return tuple(found)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what the script has no key for."""
+        if recipe.precision not in (Precision.FP32, Precision.FP16):
+            return f"{_AMP} has no way to say {recipe.precision}"
+        return obstacle_of_single_values(config, recipe, names=(KnobName.MICRO_BATCH_SIZE,))
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return batch, accumulation, checkpointing and precision."""
+        recipe, found = change.recipe, single_assignments(config, change, names=tuple(KnobName))
+        wanted = {
+            KnobName.ACCUMULATION_STEPS: (_STEPS, recipe.accumulation_steps, config.recipe.accumulation_steps),
+            KnobName.ACTIVATION_CHECKPOINTING: (
+                _CHECKPOINTING,
+                recipe.activation_checkpointing,
+                config.recipe.activation_checkpointing,
+            ),
+            KnobName.PRECISION: (_AMP, recipe.precision is Precision.FP16, config.recipe.precision is Precision.FP16),
+        }
+        for name, (key, new, old) in wanted.items():
+            if config.knob(name) is None and new != old:
+                found.append(Assignment(key=key, value=new, reason=reason_for(change, name)))
+        return found

@@ -1,0 +1,115 @@
+"""timm's train.py: a flat YAML of its arguments (``-c args.yaml``), as it writes them itself.
+
+From timm 1.0's ``train.py``: ``batch_size`` is that of one card; without ``lr`` the rate is ``lr_base`` scaled with the
+global batch over ``lr_base_size``, accumulation included, so it must not be written; lengths are counted in epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import get
+from memplan.configs.knobs import declared_accumulation, reason_for, recipe_from, single_assignments
+from memplan.configs.languages.syntaxes import SHELL, YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.command_lines import as_switched_flags
+from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+_DTYPES = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
+_STEPS, _CHECKPOINTING = "grad_accum_steps", "grad_checkpointing"
+_SIGNS = ("opt", "sched", "lr_base", "warmup_lr", "model_ema", "reprob", "drop_path", "smoothing", "amp_dtype", _STEPS)
+
+
+class Timm:
+    """Arguments of timm's train.py."""
+
+    name = "timm"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags of train.py; what it can only switch on cannot be switched off there."""
+        return as_switched_flags(assignments, dashed=True)
+
+    def recognises(self, document: Document) -> bool:
+        """See a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""
+        values = document.values
+        named = isinstance(values.get("model"), str) and "batch_size" in values
+        return document.syntax in (YAML, SHELL) and named and sum(each in values for each in _SIGNS) >= 2
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the arguments that are set; a rate that timm chooses itself is none."""
+        values = document.values
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: ("batch_size",),
+            KnobName.ACCUMULATION_STEPS: (_STEPS,),
+            KnobName.LEARNING_RATE: ("lr",),
+            KnobName.MIN_LEARNING_RATE: ("min_lr", "warmup_lr") if values.get("lr") is not None else (),
+            KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING,),
+        }
+        return {name: tuple(each for each in found if get(values, each)) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with timm's defaults where the file is silent."""
+        is_half = document.values.get("amp_dtype") == _DTYPES[Precision.BF16]
+        autocast = Precision.BF16 if is_half else Precision.FP16
+        return recipe_from(
+            document,
+            keys,
+            precision=autocast if document.values.get("amp") else Precision.FP32,
+            accumulation_steps=declared_accumulation(document, keys),
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say who sets the learning rate where the file does not."""
+        if document.values.get("lr") is not None:
+            return ()
+        return ("lr is unset: timm scales lr_base with the global batch itself, so no learning rate is written",)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what train.py has no argument for."""
+        if recipe.world_size != config.recipe.world_size:
+            return "the number of replicas is set by the launcher, not by the config"
+        if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):
+            return f"timm's train.py has no argument for {recipe.precision}"
+        if config.document.syntax is SHELL and config.recipe.precision in _DTYPES and recipe.precision not in _DTYPES:
+            return "--amp is a switch, which a value cannot turn off"
+        return None
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the arguments' new values; those that are missing from the file are added."""
+        recipe = change.recipe
+        wanted: dict[KnobName, tuple[str, Any]] = {
+            KnobName.ACCUMULATION_STEPS: (_STEPS, recipe.accumulation_steps),
+            KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING, recipe.activation_checkpointing),
+        }
+        before = {_STEPS: config.recipe.accumulation_steps, _CHECKPOINTING: config.recipe.activation_checkpointing}
+        found = single_assignments(config, change, names=tuple(KnobName))
+        found += [
+            Assignment(key=key, value=value, reason=reason_for(change, name))
+            for name, (key, value) in wanted.items()
+            if config.knob(name) is None and value != before[key]
+        ]
+        return [*found, *_precision_assignments(config, change)]
+
+
+def _precision_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+    precision, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    if precision == config.recipe.precision:
+        return []
+    found = [Assignment(key="amp", value=precision in _DTYPES, reason=reason)]
+    if precision in _DTYPES:
+        found.append(Assignment(key="amp_dtype", value=_DTYPES[precision], reason=reason))
+    return found

@@ -1,0 +1,131 @@
+"""torchtitan's TOML, up to version 0.2.2; later versions are configured in Python.
+
+From torchtitan 0.2's job config: ``training.local_batch_size`` is that of one device; accumulation follows from
+``training.global_batch_size``, where -1 or none means no accumulation; lengths count optimizer steps; parameters are
+computed with in ``training.mixed_precision_param`` under FSDP, ``training.dtype`` is that of the weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import contains, get
+from memplan.configs.knobs import count_at, obstacle_of_single_values, rate_at, reason_for, single_assignments
+from memplan.configs.languages.syntaxes import TOML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.command_lines import as_pairs, python_word
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+
+_MICRO, _GLOBAL, _RATE = "training.local_batch_size", "training.global_batch_size", "optimizer.lr"
+_LENGTHS = ("training.steps", "lr_scheduler.warmup_steps", "lr_scheduler.decay_steps", "checkpoint.interval")
+_PARAM, _DTYPE, _MODE = "training.mixed_precision_param", "training.dtype", "activation_checkpoint.mode"
+_SHARDS = ("parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree")
+_WORDS = {Precision.BF16: "bfloat16", Precision.FP32: "float32"}
+
+
+class TorchTitan:
+    """torchtitan's training files."""
+
+    name = "torchtitan"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return flags, which come after the file."""
+        return as_pairs(assignments, prefix="--", write=python_word)
+
+    def recognises(self, document: Document) -> bool:
+        """See TOML with torchtitan's batch size, or its model and number of steps."""
+        has_steps = contains(document.values, "training.steps") and contains(document.values, "model.flavor")
+        return document.syntax is TOML and (contains(document.values, _MICRO) or has_steps)
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys that the file sets."""
+        keys = {
+            KnobName.MICRO_BATCH_SIZE: (_MICRO,),
+            KnobName.LEARNING_RATE: (_RATE,),
+            KnobName.OPTIMIZER_STEPS: _LENGTHS,
+        }
+        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; accumulation follows from the global batch and the replicas the file spells out.
+
+        Raises:
+            ConfigError: there is no batch size, or the global batch is no multiple of it.
+        """
+        if not keys.get(KnobName.MICRO_BATCH_SIZE):
+            raise ConfigError(f"the config sets no {_MICRO}", where=str(document.path), hint="write it into the file")
+        micro, replicas = count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0]), _replicas(document.values)
+        total = get(document.values, _GLOBAL) or -1
+        steps, rest = (1, 0) if total == -1 else divmod(count_at(document, _GLOBAL), micro * replicas)
+        if rest or steps < 1:
+            what = f"{_GLOBAL}={total} is no multiple of {micro} samples on {replicas} replicas"
+            raise ConfigError(what, where=str(document.path))
+        rate_keys = keys.get(KnobName.LEARNING_RATE)
+        return Recipe(
+            micro_batch_size=micro,
+            accumulation_steps=steps,
+            precision=_precision(document.values),
+            learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
+            activation_checkpointing=get(document.values, _MODE) == "full",
+            world_size=replicas,
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:
+        """Say what lies between all and nothing."""
+        if get(document.values, _MODE) == "selective":
+            return (f"{_MODE} is selective, which memplan leaves as it is",)
+        return ()
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what these files cannot say."""
+        if found := obstacle_of_single_values(config, recipe, names=(KnobName.LEARNING_RATE,)):
+            return found
+        if recipe.activation_checkpointing != config.recipe.activation_checkpointing and not get(config.values, _MODE):
+            return f"the config has no {_MODE}"
+        known = (config.recipe.precision, *_WORDS)
+        return None if recipe.precision in known else f"torchtitan has no word for {recipe.precision}"
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the new values; the global batch where the file holds one, or accumulation needs it."""
+        recipe = change.recipe
+        found = single_assignments(config, change, names=tuple(KnobName))
+        if recipe.accumulation_steps > 1 or get(config.values, _GLOBAL) not in (None, -1):
+            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+            found.append(Assignment(key=_GLOBAL, value=recipe.global_batch_size, reason=reason))
+        if recipe.precision != config.recipe.precision:
+            reason = reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=_PARAM, value=_WORDS[recipe.precision], reason=reason))
+        if recipe.activation_checkpointing != config.recipe.activation_checkpointing:
+            mode = "full" if recipe.activation_checkpointing else "none"
+            reason = reason_for(change, KnobName.ACTIVATION_CHECKPOINTING)
+            found.append(Assignment(key=_MODE, value=mode, reason=reason))
+        return found
+
+
+def _replicas(values: Mapping[str, Any]) -> int:
+    """Return the replicas that the file fixes; 1 where it takes what the launcher gives (-1)."""
+    counts = [get(values, each) for each in _SHARDS]
+    product = 1
+    for each in counts:
+        product *= each if isinstance(each, int) and each > 0 else 1
+    return product
+
+
+def _precision(values: Mapping[str, Any]) -> Precision:
+    if get(values, _DTYPE) == _WORDS[Precision.BF16]:
+        return Precision.BF16_TRUE
+    return Precision.FP32 if get(values, _PARAM) == _WORDS[Precision.FP32] else Precision.BF16

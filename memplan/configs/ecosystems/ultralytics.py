@@ -1,0 +1,115 @@
+"""Ultralytics' flat training YAML.
+
+From ultralytics 8.4's trainer: ``batch`` is the batch of all devices; accumulation is ``max(round(nbs / batch), 1)``;
+the loss is multiplied with the batch instead of averaged, so gradients grow with it by themselves, and ``lr0`` is
+ignored under ``optimizer: auto``: the learning rate is never written. Lengths are counted in epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.knobs import count_at, reason_for
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.writing.command_lines import as_pairs, python_word
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+
+NOMINAL_BATCH_SIZE = 64  # the default of nbs
+_BATCH, _NOMINAL, _AMP = "batch", "nbs", "amp"
+_WORDS: dict[Precision, Any] = {Precision.FP32: False, Precision.FP16: True, Precision.BF16: "bf16"}
+_SIGNS = ("imgsz", "lr0", "lrf", _NOMINAL, "mosaic", "close_mosaic", "task", "mode", "warmup_epochs", "hsv_h", "dfl")
+
+
+class Ultralytics:
+    """Ultralytics' training arguments."""
+
+    name = "ultralytics"
+    loader_package = None
+    styles = (PatchStyle.IN_PLACE,)
+
+    def child_form(self, document: Document) -> None:
+        """Return nothing: these files do not inherit."""
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``key=value`` words of ``yolo``."""
+        return as_pairs(assignments, write=python_word)
+
+    def recognises(self, document: Document) -> bool:
+        """See a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""
+        values = document.values
+        return document.syntax is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the batch of all devices and the switch of mixed precision."""
+        keys = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
+        return {name: tuple(each for each in found if each in document.values) for name, found in keys.items()}
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:  # noqa: ARG002 - the contract; keys are fixed
+        """Share the batch among the devices, and derive accumulation as the trainer does."""
+        batch, devices = count_at(document, _BATCH), _devices(document.values)
+        if document.values.get(_NOMINAL) is not None:
+            count_at(document, _NOMINAL)
+        if batch % devices:
+            raise ConfigError(f"batch={batch} cannot be shared by {devices} devices", where=str(document.path))
+        return Recipe(
+            micro_batch_size=batch // devices,
+            accumulation_steps=_accumulation(document.values, batch),
+            precision=_precision(document.values),
+            world_size=devices,
+        )
+
+    def remarks(self, document: Document) -> tuple[str, ...]:  # noqa: ARG002 - the contract
+        """Say why the learning rate is left alone."""
+        return (
+            "Ultralytics multiplies its loss with the batch, so learning rates are left alone",
+            "accumulation follows from nbs and batch; nbs is changed where that gives another one",
+        )
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what these arguments cannot say."""
+        if recipe.world_size != config.recipe.world_size:
+            return "the number of replicas is set by the launcher, not by the config"
+        if recipe.activation_checkpointing:
+            return "Ultralytics has no activation checkpointing"
+        return None if recipe.precision in _WORDS else f"amp has no way to say {recipe.precision}"
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the batch of all devices, mixed precision, and ``nbs`` where accumulation needs another one."""
+        recipe, batch = change.recipe, change.recipe.micro_batch_size * change.recipe.world_size
+        found = [Assignment(key=_BATCH, value=batch, reason=reason_for(change, KnobName.MICRO_BATCH_SIZE))]
+        if recipe.precision != config.recipe.precision:
+            reason = reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=_AMP, value=_WORDS[recipe.precision], reason=reason))
+        original = config.original_value(_NOMINAL, config.values.get(_NOMINAL)) or NOMINAL_BATCH_SIZE
+        derived = _accumulation({_NOMINAL: original}, batch)
+        nominal = original if derived == recipe.accumulation_steps else batch * recipe.accumulation_steps
+        if nominal != config.values.get(_NOMINAL, NOMINAL_BATCH_SIZE):
+            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+            found.append(Assignment(key=_NOMINAL, value=nominal, reason=reason))
+        return found
+
+
+def _devices(values: Mapping[str, Any]) -> int:
+    named = values.get("device")
+    listed = named.split(",") if isinstance(named, str) else named if isinstance(named, list) else [named]
+    return max(1, len(listed))
+
+
+def _accumulation(values: Mapping[str, Any], batch: int) -> int:
+    nominal = values.get(_NOMINAL) or NOMINAL_BATCH_SIZE
+    return max(round(nominal / batch), 1)
+
+
+def _precision(values: Mapping[str, Any]) -> Precision:
+    said = values.get(_AMP, True)
+    return next((precision for precision, word in _WORDS.items() if word == said), Precision.FP16)

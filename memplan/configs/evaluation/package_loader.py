@@ -1,0 +1,67 @@
+"""Child process that loads a config with the ecosystem's own package, to hold memplan's reading against it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan import children
+from memplan.configs.documents import read_source
+from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
+from memplan.configs.evaluation.plain_data import as_plain
+from memplan.configs.evaluation.reader_messages import PackageAnswer
+from memplan.configs.writing.marker import bases_named_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.configs.evaluation.reader_messages import PackageRequest
+
+
+def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
+    """Load a text as if it lay at a path, and reply with a :class:`PackageAnswer`; nothing is left beside it."""
+    path = Path(request.path)
+    handle, temporary = tempfile.mkstemp(prefix=f"{path.stem}_", suffix=path.suffix, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(request.text.encode())
+        notes: list[str] = []
+        loaded, distribution = _LOADERS[request.package](Path(temporary))
+        values = as_plain(loaded, notes)
+    finally:
+        Path(temporary).unlink()
+    reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))
+
+
+def _load_with_mmengine(path: Path) -> tuple[Any, str]:
+    config = importlib.import_module("mmengine.config").Config
+    return config.fromfile(str(path), import_custom_modules=False).to_dict(), "mmengine"
+
+
+def _load_with_omegaconf(path: Path) -> tuple[Any, str]:
+    """Load a single file with OmegaConf; a defaults list, or an experiment laid over one, is composed by Hydra."""
+    omegaconf = importlib.import_module("omegaconf").OmegaConf
+    over = bases_named_in(read_source(path))
+    primary = path.parent / over[0] if over else path
+    loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)
+    if not has_defaults(loaded):
+        return loaded, "omegaconf"
+    hydra = importlib.import_module("hydra")
+    overrides = [experiment_override(loaded, path.stem)] if over else []
+    with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
+        composed = hydra.compose(config_name=primary.stem, overrides=overrides)
+    return omegaconf.to_container(composed, resolve=False), "hydra-core"
+
+
+_LOADERS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+    "mmengine": _load_with_mmengine,
+    "omegaconf": _load_with_omegaconf,
+}
+
+
+if __name__ == "__main__":
+    children.serve(answer)

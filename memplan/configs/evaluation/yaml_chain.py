@@ -1,0 +1,100 @@
+"""Resolve what a YAML config is made of: a ``_BASE_`` file, a Hydra defaults list, or the configs it is laid over."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.documents import SourceFile, read_source
+from memplan.configs.evaluation.hydra_defaults import compose, has_defaults
+from memplan.configs.evaluation.plain_data import as_plain
+from memplan.configs.keys import merged
+from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.writing.marker import bases_named_in
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BASE_KEY = "_BASE_"
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YamlChain:
+    """What a YAML config evaluates to, the other files it is made of, nearest first, and what was left out.
+
+    ``laid_over`` are those of them that the command line names before it, in that order.
+    """
+
+    values: Any
+    inherited: tuple[SourceFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    laid_over: tuple[Path, ...] = ()
+
+
+def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None = None) -> YamlChain:
+    """Read a YAML file with everything it inherits and is laid over.
+
+    Args:
+        source: the file.
+        texts: absolute path -> text to take instead of what is on disk.
+        laid_over: what the command line names before it, in order; None for what memplan noted down in the file.
+
+    Raises:
+        ConfigError: a file cannot be read, or the files inherit in a circle.
+    """
+    noted = [source.path.parent / each for each in bases_named_in(source)]
+    bases = [read_source(each, texts=texts) for each in (noted if laid_over is None else laid_over)]
+    if source.path in (each.path for each in bases):
+        raise ConfigError("it is laid over itself", where=str(source.path), hint="name every config once")
+    own = _inheriting(source, texts, empty={} if bases else None)
+    layers = [(each, _inheriting(each, texts, empty={})) for each in bases]
+    return YamlChain(
+        values=_laid_over([*((each, chain.values) for each, chain in layers), (source, own.values)]),
+        inherited=(*own.inherited, *(file for each, chain in reversed(layers) for file in (each, *chain.inherited))),
+        notes=(*(note for _, chain in layers for note in chain.notes), *own.notes),
+        laid_over=tuple(each.path for each in bases),
+    )
+
+
+def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
+    """Merge the values of files into one another, as repeated ``--config`` files are: the later one wins."""
+    for source, values in layers[:-1]:
+        if not isinstance(values, dict):
+            raise ConfigError("it does not hold keys and values at its top", where=str(source.path))
+    return functools.reduce(merged, (values for _, values in layers))
+
+
+def _inheriting(
+    source: SourceFile, texts: Mapping[str, str], *, above: tuple[Path, ...] = (), empty: Any = None
+) -> YamlChain:
+    """Read a YAML file with what it names itself; ``above`` are the files that led here."""
+    if source.path in above or len(above) > MAX_DEPTH:
+        raise ConfigError("it inherits from itself", where=str(above[0]), hint=f"check {source.path.name}")
+    notes: list[str] = []
+    values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty), notes)
+    if not isinstance(values, dict):
+        return YamlChain(values=values, notes=tuple(notes))
+    named = values.get(BASE_KEY)
+    if isinstance(named, str):
+        base_source = read_source(_path_of(named, source), texts=texts)
+        base = _inheriting(base_source, texts, above=(*above, source.path))
+        own = {name: value for name, value in values.items() if name != BASE_KEY}
+        return YamlChain(
+            values=merged(base.values, own),
+            inherited=(base_source, *base.inherited),
+            notes=(*base.notes, *notes),
+        )
+    if has_defaults(values):
+        composed = compose(source, values, texts)
+        return YamlChain(values=composed.values, inherited=composed.inherited, notes=(*notes, *composed.notes))
+    return YamlChain(values=values, notes=tuple(notes))
+
+
+def _path_of(named: str, source: SourceFile) -> Path:
+    if "://" in named:
+        raise ConfigError(f"{BASE_KEY} {named!r} is not a file of this machine", where=str(source.path))
+    return source.path.parent / Path(named).expanduser()

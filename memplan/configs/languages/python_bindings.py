@@ -1,0 +1,134 @@
+"""What the statements of a Python config do to its names, from its syntax tree alone; nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.configs.languages.python_style import is_read_base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MUTATORS = frozenset({"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"})
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One statement that sets a name, or a part of it, or does something to it that only running it would tell."""
+
+    line: int
+    path: tuple[str, ...]
+    value: ast.expr | None
+
+
+def bindings(body: list[ast.stmt], name: str) -> Iterator[Binding]:
+    """Yield, in order, what the statements of a config do to a name."""
+    for statement in body:
+        if _imports_configs(statement):
+            continue
+        updated = list(_from_update(statement, name))
+        yield from updated
+        if updated:
+            continue
+        if isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                yield from _from_target(statement, target, statement.value, name)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            yield from _from_target(statement, statement.target, statement.value, name)
+        elif isinstance(statement, ast.AugAssign) and target_path(statement.target, name) is not None:
+            yield Binding(statement.lineno, target_path(statement.target, name) or (), None)
+        elif _touches(statement, name):
+            yield Binding(statement.lineno, (), None)
+
+
+def _imports_configs(statement: ast.stmt) -> bool:
+    """Say whether a statement takes names from another config file, where they are looked for next."""
+    return is_read_base(statement) or (isinstance(statement, ast.ImportFrom) and statement.level > 0)
+
+
+def _from_update(statement: ast.stmt, name: str) -> Iterator[Binding]:
+    """Yield what ``name.update(a=1, b=dict(c=2))`` sets, value by value; nothing for any other statement."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
+        return
+    path = target_path(call.func.value, name)
+    if path is None or call.args or any(each.arg is None for each in call.keywords):
+        return
+    for keyword in call.keywords:
+        yield from _leaves(statement.lineno, (*path, str(keyword.arg)), keyword.value)
+
+
+def _leaves(line: int, path: tuple[str, ...], value: ast.expr) -> Iterator[Binding]:
+    is_dict = isinstance(value, ast.Dict) or (isinstance(value, ast.Call) and not value.args)
+    members, has_unknown = members_of(value) if is_dict else ([], True)
+    if has_unknown or not members:
+        yield Binding(line, path, value)
+    for part, member in () if has_unknown else members:
+        yield from _leaves(line, (*path, part), member)
+
+
+def _from_target(statement: ast.stmt, target: ast.expr, value: ast.expr, name: str) -> Iterator[Binding]:
+    path = target_path(target, name)
+    if path is not None:
+        yield Binding(statement.lineno, path, value)
+    elif _touches(target, name):
+        yield Binding(statement.lineno, (), None)
+
+
+def target_path(target: ast.expr, name: str) -> tuple[str, ...] | None:
+    """Return the members through which an expression such as ``name.a["b"]`` leads; None where it is no such one."""
+    if isinstance(target, ast.Name):
+        return () if target.id == name else None
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        outer, part = target_path(target.value, name), str(target.slice.value)
+    elif isinstance(target, ast.Attribute):
+        outer, part = target_path(target.value, name), target.attr
+    else:
+        return None
+    return None if outer is None else (*outer, part)
+
+
+def _touches(node: ast.AST, name: str) -> bool:
+    """Whether a piece of code stores to a name, into what it holds, or calls something that changes it."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return node.name == name
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return any((each.asname or each.name.partition(".")[0]) in (name, "*") for each in node.names)
+    if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        return _root(node) == name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+        return _root(node.func) == name or any(_touches(child, name) for child in ast.iter_child_nodes(node))
+    return any(_touches(child, name) for child in ast.iter_child_nodes(node))
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def members_of(value: ast.expr) -> tuple[list[tuple[str, ast.expr]], bool]:
+    """Return a literal container's members by name, and whether it may have others."""
+    if isinstance(value, ast.Call) and _makes_dict(value.func):
+        named = [(each.arg, each.value) for each in value.keywords if each.arg is not None]
+        return named, bool(value.args) or len(named) < len(value.keywords)
+    if isinstance(value, ast.Dict):
+        constant = [
+            (str(key.value), member)
+            for key, member in zip(value.keys, value.values, strict=True)
+            if isinstance(key, ast.Constant)
+        ]
+        complete = len(constant) == len(value.keys)
+        return (constant, False) if complete else ([], True)
+    if isinstance(value, ast.List | ast.Tuple) and not any(isinstance(each, ast.Starred) for each in value.elts):
+        return [(str(index), member) for index, member in enumerate(value.elts)], False
+    return [], True
+
+
+def _makes_dict(function: ast.expr) -> bool:
+    """Say whether a call gives its keyword arguments as a dict: ``dict(...)``, or detectron2's ``L(target)(...)``."""
+    return isinstance(function, ast.Call) or (isinstance(function, ast.Name) and function.id == "dict")

@@ -1,0 +1,218 @@
+"""Read the flags of a launch script's training command as data, and find where each is written.
+
+The training command is the one that names a Python file, or a module behind ``-m``; its flags are what comes after.
+The keys are the flags' names as ``argparse`` keeps them: no dashes before, underscores within.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.languages.literals import write_python
+from memplan.configs.languages.shell_arithmetic import computed_number
+from memplan.configs.languages.shell_words import Word, commands_in, expanded, literal_behind
+from memplan.configs.languages.spans import Edit, Location, Span
+from memplan.configs.writing.command_lines import python_word
+from memplan.errors import ConfigError, PatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PLAIN = re.compile(r"[-+.\w]+")
+_GAP = re.compile(r"[\s\\]+")
+LAUNCHER = "accelerate_launch"  # key of what stands before the program, where it bears on a step
+_OF_ACCELERATE = ("mixed_precision",)
+_SIGNS = ("train_batch_size", "batch_size")
+_PRINTING = ("echo", "printf")
+_WORDS = {"true": True, "false": False}
+_LAUNCHERS = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "deepspeed.launcher.runner",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flag:
+    """One flag of the training command; its values are the words up to the next flag."""
+
+    name: str
+    word: Word
+    values: tuple[Word, ...]
+
+    @property
+    def key(self) -> str:
+        return self.name.lstrip("-").replace("-", "_")
+
+
+def load_shell(text: str, *, where: str) -> dict[str, Any]:
+    """Read the flags of the script's one training command.
+
+    Raises:
+        ConfigError: there is no such command, or there are several.
+    """
+    commands = _training_commands(text)
+    if len(commands) != 1:
+        lines = ", ".join(str(text.count("\n", 0, each[0].span.start) + 1) for each in commands)
+        problem = f"it has several training commands (lines {lines})" if commands else "it has no training command"
+        raise ConfigError(problem, where=where, hint="name a script with one `python train.py --flag value ...`")
+    values = {flag.key: _value_of(text, flag) for flag in _flags(commands[0])}
+    launched = {each: word for each in _OF_ACCELERATE if (word := launcher_value(text, each)) is not None}
+    return {**values, **({LAUNCHER: launched} if launched and _is_accelerates(commands[0]) else {})}
+
+
+def launcher_value(text: str, key: str) -> str | None:
+    """Return what the launcher before the program is given for a flag, as far as the script says it."""
+    flag = next((each for each in reversed(_launcher_flags(text)) if each.key == key), None)
+    literal = literal_behind(text, flag.values[0]) if flag is not None and flag.values else None
+    return None if literal is None else literal.plain
+
+
+def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a script's flags with the whole numbers that it computes in place of the names that stand for them."""
+    computed = {each.key: computed_number(text, each.values[0]) for each in _flags_of_script(text) if each.values}
+    return {**values, **{key: value for key, value in computed.items() if value is not None}}
+
+
+def locate_in_shell(text: str, key: str) -> Location | None:
+    """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
+    is_launchers, own_key = key.startswith(f"{LAUNCHER}."), key.removeprefix(f"{LAUNCHER}.")
+    flags = _launcher_flags(text) if is_launchers else _flags_of_script(text)
+    flag = next((each for each in reversed(flags) if each.key == own_key), None)
+    if flag is None:
+        return None
+    line = text.count("\n", 0, flag.word.span.start) + 1
+    if not flag.values:  # a switch; what it is told comes behind it
+        end = flag.word.span.end
+        return Location(span=Span(start=end, end=end), line=line)
+    if len(flag.values) != 1:
+        return Location(span=flag.word.span, line=line, obstacle="it has several values")
+    literal, own = literal_behind(text, flag.values[0]), flag.values[0].span
+    if literal is None:
+        is_number = computed_number(text, flag.values[0]) is not None  # one written here takes the computed one's place
+        return Location(span=own, line=line, obstacle=None if is_number else "the script computes it")
+    span = own if _is_shared(text, flag, literal) else literal.span
+    return Location(span=span, line=text.count("\n", 0, span.start) + 1)
+
+
+def _is_shared(text: str, flag: _Flag, literal: Word) -> bool:
+    """Say whether another flag gets its value from the same place."""
+    every = (*_launcher_flags(text), *_flags_of_script(text))
+    others = (each for each in every if each.word != flag.word and len(each.values) == 1)
+    places = (literal_behind(text, each.values[0]) for each in others)
+    return any(each is not None and each.span == literal.span for each in places)
+
+
+def add_to_shell(text: str, entries: dict[str, str]) -> Edit | None:
+    """Return the edit that adds flags behind the last one, spaced as that one is; None where there is none."""
+    flags = _flags_of_script(text)
+    if not flags:
+        return None
+    last, command = flags[-1], _training_commands(text)[0]
+    before = command[command.index(last.word) - 1]
+    gap = text[before.span.end : last.word.span.start]
+    gap = gap if _GAP.fullmatch(gap) else " "
+    dashed = any("-" in each.name.lstrip("-") for each in flags)
+    words = [
+        f"{gap}--{name.replace('_', '-') if dashed else name}{'' if literal == 'True' else f' {literal}'}"
+        for name, literal in entries.items()
+    ]
+    end = (last.values[-1] if last.values else last.word).span.end
+    return Edit(span=Span(start=end, end=end), text="".join(words))
+
+
+def write_shell(value: Any, *, like: str | None = None) -> str:
+    """Write a single value as a word of a command.
+
+    Raises:
+        PatchError: it is not a single value.
+    """
+    word = write_python(value, like=like) if isinstance(value, float) else python_word(value)
+    if word is None:
+        raise PatchError(f"{value!r} cannot be a word of a command", hint="make this change by hand")
+    if isinstance(value, bool) and like is not None and like.islower():
+        word = word.lower()
+    if like is not None and like[:1] in ("'", '"') and _PLAIN.fullmatch(word):
+        return f"{like[0]}{word}{like[0]}"
+    return shlex.quote(word)
+
+
+def _training_commands(text: str) -> list[list[Word]]:
+    """Return the commands that start a program with flags; of several only those with a batch to train with."""
+    commands = (expanded(text, each) for each in commands_in(text))
+    found = [each for each in commands if _arguments_start(each) is not None]
+    for sign in _SIGNS if len(found) > 1 else ():
+        signed = [each for each in found if any(sign in flag.key for flag in _flags(each))]
+        if signed:
+            return signed
+    return found
+
+
+def _arguments_start(command: Sequence[Word]) -> int | None:
+    """Return the index of the first word behind the program; None where a command trains nothing."""
+    words = [each.plain for each in command]
+    if words[0] in _PRINTING:
+        return None
+    for index, word in enumerate(words):
+        is_module = index > 0 and words[index - 1] in ("-m", "--module") and word not in _LAUNCHERS
+        if is_module or (word.endswith(".py") and not word.startswith("-")):
+            return index + 1 if any(each.startswith("--") for each in words[index + 1 :]) else None
+    return None
+
+
+def _flags_of_script(text: str) -> list[_Flag]:
+    commands = _training_commands(text)
+    return _flags(commands[0]) if len(commands) == 1 else []
+
+
+def _launcher_flags(text: str) -> list[_Flag]:
+    """Return the flags before the program, each with the one word behind it."""
+    commands = _training_commands(text)
+    words = commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
+    return [_Flag(name=each.name, word=each.word, values=each.values[:1]) for each in _flags_among(words)]
+
+
+def _is_accelerates(command: Sequence[Word]) -> bool:
+    words = [each.plain for each in command]
+    return any(pair == ("accelerate", "launch") for pair in itertools.pairwise(words))
+
+
+def _flags(command: Sequence[Word]) -> list[_Flag]:
+    return _flags_among(command[_arguments_start(command) or 0 :])
+
+
+def _flags_among(words: Sequence[Word]) -> list[_Flag]:
+    found: list[_Flag] = []
+    for word in words:
+        name, equals, _ = word.text.partition("=")
+        if name.startswith("--") and len(name) > 2:
+            inner = Span(start=word.span.start + len(name) + 1, end=word.span.end)
+            values = (Word(span=inner, text=word.text[len(name) + 1 :]),) if equals else ()
+            found.append(_Flag(name=name, word=word, values=values))
+        elif found and "=" not in found[-1].word.text:
+            found[-1] = _Flag(name=found[-1].name, word=found[-1].word, values=(*found[-1].values, word))
+    return found
+
+
+def _value_of(text: str, flag: _Flag) -> Any:
+    if not flag.values:
+        return True
+    values = [_typed(literal_behind(text, each) or each) for each in flag.values]
+    return values[0] if len(values) == 1 else values
+
+
+def _typed(word: Word) -> Any:
+    if word.plain.lower() in _WORDS:
+        return _WORDS[word.plain.lower()]
+    for kind in (int, float):
+        try:
+            return kind(word.plain)
+        except ValueError:
+            continue
+    return word.plain

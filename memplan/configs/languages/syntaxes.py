@@ -1,0 +1,130 @@
+"""The languages configs are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memplan.configs.languages.argparse_source import load_arguments, locate_in_arguments, no_addition
+from memplan.configs.languages.json_source import add_to_json, load_json, locate_in_json
+from memplan.configs.languages.literals import write_json, write_python, write_toml, write_yaml
+from memplan.configs.languages.python_source import add_to_python, locate_in_python
+from memplan.configs.languages.shell_source import add_to_shell, load_shell, locate_in_shell, write_shell
+from memplan.configs.languages.toml_source import add_to_toml, load_toml, locate_in_toml
+from memplan.configs.languages.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from memplan.configs.languages.spans import Edit, Location
+
+
+class LiteralWriter(Protocol):
+    """Writes one value in a language's spelling, in the notation of the literal it takes the place of."""
+
+    def __call__(self, value: Any, *, like: str | None = None) -> str:
+        """Return the literal's text."""
+
+
+class Loader(Protocol):
+    """Reads text as plain data without running any of it."""
+
+    def __call__(self, text: str, *, where: str) -> Any:
+        """Return the data; raise a ``ConfigError`` that begins with ``where`` if it is invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syntax:
+    """One config language.
+
+    Args:
+        name: as shown to users.
+        suffixes: file name endings.
+        comment_prefix: what starts a comment; None where the language has none.
+        load: text -> plain data; None where reading a config means running it.
+        locate: (text, dotted key) -> where the value is written, or None.
+        add: (text, key -> literal) -> edit that sets new keys, or None where the file's form does not allow it.
+        write: value -> literal.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    comment_prefix: str | None
+    load: Loader | None
+    locate: Callable[[str, str], Location | None]
+    add: Callable[[str, dict[str, str]], Edit | None]
+    write: LiteralWriter
+
+
+PYTHON = Syntax(
+    name="Python",
+    suffixes=(".py",),
+    comment_prefix="#",
+    load=None,
+    locate=locate_in_python,
+    add=add_to_python,
+    write=write_python,
+)
+YAML = Syntax(
+    name="YAML",
+    suffixes=(".yaml", ".yml"),
+    comment_prefix="#",
+    load=load_yaml,
+    locate=locate_in_yaml,
+    add=add_to_yaml,
+    write=write_yaml,
+)
+JSON = Syntax(
+    name="JSON",
+    suffixes=(".json",),
+    comment_prefix=None,
+    load=load_json,
+    locate=locate_in_json,
+    add=add_to_json,
+    write=write_json,
+)
+TOML = Syntax(
+    name="TOML",
+    suffixes=(".toml",),
+    comment_prefix="#",
+    load=load_toml,
+    locate=locate_in_toml,
+    add=add_to_toml,
+    write=write_toml,
+)
+SHELL = Syntax(
+    name="Shell",
+    suffixes=(".sh", ".bash", ".sbatch", ".slurm"),
+    comment_prefix="#",
+    load=load_shell,
+    locate=locate_in_shell,
+    add=add_to_shell,
+    write=write_shell,
+)
+ARGUMENTS = Syntax(  # told from other Python by its content
+    name="Argparse",
+    suffixes=(),
+    comment_prefix="#",
+    load=load_arguments,
+    locate=locate_in_arguments,
+    add=no_addition,
+    write=write_python,
+)
+SYNTAXES = (PYTHON, YAML, JSON, TOML, SHELL, ARGUMENTS)
+
+
+def syntax_of(path: Path) -> Syntax:
+    """Return the language of a file by its name.
+
+    Raises:
+        ConfigError: the name has another ending.
+    """
+    for syntax in SYNTAXES:
+        if path.suffix.lower() in syntax.suffixes:
+            return syntax
+    known = " ".join(suffix for syntax in SYNTAXES for suffix in syntax.suffixes)
+    raise ConfigError(
+        f"files ending in {path.suffix!r} are not configs memplan reads", where=str(path), hint=f"use one of {known}"
+    )

@@ -1,0 +1,188 @@
+"""Read YAML as plain data without constructing tags, and find where a value is written."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending
+from memplan.errors import ConfigError
+
+MAX_EXPANDED_NODES = 200_000
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
+_DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Builds dicts, lists and scalars only; an unknown tag or a date becomes text."""
+
+
+def _as_text(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else f"{node.tag} {loader.name}"
+
+
+_PlainLoader.add_constructor(None, _as_text)
+for _kind in ("timestamp", "binary", "set", "omap", "pairs"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_text)
+
+
+def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
+    """Read YAML text as plain data.
+
+    Args:
+        text: one YAML document.
+        where: file, for messages.
+        empty: what a text of comments alone stands for; None where that is an error.
+
+    Raises:
+        ConfigError: it is not valid YAML, refers to itself, or expands to more than ``MAX_EXPANDED_NODES`` values.
+    """
+    try:
+        loader = _PlainLoader(text)
+        node = loader.get_single_node()
+        if node is None and empty is not None:
+            return empty
+        if node is None:
+            raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
+        written: dict[int, int | None] = {}
+        expanded = _expanded_size(node, written, where)
+        if expanded > MAX_EXPANDED_NODES and expanded > 2 * len(written):
+            raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+        raise ConfigError(f"invalid YAML: {error.problem or error.context}", where=f"{where}{line}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"invalid YAML: {problem}", where=where) from None
+    except RecursionError:
+        raise ConfigError("it is nested too deeply", where=where) from None
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int | None], where: str) -> int:
+    if id(node) in sizes:
+        known = sizes[id(node)]
+        if known is None:
+            line = node.start_mark.line + 1
+            raise ConfigError(
+                "an alias refers to what contains it", where=f"{where}:{line}", hint="write the value out"
+            )
+        return known
+    sizes[id(node)] = None
+    children = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    nested = () if isinstance(node, yaml.ScalarNode) else children
+    size = 1 + sum(_expanded_size(each, sizes, where) for each in nested)
+    sizes[id(node)] = size
+    return size
+
+
+@lru_cache(maxsize=8)
+def _composed(text: str) -> yaml.Node | None:
+    return yaml.compose(text, Loader=_PlainLoader)
+
+
+def locate_in_yaml(text: str, key: str) -> Location | None:
+    """Find the scalar that gives a dotted key its value; None where the file does not set it."""
+    try:
+        root = _composed(text)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    node, obstacle = (None, None) if root is None else _descend(root, key.split("."))
+    if node is None:
+        return None
+    obstacle = obstacle or _obstacle_of(node)
+    return Location(span=_value_span(text, node), line=node.start_mark.line + 1, obstacle=obstacle)
+
+
+def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
+    """Return the edit that sets new keys of one section, or of the top, behind those it has.
+
+    None where the file's form does not allow that: there is no such section, or it is empty or an alias.
+    """
+    root, sections = _composed(text), {each.rpartition(".")[0] for each in entries}
+    if not isinstance(root, yaml.MappingNode) or len(sections) != 1:
+        return None
+    section = sections.pop()
+    lines = [f"{name.rpartition('.')[2]}: {literal}" for name, literal in entries.items()]
+    if section:
+        node, obstacle = _descend(root, section.split("."))
+        return None if obstacle or not isinstance(node, yaml.MappingNode) else _added_to_section(text, node, lines)
+    is_block = not root.flow_style and root.start_mark.column == 0
+    return appended_lines(text, lines) if is_block and not _DOCUMENT_END.search(text) else None
+
+
+def _added_to_section(text: str, node: yaml.MappingNode, lines: list[str]) -> Edit | None:
+    """Add lines behind the last single value of a section, or before its first key where nested ones follow."""
+    if not node.value:
+        return None
+    if node.flow_style:
+        name, last = node.value[-1]
+        end = last.end_mark.index
+        is_alias = last.start_mark.index < name.start_mark.index
+        return None if is_alias else Edit(span=Span(start=end, end=end), text="".join(f", {each}" for each in lines))
+    first, last = node.value[0][0], node.value[-1][1]
+    gap = f"{line_ending(text)}{' ' * first.start_mark.column}"
+    own_line = text[text.rfind("\n", 0, first.start_mark.index) + 1 : first.start_mark.index].strip() == ""
+    if not own_line:
+        return None
+    if (
+        isinstance(last, yaml.ScalarNode)
+        and last.style not in ("|", ">")
+        and last.start_mark.line >= first.start_mark.line
+    ):
+        end = _line_end(text, last.end_mark.index)
+        return Edit(span=Span(start=end, end=end), text="".join(f"{gap}{each}" for each in lines))
+    start = first.start_mark.index
+    return Edit(span=Span(start=start, end=start), text="".join(f"{each}{gap}" for each in lines))
+
+
+def _line_end(text: str, position: int) -> int:
+    feed = text.find("\n", position)
+    end = len(text) if feed < 0 else feed
+    return end - 1 if feed > 0 and text[end - 1] == "\r" else end
+
+
+def _descend(node: yaml.Node, parts: list[str]) -> tuple[yaml.Node | None, str | None]:
+    obstacle: str | None = None
+    for part in parts:
+        found, blocked = _member(node, part)
+        if found is None:
+            return None, None
+        obstacle, node = obstacle or blocked, found
+    return node, obstacle
+
+
+def _member(node: yaml.Node, part: str) -> tuple[yaml.Node | None, str | None]:
+    if isinstance(node, yaml.SequenceNode):
+        return (node.value[int(part)] if part.isdecimal() and int(part) < len(node.value) else None), None
+    if not isinstance(node, yaml.MappingNode):
+        return None, None
+    for name, value in reversed(node.value):
+        if isinstance(name, yaml.ScalarNode) and name.value == part:
+            is_alias = value.start_mark.index < name.start_mark.index
+            return value, "it is an alias of a value written elsewhere" if is_alias else None
+    return _merged_member(node, part), "it is inherited through a merge key"
+
+
+def _merged_member(node: yaml.MappingNode, part: str) -> yaml.Node | None:
+    merged = [value for name, value in node.value if name.tag == _MERGE_TAG]
+    bases = [base for value in merged for base in (value.value if isinstance(value, yaml.SequenceNode) else [value])]
+    return next((found for base in bases if (found := _member(base, part)[0]) is not None), None)
+
+
+def _obstacle_of(node: yaml.Node) -> str | None:
+    if not isinstance(node, yaml.ScalarNode):
+        return "it is not a single value"
+    if node.style in ("|", ">"):
+        return "it is a block of text"
+    return "it is an interpolation" if "${" in node.value else None
+
+
+def _value_span(text: str, node: yaml.Node) -> Span:
+    start, end = node.start_mark.index, node.end_mark.index
+    properties = _PROPERTIES.match(text, start, end)
+    return Span(start=properties.end() if properties else start, end=end)

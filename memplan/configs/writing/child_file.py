@@ -1,0 +1,105 @@
+"""Write a child config: a new Python file that inherits from the user's and sets only what changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.keys import get, with_value
+from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.writing.command_lines import as_pairs, bracketed_word
+from memplan.configs.writing.python_lines import WholeList, entry_lines, grouped
+from memplan.configs.writing.python_statements import class_imports, member_lines, update_lines
+from memplan.configs.writing.remarks import remark_on
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from memplan.configs.documents import Document
+    from memplan.configs.user_config import UserConfig
+
+SUFFIX = "_memplan"
+
+
+def child_path_of(path: Path) -> Path:
+    """Return where the child of a config lies: ``x.py`` -> ``x_memplan.py``."""
+    return path.with_name(f"{path.stem}{SUFFIX}{path.suffix}")
+
+
+def python_child_form(document: Document) -> ChildForm | None:
+    """Return how OpenMMLab's configs inherit; None for a pure-Python config whose file name cannot be imported."""
+    path = child_path_of(document.path)
+    notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
+    if style_of(document.source.text) is not PythonStyle.READ_BASE:
+        head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
+        return ChildForm(path=path, head=head, over=(), notes=notes, write=child_text)
+    if not document.path.stem.isidentifier():
+        return None
+    head = ("with read_base():", f"    from .{document.path.stem} import *", "")
+    return ChildForm(path=path, head=head, over=(), notes=notes, write=updating_child_text)
+
+
+def cfg_options(assignments: Sequence[Assignment]) -> str | None:
+    """Return the option of OpenMMLab's train scripts that makes assignments; a dict it cannot say."""
+    pairs = as_pairs(assignments, write=bracketed_word)
+    return None if pairs is None else f"--cfg-options {pairs}"
+
+
+def child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+    """Return the text of the child config, in the line endings of its parent.
+
+    Args:
+        parent: the config it inherits from.
+        assignments: the values that differ from the parent's.
+        head: lines that come before the values.
+        marker: the comment that records what the parent says.
+    """
+    tree = grouped((each.key.split("."), each) for each in _with_whole_lists(parent.document, assignments))
+    body = [line for name in tree for line in entry_lines(f"{name} = ", tree[name], parent.document, depth=0)]
+    return _file_text(parent, [*head, *body], marker)
+
+
+def updating_child_text(
+    parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str
+) -> str:
+    """Return the text of a child in mmengine's pure-Python style; arguments as in :func:`child_text`."""
+    imports = ["from mmengine.config import read_base", *class_imports(assignments, parent.document)]
+    return _file_text(parent, [*imports, "", *head, *update_lines(parent.document, assignments)], marker)
+
+
+def lazy_child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+    """Return the text of a child in the style of detectron2's LazyConfig; arguments as in :func:`child_text`."""
+    lines = member_lines(parent.document, assignments, by_attribute=True)
+    return _file_text(parent, [*head, *lines], marker)
+
+
+def _file_text(parent: UserConfig, lines: list[str], marker: str) -> str:
+    first = f"# Changes to {parent.path.name}, written by memplan."
+    return parent.document.source.newline.join([first, *lines, marker, ""])
+
+
+def _with_whole_lists(document: Document, assignments: list[Assignment]) -> list[Assignment | WholeList]:
+    """Gather the assignments to members of one list: inheritance replaces lists whole."""
+    found: dict[str, Assignment | WholeList] = {}
+    for each in assignments:
+        key = _list_key(document, each.key)
+        if key is None:
+            found[each.key] = each
+            continue
+        gathered = found.setdefault(key, WholeList(key=key, value=get(document.values, key), remarks={}))
+        index, _, member = each.key.removeprefix(f"{key}.").partition(".")
+        remark = f"{member} {remark_on(document, each)}".strip()
+        earlier = gathered.remarks.get(index) if isinstance(gathered, WholeList) else None
+        remarks = {index: f"{earlier}; {remark}" if earlier else remark}
+        value = with_value(gathered.value, each.key.removeprefix(f"{key}."), each.value)
+        previous = gathered.remarks if isinstance(gathered, WholeList) else {}
+        found[key] = WholeList(key=key, value=value, remarks=previous | remarks)
+    return list(found.values())
+
+
+def _list_key(document: Document, key: str) -> str | None:
+    """Return the key of the outermost list that a dotted key leads through."""
+    parts = key.split(".")
+    outer = [".".join(parts[:end]) for end in range(1, len(parts))]
+    return next((each for each in outer if isinstance(get(document.values, each), list | tuple)), None)

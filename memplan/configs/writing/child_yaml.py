@@ -1,0 +1,66 @@
+"""Write a YAML child config: a new file with the changed values only, each with what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.keys import get, with_value
+from memplan.configs.languages.literals import write_yaml
+from memplan.configs.writing.remarks import remark_on, with_remark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.configs.user_config import UserConfig
+
+_INDENT = "  "
+
+
+def yaml_child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+    """Return the text of the child config, in the line endings of its parent.
+
+    Args:
+        parent: the config it inherits from or is laid over.
+        assignments: the values that differ from the parent's.
+        head: lines that come before the values.
+        marker: the comment that records what the parent says.
+
+    Raises:
+        PatchError: a value cannot be written as YAML.
+    """
+    tree: dict[str, Any] = {}
+    for each in _with_whole_lists(parent, assignments):
+        tree = with_value(tree, each.key, each)
+    first = f"# Changes to {parent.path.name}, written by memplan."
+    return parent.document.source.newline.join([*head, first, *_lines(tree, parent, depth=0), marker, ""])
+
+
+def _lines(tree: dict[str, Any], parent: UserConfig, *, depth: int) -> Iterator[str]:
+    for name, branch in tree.items():
+        head = f"{_INDENT * depth}{name}:"
+        if isinstance(branch, Assignment):
+            yield with_remark(f"{head} {write_yaml(branch.value)}", remark_on(parent.document, branch))
+        else:
+            yield head
+            yield from _lines(branch, parent, depth=depth + 1)
+
+
+def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
+    """Turn assignments to members of a list into one of the list: laying over replaces lists whole."""
+    found: dict[str, Assignment] = {}
+    for each in assignments:
+        key = _list_key(parent, each.key)
+        if key is None:
+            found[each.key] = each
+            continue
+        before = found[key].value if key in found else get(parent.values, key)
+        value = with_value(before, each.key.removeprefix(f"{key}."), each.value)
+        found[key] = Assignment(key=key, value=value, reason=each.reason)
+    return list(found.values())
+
+
+def _list_key(parent: UserConfig, key: str) -> str | None:
+    parts = key.split(".")
+    outer = [".".join(parts[:end]) for end in range(1, len(parts))]
+    return next((each for each in outer if isinstance(get(parent.values, each), list | tuple)), None)

@@ -1,0 +1,70 @@
+"""Edit the files of a Hydra tree in place: each value in the group file that sets it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.documents import key_within
+from memplan.configs.evaluation.hydra_defaults import has_defaults
+from memplan.configs.keys import get
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.writing.in_place import edited_text, stale_comments
+from memplan.patches import FilePatch
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document, SourceFile
+    from memplan.configs.ecosystem import Assignment
+
+
+def own_assignments(document: Document, assignments: list[Assignment]) -> list[Assignment]:
+    """Return the assignments that belong into the config itself."""
+    return [each for each in assignments if _home_of(document, each) is document.source]
+
+
+def group_patches(document: Document, assignments: list[Assignment]) -> tuple[tuple[FilePatch, ...], list[str]]:
+    """Return the patches of the group files that set the other values, and what their comments still say.
+
+    Raises:
+        PatchError: a value is computed, or absent where it cannot be added.
+    """
+    homes: dict[str, list[Assignment]] = {}
+    sources: dict[str, SourceFile] = {}
+    for each in assignments:
+        home = _home_of(document, each)
+        if home is not document.source:
+            sources[str(home.path)] = home
+            homes.setdefault(str(home.path), []).append(each)
+    patches, notes = [], []
+    for path, members in homes.items():
+        part = _part_of(document, sources[path])
+        inner = [replace(each, key=str(key_within(sources[path], each.key))) for each in members]
+        text = edited_text(part, inner)
+        patches.append(FilePatch(path=path, original_text=part.source.text, patched_text=text))
+        notes += stale_comments(part, inner)
+    return tuple(patches), notes
+
+
+def _part_of(document: Document, source: SourceFile) -> Document:
+    values: Any = get(document.values, source.prefix) if source.prefix else document.values
+    return replace(document, source=source, values=values, inherited=())
+
+
+def _home_of(document: Document, assignment: Assignment) -> SourceFile:
+    """Return the file that sets a value, or the one of the section it is new in; the config itself where none does."""
+    if document.syntax is not YAML or document.syntax.locate(document.source.text, assignment.key) is not None:
+        return document.source
+    if not _is_composed(document):
+        return document.source
+    for source in document.inherited:
+        key = key_within(source, assignment.key)
+        if key is not None and document.syntax.locate(source.text, key) is not None:
+            return source
+    section = assignment.key.rpartition(".")[0]
+    return next((each for each in document.inherited if each.prefix == section != ""), document.source)
+
+
+def _is_composed(document: Document) -> bool:
+    values = load_yaml(document.source.text, where=str(document.path), empty={})
+    return isinstance(values, dict) and has_defaults(values)

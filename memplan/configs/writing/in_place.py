@@ -1,0 +1,115 @@
+"""Edit a user's file in place: splice each changed value where it is written, and touch nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.configs.keys import contains, get
+from memplan.configs.languages.python_source import is_read_elsewhere
+from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.languages.spans import Edit, appended_lines, splice
+from memplan.configs.languages.syntaxes import PYTHON
+from memplan.configs.writing.python_statements import class_imports, member_lines
+from memplan.errors import PatchError
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.languages.spans import Location
+
+
+def edited_text(document: Document, assignments: list[Assignment]) -> str:
+    """Return the file's text with every assignment spliced in.
+
+    Raises:
+        PatchError: a value is inherited, computed, or absent where it cannot be added.
+    """
+    text = document.source.text
+    located = {each.key: document.syntax.locate(text, each.key) for each in assignments}
+    late = [each for each in assignments if _is_set_behind(document, each.key, located[each.key])]
+    rest = [each for each in assignments if each not in late]
+    new = [each for each in rest if located[each.key] is None and not get(document.values, each.key)]
+    edits = [_edit(document, each, located[each.key]) for each in rest if each not in new]
+    edits += _additions(document, new)
+    if late:
+        lazy = style_of(text) is PythonStyle.LAZY_CONFIG
+        lines = [*class_imports(late, document), *member_lines(document, late, by_attribute=lazy)]
+        edits.append(appended_lines(text, lines))
+    return splice(text, edits)
+
+
+def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
+    """Add the names through which values are set, which change with them."""
+    found = {each.key: each for each in assignments}
+    for each in assignments:
+        location = document.syntax.locate(document.source.text, each.key)
+        for name in () if location is None else location.followed:
+            if contains(document.values, name):
+                found.setdefault(name, replace(each, key=name))
+    return list(found.values())
+
+
+def stale_comments(document: Document, assignments: list[Assignment]) -> list[str]:
+    """Return a note for each comment beside a changed value that states the old one."""
+    notes, text = [], document.source.text
+    for each in assignments:
+        location = document.syntax.locate(text, each.key)
+        if location is None or document.syntax.comment_prefix is None:
+            continue
+        old = text[location.span.start : location.span.end]
+        line_end = text.find("\n", location.span.end)
+        rest = text[location.span.end : None if line_end < 0 else line_end]
+        _, _, comment = rest.partition(document.syntax.comment_prefix)
+        if old and re.search(rf"(?<![\w.]){re.escape(old)}(?![\w.])", comment):
+            notes.append(f"{document.path.name}:{location.line}: the comment beside {each.key} still says {old}")
+    return notes
+
+
+def _is_set_behind(document: Document, key: str, location: Location | None) -> bool:
+    """Say whether a value is set at the file's end: one that is imported, worked out, or made use of in the file."""
+    if document.syntax is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
+        return False
+    is_own = location is not None and location.obstacle is None
+    return not is_own or is_read_elsewhere(document.source.text, key)
+
+
+def _edit(document: Document, assignment: Assignment, location: Location | None) -> Edit:
+    if location is None:
+        raise _refusal(document, assignment, "it is inherited from another file")
+    if location.obstacle is not None:
+        raise _refusal(document, assignment, location.obstacle, line=location.line)
+    text, span = document.source.text, location.span
+    written = _literal(document, assignment, like=text[span.start : span.end])
+    touches = span.start == span.end and not text[span.start - 1 : span.start].isspace()
+    return Edit(span=span, text=f" {written}" if touches else written)
+
+
+def _additions(document: Document, assignments: list[Assignment]) -> list[Edit]:
+    """Return one edit for each section that gets new keys."""
+    sections = dict.fromkeys(each.key.rpartition(".")[0] for each in assignments)
+    return [
+        _addition(document, [each for each in assignments if each.key.rpartition(".")[0] == section])
+        for section in sections
+    ]
+
+
+def _addition(document: Document, assignments: list[Assignment]) -> Edit:
+    entries = {each.key: _literal(document, each) for each in assignments}
+    edit = document.syntax.add(document.source.text, entries)
+    if edit is None:
+        raise _refusal(document, assignments[0], "the config does not set it")
+    return edit
+
+
+def _literal(document: Document, assignment: Assignment, *, like: str | None = None) -> str:
+    return document.syntax.write(assignment.value, like=like)
+
+
+def _refusal(document: Document, assignment: Assignment, reason: str, *, line: int | None = None) -> PatchError:
+    return PatchError(
+        f"{assignment.key} cannot be edited in place: {reason}",
+        where=str(document.path) if line is None else f"{document.path}:{line}",
+        hint="let memplan write a child config instead" if document.syntax is PYTHON else "change this value by hand",
+    )

@@ -1,0 +1,116 @@
+"""Turn a change of recipe into a patch for the user's config, and prove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.configs.discovery import common_root
+from memplan.configs.ecosystems.registry import ecosystem_named
+from memplan.configs.keys import contains, get
+from memplan.configs.user_config import PatchStyle
+from memplan.configs.writing.applying import require_unchanged
+from memplan.configs.writing.diffs import unified_diff
+from memplan.configs.writing.drafts import default_style, draft_child, draft_companion, draft_flags, draft_in_place
+from memplan.configs.writing.remarks import NOT_SET
+from memplan.configs.writing.verification import verify
+from memplan.errors import PatchError
+from memplan.patches import ConfigPatch, FilePatch, ValueChange
+
+if TYPE_CHECKING:
+    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.writing.drafts import Draft
+    from memplan.recipe import Recipe
+
+
+def expressible(config: UserConfig, recipe: Recipe) -> str | None:
+    """Return why a config cannot express a recipe; None where it can."""
+    return ecosystem_named(config.format_name).obstacle(config, recipe)
+
+
+def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | None = None) -> ConfigPatch:
+    """Write a change of recipe as a patch; nothing on disk changes.
+
+    Args:
+        config: the config as it was read; its file must not have changed since.
+        change: what shall change, and why.
+        style: how to write it; None takes the ecosystem's default.
+
+    Returns:
+        The patch, verified by loading the patched config back; its diff is empty where nothing differs.
+
+    Raises:
+        PatchError: the config cannot express the change, or loading it back shows any other effect than the intended.
+    """
+    if reason := expressible(config, change.recipe):
+        raise PatchError(reason, where=str(config.path), hint="change it by hand, or choose another recipe")
+    styles = ecosystem_named(config.format_name).styles
+    style = style or default_style(config)
+    if style is PatchStyle.CHILD and style not in styles:
+        raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
+    require_unchanged(config.path, config.document.source.sha256)
+    draft = _DRAFTS[style](config, change)
+    beside = [(each, draft_companion(each, change)) for each in config.companions if not each.within]
+    return _joined((config, draft), *beside)
+
+
+_DRAFTS = {
+    PatchStyle.CHILD: draft_child,
+    PatchStyle.IN_PLACE: draft_in_place,
+    PatchStyle.FLAGS: draft_flags,
+}
+
+
+def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) -> ConfigPatch:
+    """Prove the drafts of a config and of what must agree with it, and join them to one patch."""
+    (config, draft), drafts = own, (own, *beside)
+    proofs = [_proven(*each) for each in drafts]
+    files = tuple(file for _, each in drafts for file in _files_of(each))
+    says_all = draft.assignments and not any(each.assignments for _, each in beside)
+    root = common_root([config.path, *(Path(each.path) for each in files)])
+    return ConfigPatch(
+        files=files,
+        diff="".join(
+            unified_diff(each.original_text, each.patched_text, path=Path(each.path).relative_to(root).as_posix())
+            for each in files
+        ),
+        root_path=str(root),
+        changes=tuple(_value_change(*each, assignment) for each in drafts for assignment in each[1].assignments),
+        verified_by=_verified_by([each.path.name for each, _ in drafts], proofs),
+        override_line=ecosystem_named(config.format_name).override_line(draft.assignments) if says_all else None,
+        notes=tuple(note for _, each in drafts for note in each.notes),
+    )
+
+
+def _verified_by(names: list[str], proofs: list[str]) -> str:
+    """Name the loaders that read the files back; which did which, where they differ."""
+    if len(set(proofs)) == 1:
+        return proofs[0]
+    return "; ".join(f"{proof} ({name})" for name, proof in zip(names, proofs, strict=True))
+
+
+def _proven(config: UserConfig, draft: Draft) -> str:
+    """Read a draft back, and return the name of the loader that did."""
+    package = ecosystem_named(config.format_name).loader_package
+    texts = {str(draft.path): draft.text, **{each.path: each.patched_text for each in draft.beside}}
+    return verify(draft.path, texts, draft.expected, document=config.document, package=package)
+
+
+def _files_of(draft: Draft) -> tuple[FilePatch, ...]:
+    if draft.text == draft.before:
+        return ()
+    return (FilePatch(path=str(draft.path), original_text=draft.before, patched_text=draft.text), *draft.beside)
+
+
+def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> ValueChange:
+    write = config.document.syntax.write
+    is_set = contains(config.values, assignment.key)
+    return ValueChange(
+        path=str(draft.path),
+        key=assignment.key,
+        before=write(get(config.values, assignment.key)) if is_set else NOT_SET,
+        after=write(assignment.value),
+        reason=assignment.reason,
+        value=assignment.value,
+    )

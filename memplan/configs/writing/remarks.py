@@ -1,0 +1,41 @@
+"""The trailing comments of a child config: what a value was, and why it changes, within the line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.keys import contains, get
+from memplan.configs.languages.literals import write_python
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import Assignment
+
+NOT_SET = "not set"
+MAX_COLUMNS = 120
+LEAST_REMARK = 32  # columns a remark gets before its value is spread over several lines
+_WIDEST_VALUE = 40
+_ELLIPSIS = "…"
+
+
+def remark_on(document: Document, assignment: Assignment) -> str:
+    """Return what a value was, and why it changes."""
+    write = document.syntax.write
+    is_set = contains(document.values, assignment.key)
+    value = get(document.values, assignment.key)
+    before = (write_python(value) if isinstance(value, dict) else write(value)) if is_set else NOT_SET
+    return f"was {_cut(before, _WIDEST_VALUE)}: {assignment.reason}"
+
+
+def with_remark(line: str, remark: str | None) -> str:
+    """Return a line with a comment behind it, cut to ``MAX_COLUMNS``; without it where there is no room."""
+    room = MAX_COLUMNS - len(line) - len("  # ")
+    return line if remark is None or room <= len(_ELLIPSIS) else f"{line}  # {_cut(remark, room)}"
+
+
+def _cut(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    kept = text[: width - len(_ELLIPSIS)]
+    words = kept.rpartition(" ")[0]
+    return (words if len(words) > width // 2 else kept).rstrip(" ,;:(") + _ELLIPSIS

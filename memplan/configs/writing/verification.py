@@ -1,0 +1,107 @@
+"""Prove a patched config: load it back and compare every effective value."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.children import run_child
+from memplan.configs.evaluation.loading import load_patched
+from memplan.configs.evaluation.reader_messages import PackageAnswer, PackageRefusal, PackageRequest
+from memplan.configs.keys import first_difference, get
+from memplan.errors import ConfigError, PatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from memplan.configs.documents import Document
+
+OWN_READER = "memplan's own reader"
+PACKAGE_TIMEOUT_S = 60.0
+_CHILD_MODULES = {"transformers": "memplan.configs.evaluation.training_arguments"}
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+")
+_FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
+
+
+def verify(
+    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, document: Document, package: str | None
+) -> str:
+    """Load a patched config as if its files lay where they belong and compare all its values; return the loader's name.
+
+    Args:
+        path: where the config will lie.
+        texts: absolute path -> whole patched text, for each file that changes.
+        expected: what it must evaluate to.
+        document: the user's config as it is.
+        package: the ecosystem's own package, which checks too where it is installed and can load the config, and only
+            one file of it changes.
+
+    Raises:
+        PatchError: it does not load, also by the package where that loads the file as it is, or another value than the
+            intended ones differs.
+    """
+    try:
+        loaded = load_patched(document, path, texts).values
+    except ConfigError as error:
+        raise PatchError(f"the patched config would not load: {error.problem}", where=str(document.path)) from error
+    _compare(expected, loaded, document.path)
+    is_alone = not any(Path(each).suffix == path.suffix and each != str(path) for each in texts)
+    answer = None if package is None or not is_alone else _loaded_by(package, path, texts[str(path)])
+    if answer is None:
+        return OWN_READER
+    if isinstance(answer, PackageRefusal):
+        return _without(answer, document.path)
+    if package == "omegaconf":
+        _compare(_with_floats(expected), _with_floats(answer.values), document.path)
+    else:
+        _compare(expected, answer.values, document.path)
+    if answer.unjudged:
+        return f"{answer.loader}, and {OWN_READER} for {', '.join(answer.unjudged)}"
+    return answer.loader
+
+
+def _without(refusal: PackageRefusal, source: Path) -> str:
+    """Say that memplan's reader stands alone, where the package refuses what the user has; else refuse the patch."""
+    if not refusal.of_original:
+        raise PatchError(
+            f"{refusal.loader} would not load the patched config: {refusal.problem}",
+            where=str(source),
+            hint="change this config by hand",
+        )
+    return f"{OWN_READER}, as {refusal.loader} does not load the file as it is: {refusal.problem}"
+
+
+def _with_floats(values: Any) -> Any:
+    """Return values with the texts that YAML 1.2 reads as floats (``1e-4``) as floats, as OmegaConf has them."""
+    if isinstance(values, dict):
+        return {name: _with_floats(each) for name, each in values.items()}
+    if isinstance(values, list):
+        return [_with_floats(each) for each in values]
+    return float(values) if isinstance(values, str) and _FLOAT.fullmatch(values) else values
+
+
+def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Path) -> None:
+    difference = first_difference(expected, loaded)
+    if difference is not None:
+        found, intended = get(loaded, difference), get(expected, difference)
+        raise PatchError(
+            f"the patch would set {difference} to {found!r} where {intended!r} is intended",
+            where=str(source),
+            hint="change this config by hand",
+        )
+
+
+def _loaded_by(package: str, path: Path, text: str) -> PackageAnswer | PackageRefusal | None:
+    """Return what the package makes of a text; None where it is missing or cannot load this config by itself."""
+    if find_spec(package) is None or _FILE_PLACEHOLDER.search(text):
+        return None
+    request = PackageRequest(package=package, path=str(path), text=text)
+    module = _CHILD_MODULES.get(package, "memplan.configs.evaluation.package_loader")
+    ending = run_child(module, request, watch=_too_long)
+    return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)
+
+
+def _too_long(_pid: int, age_s: float) -> str | None:
+    return f"not loaded within {PACKAGE_TIMEOUT_S:.0f} s" if age_s > PACKAGE_TIMEOUT_S else None

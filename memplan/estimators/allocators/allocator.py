@@ -1,0 +1,220 @@
+"""The CUDA caching allocator as a replay: what a stream of allocations and frees takes from the card.
+
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.13 for one device and one stream. Not modelled: blocks
+shared between streams, private pools of CUDA graphs, and failures of the driver other than the given limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memplan.errors import TraceError
+from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, AllocatorConfig
+from memplan.estimators.allocators.allocator_pools import (
+    SMALL_REQUEST_UNITS,
+    AgeingSegmentPool,
+    DriverMemory,
+    SegmentPool,
+)
+from memplan.estimators.allocators.expandable_segments import ExpandablePool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+DEFAULT_CONFIG = AllocatorConfig()
+_LARGE_POOL_ADDRESS_PAGES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorPeaks:
+    """What a replay took.
+
+    Args:
+        peak_requested_bytes: largest sum of the requests alive.
+        peak_allocated_bytes: largest sum of blocks handed out (``max_memory_allocated``).
+        peak_active_bytes: largest sum of blocks that cannot be reused yet; with one stream the allocated peak.
+        peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``).
+        peak_event_index: event at which the allocated peak is first reached; 0 where nothing was allocated.
+        reserved_at_peak_bytes: held from the driver right after that event.
+        alloc_retries: times the cache was returned to the driver to try again.
+        segment_count: largest number of segments held at once; expandable segments are not counted, as in PyTorch.
+        ran_out_at: event whose request failed even after the cache had been returned; None where none did. The other
+            figures then cover the events before it.
+    """
+
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_active_bytes: int
+    peak_reserved_bytes: int
+    peak_event_index: int
+    reserved_at_peak_bytes: int
+    alloc_retries: int
+    segment_count: int
+    ran_out_at: int | None
+
+
+class CachingAllocator:
+    """The allocator of one device, counting in units of 512 bytes.
+
+    Args:
+        config: its settings.
+        limit_bytes: what it may hold from the driver, as a process capped to a share of the card may; None for all it
+            asks for. Garbage collection needs a limit, as in PyTorch.
+        listener: told each change of what is held, see ``DriverMemory``.
+    """
+
+    __slots__ = (
+        "_collector",
+        "_config",
+        "_large_address",
+        "_limit_bytes",
+        "alloc_retries",
+        "driver",
+        "large",
+        "small",
+    )
+
+    def __init__(
+        self,
+        config: AllocatorConfig,
+        *,
+        limit_bytes: int | None = None,
+        listener: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.driver = DriverMemory(listener)
+        self.alloc_retries = 0
+        self._config = config
+        self._limit_bytes = limit_bytes
+        self._collector: AgeingSegmentPool | None = None
+        self._large_address = config.large_segment_size_bytes // UNIT_BYTES * _LARGE_POOL_ADDRESS_PAGES
+        self.small, self.large = self._make_pools()
+
+    def allocate(self, size: int) -> tuple[int, int] | None:
+        """Hand out a block for a rounded size; return its address and size, or None where the limit forbids it."""
+        pool = self.small if size <= SMALL_REQUEST_UNITS else self.large
+        return pool.take(size) or self.extend(pool, size)
+
+    def free(self, address: int, size: int) -> None:
+        """Take a block back; nothing is returned to the driver."""
+        (self.small if size <= SMALL_REQUEST_UNITS else self.large).put(address, size)
+
+    def is_small(self, address: int) -> bool:
+        """Whether an address belongs to the pool of requests up to 1 MiB."""
+        return address < self._large_address
+
+    def release_cached(self) -> None:
+        """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
+        self.large.release_cached()
+        self.small.release_cached()
+
+    def _make_pools(self) -> tuple[SegmentPool | ExpandablePool, SegmentPool | ExpandablePool]:
+        config, driver = self._config, self.driver
+        small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
+        if config.expandable_segments:
+            return (
+                ExpandablePool(driver, config, page=small_page, first_address=small_page),
+                ExpandablePool(driver, config, page=large_page, first_address=self._large_address),
+            )
+        small = SegmentPool(driver, config, small=True, first_address=small_page)
+        if not config.garbage_collection_threshold or self._limit_bytes is None:
+            return small, SegmentPool(driver, config, small=False, first_address=self._large_address)
+        self._collector = AgeingSegmentPool(driver, config, small=False, first_address=self._large_address)
+        return small, self._collector
+
+    def extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:
+        """Obtain memory for a block no free one of its pool serves; return its address and size, or None."""
+        segment = self._config.segment_bytes(size * UNIT_BYTES) // UNIT_BYTES
+        self._collect_garbage()
+        if self._has_room(segment) or (pool.release_oversize(size) and self._has_room(segment)):
+            return pool.extend(size, segment)
+        self.release_cached()
+        self.alloc_retries += 1
+        return pool.extend(size, segment) if self._has_room(segment) else None
+
+    def _has_room(self, segment: int) -> bool:
+        return self._limit_bytes is None or (self.driver.held_units + segment) * UNIT_BYTES <= self._limit_bytes
+
+    def _collect_garbage(self) -> None:
+        if self._collector is None or self._limit_bytes is None:
+            return
+        threshold_bytes = int(self._config.garbage_collection_threshold * self._limit_bytes)
+        excess_bytes = self.driver.held_units * UNIT_BYTES - threshold_bytes
+        if excess_bytes > 0:
+            self._collector.collect_garbage(-(-excess_bytes // UNIT_BYTES))
+
+
+def replay(
+    block_ids: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    config: AllocatorConfig = DEFAULT_CONFIG,
+    limit_bytes: int | None = None,
+) -> AllocatorPeaks:
+    """Run events through a fresh allocator, in order.
+
+    Args:
+        block_ids: which block each event is about.
+        sizes: bytes the event allocates for its block, as requested; 0 frees the block.
+        config: the allocator's settings.
+        limit_bytes: what the allocator may hold from the driver; None for all it asks for.
+
+    Raises:
+        TraceError: a block is freed that is not allocated, or allocated twice.
+    """
+    ids, requests = np.asarray(block_ids).tolist(), np.asarray(sizes, dtype=np.int64)
+    allocator = CachingAllocator(config, limit_bytes=limit_bytes)
+    small, large, extend, driver = allocator.small, allocator.large, allocator.extend, allocator.driver
+    live: dict[int, tuple[tuple[int, int], int]] = {}
+    requested = peak_requested = allocated = peak_allocated = peak_index = reserved_at_peak = 0
+    ran_out_at: int | None = None
+    events = zip(ids, requests.tolist(), rounded_units(requests, config), strict=True)
+    for index, (block, request, size) in enumerate(events):
+        if size:
+            pool = small if size <= SMALL_REQUEST_UNITS else large  # as in allocate, without its call
+            found = pool.take(size) or extend(pool, size)
+            if found is None:
+                ran_out_at = index
+                break
+            if block in live:
+                raise TraceError(f"event {index} allocates block {block}, which is already allocated")
+            live[block] = (found, request)
+            requested += request
+            allocated += found[1]
+            if requested > peak_requested:  # noqa: PLR1730 - a call of max would cost a tenth of the loop
+                peak_requested = requested
+            if allocated > peak_allocated:
+                peak_allocated, peak_index, reserved_at_peak = allocated, index, driver.held_units
+        else:
+            if block not in live:
+                raise TraceError(f"event {index} frees block {block}, which is not allocated")
+            (address, held), freed = live.pop(block)
+            (small if held <= SMALL_REQUEST_UNITS else large).put(address, held)
+            requested -= freed
+            allocated -= held
+    return AllocatorPeaks(
+        peak_requested_bytes=peak_requested,
+        peak_allocated_bytes=peak_allocated * UNIT_BYTES,
+        peak_active_bytes=peak_allocated * UNIT_BYTES,
+        peak_reserved_bytes=driver.peak_units * UNIT_BYTES,
+        peak_event_index=peak_index,
+        reserved_at_peak_bytes=reserved_at_peak * UNIT_BYTES,
+        alloc_retries=allocator.alloc_retries,
+        segment_count=driver.peak_segment_count,
+        ran_out_at=ran_out_at,
+    )
+
+
+def rounded_units(requests: npt.NDArray[np.int64], config: AllocatorConfig) -> list[int]:
+    """Round every request as the allocator does, in units of 512 bytes; 0 stays 0."""
+    if not any(config.roundup_power2_divisions):
+        plain: list[int] = (-(-requests // UNIT_BYTES)).tolist()
+        return plain
+    distinct, positions = np.unique(requests, return_inverse=True)
+    units = [config.rounded_bytes(each) // UNIT_BYTES if each else 0 for each in distinct.tolist()]
+    rounded: list[int] = np.asarray(units, dtype=np.int64)[positions].tolist()
+    return rounded

@@ -1,0 +1,1 @@
+"""The child side of a trace: build the workload on fake tensors, run steps, record every allocation."""

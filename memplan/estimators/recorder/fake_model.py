@@ -1,0 +1,97 @@
+"""Turning a real model and real batches into fake ones, and laying tensors out as the recipe wants them."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+from memplan.estimators.recorder.batches import map_tensors
+from memplan.recipe import Precision
+
+_HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
+    """Copy a model to fake tensors; tied tensors stay tied."""
+    with FakeCopyMode(fakes):
+        return copy.deepcopy(model)
+
+
+def assign_where_torch_swaps() -> None:
+    """Let ``Module.to`` convert fake parameters as it does real ones, for the rest of this process.
+
+    Torch swaps the tensors of subclasses, which refuses those that something holds a weak reference to.
+    """
+
+    def assign(parameter: torch.Tensor, converted: torch.Tensor) -> None:
+        parameter.data = converted.data
+
+    torch.utils.swap_tensors = assign
+
+
+def fake_batch(batch: Any, fakes: FakeTensorMode) -> Any:
+    """Make fake tensors of a real batch, as it lies on the host."""
+    return map_tensors(fakes.from_tensor, batch)
+
+
+def lay_out_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
+    """Bring a model's tensors into the recipe's weight type and memory format; tied tensors stay tied.
+
+    ``Module.to`` cannot swap fake parameters, so they are replaced one by one.
+    """
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return laid_out(tensor, precision=precision, channels_last=channels_last)
+
+    done: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):  # noqa: SLF001 - the registries a module is made of
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = _changed_once(tensor, change, done)  # type: ignore[assignment]  # of either kind
+
+
+def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_all: bool) -> Any:
+    """Bring a batch into the recipe's type and format, as a move to the device would.
+
+    Args:
+        batch: tensors on the host.
+        precision: whose weight type floating-point inputs take.
+        channels_last: whether 4-D tensors change their memory format.
+        copy_all: whether tensors that need no change are copied too, as to another device.
+    """
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        changed = laid_out(tensor, precision=precision, channels_last=channels_last)
+        return tensor.clone() if copy_all and changed is tensor else changed
+
+    return map_tensors(moved, batch)
+
+
+def laid_out(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
+    """Return the tensor in the recipe's weight type and memory format; integers keep their type."""
+    half = _HALF.get(precision)
+    if half is not None and tensor.is_floating_point():
+        tensor = tensor.to(half)
+    if channels_last and tensor.dim() == 4:
+        tensor = tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
+
+
+def _changed_once(
+    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor], done: dict[int, torch.Tensor]
+) -> torch.Tensor:
+    if id(tensor) not in done:
+        with torch.no_grad():
+            changed = change(tensor)
+        if changed is not tensor and isinstance(tensor, nn.Parameter):
+            changed = nn.Parameter(changed, requires_grad=tensor.requires_grad)
+        done[id(tensor)] = changed
+    return done[id(tensor)]

@@ -1,0 +1,178 @@
+"""The dispatch mode that sees every operator of a step and tells the ledger what it made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from memplan.estimators.recorder.contiguous_copies import copied_bytes
+from memplan.estimators.recorder.known_values import is_known, run_knowing
+from memplan.estimators.recorder.presumed_values import PresumedReads
+from memplan.estimators.recorder.value_writes import only_writes
+from memplan.estimators.step_trace import Category
+from memplan.estimators.target.library_workspaces import CUBLAS_OPERATORS
+from memplan.results import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.estimators.recorder.module_paths import ModulePaths
+    from memplan.estimators.recorder.recording import Recording
+    from memplan.estimators.recorder.storages import StorageLedger
+    from memplan.estimators.target.kernels import Kernels
+
+_DEVICE_QUERY = torch.ops.prim.device.default
+_SUM = torch.ops.aten.add.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PendingSum:
+    """A sum made in backward, and the block of its first summand."""
+
+    total: torch.Tensor
+    donor: int
+
+
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+    """Records the storages that each operator returns, and around them what a CUDA kernel takes that is not returned.
+
+    Args:
+        recording: where events go.
+        ledger: knows the storages.
+        paths: knows the running module.
+        kernels: what the device's kernels take that is not returned.
+        fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        ledger: StorageLedger,
+        paths: ModulePaths,
+        *,
+        kernels: Kernels,
+        fakes: FakeTensorMode | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+        self._recording = recording
+        self._ledger = ledger
+        self._paths = paths
+        self._kernels = kernels
+        self.unknown_calls: Counter[str] = Counter()
+        self.presumed = PresumedReads()
+        self._fakes = fakes
+        self._muted = False
+        self._pending: _PendingSum | None = None
+        self._threads_with_cublas: set[bool] = set()
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Record nothing while the context is open."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
+
+    def settle(self) -> None:
+        """Let a sum of gradients take over the block of its first summand if that has just been freed.
+
+        Where gradients meet at a branch, autograd adds into the first of them when it owns it and its storage alone,
+        which a view never does, because it keeps its base. Under a dispatch mode it adds out of place
+        (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None and not self._ledger.is_live(pending.donor):
+            self._ledger.inherit(pending.total, pending.donor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard would cost as much as the recording
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator and record the new storages among its results."""
+        if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
+        if self._pending is not None:
+            self.settle()
+        if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
+            return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
+        donor = self._donor(func, args)
+        try:
+            result = self._run(func, args, kwargs or {})
+        except DataDependentOutputException:
+            if self._paths.is_inside or not self.presumed.answers(func, args):
+                raise
+            return self.presumed.answer(args[0])
+        if not self._muted:
+            self._record(func, args, result)
+            if donor is not None:
+                self._pending = _PendingSum(total=result, donor=donor)
+        return result
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._fakes is None:
+            return func(*args, **kwargs)
+        return run_knowing(func, args, kwargs, make_fake=self._fakes.from_tensor)
+
+    def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        operator = str(func.overloadpacket)
+        hidden = self._kernels.hidden_bytes(operator, args, result)
+        if not self._kernels.are_known(func, operator):
+            self.unknown_calls[operator] += 1
+        between = hidden.between
+        around = self._take(hidden.around + copied_bytes(operator, args), operator)
+        self._give_back(self._take(hidden.before, operator))
+        for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
+                self._give_back(self._take(between, operator))
+                between = 0
+        if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
+            self._take_workspace(self._kernels.blas_workspace_bytes)
+        self._give_back(around)
+        self._give_back(self._take(hidden.beside, operator))
+
+    def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        if func is not _SUM or self._recording.phase is not Phase.BACKWARD or self._paths.current:
+            return None
+        first, second = args[:2]
+        if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
+            return None
+        is_alone = first._base is None  # noqa: SLF001 - no other way to ask a tensor whether it is a view
+        return self._ledger.block_of(first) if is_alone and _is_dense(first) else None
+
+    def _take(self, size_bytes: int, operator: str) -> int | None:
+        if not size_bytes:
+            return None
+        return self._recording.allocate(
+            size_bytes, Category.TEMPORARIES, module=self._paths.current, operator=f"inside {operator}"
+        )
+
+    def _give_back(self, block: int | None) -> None:
+        if block is not None:
+            self._recording.free(block)
+
+    def _take_workspace(self, size_bytes: int) -> None:
+        in_backward = self._recording.phase is Phase.BACKWARD  # it runs on a thread, and so a handle, of its own
+        if in_backward not in self._threads_with_cublas:
+            self._threads_with_cublas.add(in_backward)
+            self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

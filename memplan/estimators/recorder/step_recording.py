@@ -1,0 +1,131 @@
+"""Recording one run of a workload's steps at one micro-batch size, on fake tensors or for real."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memplan.cards import DeviceKind
+from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.fake_model import fake_batch, fake_copy, lay_out_in_place, moved_batch
+from memplan.estimators.recorder.known_values import learn
+from memplan.estimators.recorder.module_paths import ModulePaths
+from memplan.estimators.recorder.operator_recorder import OperatorRecorder
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.recorder.storages import StorageLedger
+from memplan.estimators.recorder.training_step import TracedStep
+from memplan.estimators.step_trace import Category
+from memplan.estimators.target.lowering import kernels_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from memplan.cards import DeviceSpec
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
+STEPS = 2  # the first makes the optimizer state, the second is the steady one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A recording and what was learned on the way.
+
+    Args:
+        recording: the events.
+        optimizer_name: class name of the optimizer.
+        unknown_calls: operators whose kernels nothing counts, and how often each runs in a step.
+        notes: what had to be presumed, one sentence each.
+    """
+
+    recording: Recording
+    optimizer_name: str
+    unknown_calls: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecorder:
+    """Records runs of one workload and recipe.
+
+    Args:
+        workload: what is trained.
+        recipe: the setting of the step.
+        device: what the step is lowered to.
+        model: the real model; every run takes a copy.
+        on_fakes: whether the copy and its batches are fake tensors; else everything is computed.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+    """
+
+    workload: Workload
+    recipe: Recipe
+    device: DeviceSpec
+    model: nn.Module
+    on_fakes: bool
+    fused_optimizer: bool = False
+
+    def record(self, micro_batch_size: int, batch: Any) -> RecordedRun:
+        """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
+
+        Raises:
+            WorkloadError: one of the workload's functions raises or breaks its contract.
+        """
+        recording = Recording(micro_batch_size=micro_batch_size)
+        ledger = StorageLedger(recording)
+        fakes = FakeTensorMode(allow_non_fake_inputs=True) if self.on_fakes else None
+        model = copy.deepcopy(self.model) if fakes is None else fake_copy(self.model, fakes)
+        on_host = batch
+        if fakes is not None:
+            on_host = fake_batch(batch, fakes)
+            learn(tensors_in(on_host), tensors_in(batch))
+        paths = ModulePaths(model)
+        recorder = OperatorRecorder(recording, ledger, paths, kernels=kernels_of(self.device), fakes=fakes)
+        surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
+        with surroundings:
+            lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
+        with surroundings, recorder, paths.watched():
+            optimizer_name = self._run(model, on_host, recording, ledger, recorder)
+        recording.order_frees()
+        calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
+        return RecordedRun(
+            recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=recorder.presumed.notes
+        )
+
+    def _run(
+        self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder
+    ) -> str:
+        on_cuda = self.device.kind is DeviceKind.CUDA
+
+        def next_batch() -> Any:
+            with recorder.muted():
+                moved = moved_batch(
+                    on_host,
+                    precision=self.recipe.precision,
+                    channels_last=self.workload.channels_last,
+                    copy_all=on_cuda,
+                )
+            ledger.see_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
+            return moved
+
+        if not on_cuda:
+            ledger.see_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
+        step = TracedStep(
+            self.workload,
+            self.recipe,
+            model=model,
+            next_batch=next_batch,
+            recording=recording,
+            ledger=ledger,
+            on_cuda=on_cuda,
+            fused_optimizer=self.fused_optimizer,
+        )
+        for _ in range(STEPS):
+            recording.step_starts.append(len(recording.event_blocks))
+            step.run()
+        recorder.settle()
+        ledger.close()  # while what is resident between steps still is
+        return type(step.optimizer).__name__

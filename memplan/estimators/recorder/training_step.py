@@ -1,0 +1,203 @@
+"""The training step that is traced, phase by phase, in the order a live trial runs it."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.errors import WorkloadError
+from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.gradient_buckets import bucket_sizes
+from memplan.estimators.recorder.user_calls import call_user, checked_loss
+from memplan.estimators.step_trace import Category
+from memplan.recipe import Precision
+from memplan.results import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from memplan.estimators.recorder.recording import Recording
+    from memplan.estimators.recorder.storages import StorageLedger
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
+_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+class TracedStep:
+    """Runs optimizer steps of a workload and says, as it goes, what the recorded blocks hold.
+
+    Args:
+        workload: what is trained.
+        recipe: the setting of the step.
+        model: the model to run; its tensors become resident when the step is made.
+        next_batch: returns the batch of the next micro-step on the device.
+        recording: where events go.
+        ledger: knows the storages.
+        on_cuda: whether optimizers and clipping take the multi-tensor path, as they do for CUDA parameters.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        recipe: Recipe,
+        *,
+        model: nn.Module,
+        next_batch: Callable[[], Any],
+        recording: Recording,
+        ledger: StorageLedger,
+        on_cuda: bool,
+        fused_optimizer: bool = False,
+    ) -> None:
+        self._workload = workload
+        self._recipe = recipe
+        self._model = model
+        self._next_batch = next_batch
+        self._recording = recording
+        self._ledger = ledger
+        self._on_cuda = on_cuda
+        self._scale: torch.Tensor | None = None
+        self._average: dict[str, torch.Tensor] = {}
+        self._owners: dict[int, str] = {}  # module of each parameter, by identity
+        self._batch: Any = None
+        self._place_model()
+        self._buckets = self._made_buckets()
+        self.optimizer: Optimizer = call_user("optimizer", workload.optimizer, model.parameters())
+        if fused_optimizer:
+            _choose_fused(self.optimizer)
+        self._prepare_optimizer()
+
+    def run(self) -> None:
+        """Run one optimizer step: zero the gradients, accumulate, clip, step."""
+        self._recording.phase = Phase.FORWARD
+        if not self._workload.zero_grad_before_backward:
+            self._zero_gradients()
+        losses = [self._micro_step(index) for index in range(self._recipe.accumulation_steps)]
+        self._recording.phase = Phase.OPTIMIZER_STEP
+        if self._workload.grad_clip_norm is not None:
+            foreach = True if self._on_cuda else None
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
+        call_user("optimizer step", self.optimizer.step)
+        self._mark_state()
+        self._update_average()
+        losses.clear()
+
+    def _place_model(self) -> None:
+        for module_name, module in self._model.named_modules():
+            for tensors, category in (
+                (module.named_parameters(recurse=False), Category.PARAMETERS),
+                (module.named_buffers(recurse=False), Category.BUFFERS),
+            ):
+                for name, tensor in tensors:
+                    self._owners.setdefault(id(tensor), module_name)
+                    self._ledger.see(tensor, category, module=module_name, operator=name)
+
+    def _made_buckets(self) -> list[torch.Tensor]:
+        if self._recipe.world_size == 1:
+            return []
+        trained = [each for each in self._model.parameters() if each.requires_grad]
+        sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
+        buckets = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+        self._mark(buckets, Category.GRADIENTS)
+        return buckets
+
+    def _zero_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
+
+    def _prepare_optimizer(self) -> None:
+        if self._on_cuda:
+            _choose_foreach(self.optimizer)
+        if self._recipe.precision is Precision.FP16:
+            self._scale = torch.ones(())
+        if self._workload.ema:
+            self._average = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+        self._mark(self._average.values(), Category.OPTIMIZER_STATE)
+        self._mark_state()
+
+    def _micro_step(self, index: int) -> torch.Tensor:
+        self._recording.phase = Phase.FORWARD
+        self._batch = None  # the name of a loop's batch has gone to the next one on the host before that is moved
+        self._batch = self._next_batch()
+        before = self._ledger.live_blocks()
+        loss, scaled = self._forward(self._batch)
+        gc.collect()
+        for block in self._ledger.live_blocks() - before:
+            self._recording.categories[block] = Category.ACTIVATIONS
+        if index == 0 and self._workload.zero_grad_before_backward:
+            self._zero_gradients()
+        self._recording.phase = Phase.BACKWARD
+        call_user("backward pass of the loss", scaled.backward)
+        for parameter in self._model.parameters():
+            if parameter.grad is not None:
+                self._mark([parameter.grad], Category.GRADIENTS, owner=parameter)
+        return loss.detach()
+
+    def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        with self._autocast():
+            loss = checked_loss(call_user("loss", self._workload.loss, self._model, batch), self._workload.loss)
+            scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
+        return loss, scaled if self._scale is None else scaled * self._scale
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = _AUTOCAST.get(self._recipe.precision)
+        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        for name, value in self._model.state_dict().items() if self._average else ():
+            kept = self._average[name]
+            if kept.is_floating_point():
+                kept.lerp_(value, 0.001)
+            else:
+                kept.copy_(value)
+
+    def _mark_state(self) -> None:
+        for parameter, state in self.optimizer.state.items():
+            self._mark(tensors_in(dict(state)), Category.OPTIMIZER_STATE, owner=parameter)
+        if self._on_cuda:
+            for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
+                self._recording.block_bytes[block] = 0
+
+    def _mark(self, tensors: Iterable[torch.Tensor], category: Category, *, owner: torch.Tensor | None = None) -> None:
+        module = self._owners.get(id(owner), "")
+        for block in self._ledger.blocks_of(tensors):
+            self._recording.attribute(block, category, module=module)
+
+
+def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
+    # Step counters stay on the host unless the optimizer is fused or capturable (torch/optim/adam.py).
+    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    steps = [state.get("step") for state in optimizer.state.values()]
+    return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
+
+
+def _choose_foreach(optimizer: Optimizer) -> None:
+    # Fake parameters fail the type test by which optimizers choose the multi-tensor path for CUDA parameters. Adafactor
+    # never chooses it by itself, because it is there to save memory (torch/optim/_adafactor.py).
+    if isinstance(optimizer, torch.optim.Adafactor):
+        return
+    for group in optimizer.param_groups:
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = True
+
+
+def _choose_fused(optimizer: Optimizer) -> None:
+    """Switch every group to the fused implementation.
+
+    Raises:
+        WorkloadError: the optimizer has none, or runs it already.
+    """
+    if any("fused" not in group for group in optimizer.param_groups):
+        raise WorkloadError(f"{type(optimizer).__name__} has no fused implementation")
+    if all(group["fused"] for group in optimizer.param_groups):
+        raise WorkloadError(f"{type(optimizer).__name__} is fused already")
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False

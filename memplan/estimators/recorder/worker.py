@@ -1,0 +1,36 @@
+"""In the child process: load the workload, trace its step at a few micro-batch sizes, answer a ``StepTrace``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from memplan.children import serve
+from memplan.errors import MemplanError
+from memplan.estimators.recorder.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.workload_trace import trace_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.estimators.tracing import TraceRequest
+
+
+def preload() -> None:
+    """Import what every trace imports beside this module: what torch loads when the first optimizer is made."""
+    import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
+
+
+def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
+    """Reply with the trace, or with the error that is for the user."""
+    neutralise_initialisers()
+    torch.compiler.set_stance("force_eager")  # nothing runs often enough here to be worth compiling
+    try:
+        reply(trace_workload(request))
+    except MemplanError as error:
+        reply(error)
+
+
+if __name__ == "__main__":
+    serve(answer, preload=preload)

@@ -1,0 +1,226 @@
+"""Tracing one workload: build it, check its batches, run its step at a few sizes, generalise what was recorded."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from memplan.cards import DeviceKind
+from memplan.configs.workloads import load_workload
+from memplan.errors import TraceError, WorkloadError
+from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
+from memplan.estimators.recorder.host_context import resident_context_bytes
+from memplan.estimators.recorder.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
+from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
+from memplan.estimators.recorder.untouched_build import untouched_fills
+from memplan.estimators.recorder.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of, reason_of_fakes
+from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
+from memplan.estimators.step_trace import StepTrace
+from memplan.estimators.target.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
+from memplan.host_memory import host_memory
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan.estimators.recorder.recording import Recording
+    from memplan.estimators.step_trace import Timeline
+    from memplan.estimators.tracing import TraceRequest
+    from memplan.workload import Workload
+
+FAKE_METHOD = "fake-tensor trace"
+REAL_METHOD = "real CPU run at small micro-batches"
+_ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the state of the optimizer, and once after
+_UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
+_BY_TURNS = "Typical and worst batches come by turns: the allocator keeps room for blocks of both sizes."
+_ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
+_REAL_RUN_COPIES = 5  # weights, gradients, two of optimizer state, and as much again for the copy that is run
+
+
+def trace_workload(request: TraceRequest) -> StepTrace:
+    """Trace the requested workload.
+
+    Raises:
+        WorkloadError: the workload cannot be loaded, raises or breaks its contract.
+        TraceError: the model cannot be traced.
+    """
+    lower_to(request.device)
+    workload = load_workload(request.source)
+    host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
+    with cuda_words_understood(request.device) as words, collected_garbage():
+        batches = _made_batches(workload, request.batch_sizes[:2])
+        _check_batches(workload, batches)
+        with untouched_fills():
+            model = _built(workload, request)
+        recorder = StepRecorder(
+            workload=workload,
+            recipe=request.recipe,
+            device=request.device,
+            model=model,
+            on_fakes=True,
+            fused_optimizer=request.fused_optimizer,
+        )
+        trace = _traced_somehow(recorder, request, batches)
+    notes = trace.notes if words is None else (*trace.notes, *words.notes)
+    return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
+
+
+def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace at small sizes; where a size may be what fails, at multiples of the recipe's own micro-batch."""
+    try:
+        return _traced_or_computed(recorder, request, batches)
+    except WorkloadError as error:
+        own = request.recipe.micro_batch_size
+        if own in batches or not may_be_of_sizes(error):
+            raise
+    other = replace(request, batch_sizes=(own, 2 * own))  # some models take only sizes that divide by something
+    return _traced_or_computed(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
+
+
+def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace on fake tensors; where these are what fails, compute the step."""
+    try:
+        return _traced(recorder, request, batches)
+    except WorkloadError as error:
+        if not is_of_fakes(error):
+            raise
+        return _traced_for_real(recorder, request, batches, error)
+
+
+def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    runs = [recorder.record(size, batch) for size, batch in batches.items()]
+    recordings = [run.recording for run in runs]
+    uniform = same_structure(recordings)
+    if len(request.batch_sizes) > 2 and (not uniform or needs_third_run(recordings)):
+        size = request.batch_sizes[2]
+        third = recorder.record(size, call_user("batch function", recorder.workload.batch, size))
+        if uniform:
+            runs.append(third)
+        elif same_structure([recordings[1], third.recording]):
+            runs = [runs[1], third]  # the smallest size took a path of its own: some dimension was one there
+    return _as_trace(recorder, runs, _typical_run(recorder, runs[0].recording.micro_batch_size))
+
+
+def _typical_run(recorder: StepRecorder, size: int) -> RecordedRun | None:
+    typical_batch = recorder.workload.typical_batch
+    if typical_batch is None:
+        return None
+    return recorder.record(size, call_user("typical batch function", typical_batch, size))
+
+
+def _traced_for_real(
+    recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any], error: WorkloadError
+) -> StepTrace:
+    """Run the step on real tensors, where it failed on fake ones."""
+    needed_bytes = _REAL_RUN_COPIES * sum(each.numel() * each.element_size() for each in recorder.model.parameters())
+    if needed_bytes > host_memory().free_bytes:
+        raise TraceError(
+            f"the model cannot be traced without computing it, which takes about {format_bytes(needed_bytes)} "
+            f"of memory here: {error.problem}",
+            where=error.where,
+            hint="keep values of tensors out of Python's control flow there, or try a smaller model of the same kind",
+            detail=error.detail,
+        ) from error
+    real = replace(recorder, model=_built(recorder.workload, request), on_fakes=False)
+    trace = _traced(real, request, batches)
+    place = f"{error.where}: " if error.where else ""
+    why = (
+        f"The step cannot run on fake tensors ({place}{reason_of_fakes(error)}); it was computed on the CPU at small "
+        "micro-batches, with attention that keeps its probabilities."
+    )
+    return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
+
+
+def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: RecordedRun | None) -> StepTrace:
+    recordings = [run.recording for run in runs]
+    timelines, notes = _steady_timelines(recordings, None if typical is None else typical.recording)
+    model, device = recorder.model, recorder.device
+    return StepTrace(
+        workload_name=recorder.workload.name or type(model).__name__,
+        recipe=recorder.recipe,
+        device_kind=device.kind,
+        compute_capability=device.compute_capability,
+        timelines=timelines,
+        traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
+        parameter_count=sum(each.numel() for each in model.parameters()),
+        uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
+        optimizer_name=runs[0].optimizer_name,
+        method=FAKE_METHOD,
+        uncounted=uncounted_on(
+            device,
+            classes={type(each).__name__ for each in model.modules()},
+            calls=runs[0].unknown_calls,
+            world_size=recorder.recipe.world_size,
+        ),
+        notes=(*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *notes),
+    )
+
+
+def _steady_timelines(
+    recordings: list[Recording], typical: Recording | None
+) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Generalise the runs, with steps added until memory has settled; return the timelines and what to say of them."""
+    for recording in (*recordings, *(() if typical is None else (typical,))):
+        for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
+            repeat_last_step(recording)
+    if not same_structure(recordings):
+        return tuple(generalised([each]) for each in recordings), (_UNEVEN,)
+    timeline = generalised(recordings)
+    if typical is None:
+        return (timeline,), ()
+    if not same_structure([recordings[0], typical]):
+        return (timeline,), (_ONLY_WORST,)
+    return (by_turns(timeline, recordings[0], typical),), (_BY_TURNS,)
+
+
+def _built(workload: Workload, request: TraceRequest) -> nn.Module:
+    model = call_user("model factory", workload.model)
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(
+            f"the workload's model factory {name_of(workload.model)} returned a {type(model).__name__}",
+            hint="return a torch.nn.Module",
+        )
+    refuse_wrappers(model)
+    if request.recipe.activation_checkpointing:
+        switch_checkpointing_on(model)
+    return model
+
+
+def _made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:
+    return {size: call_user("batch function", workload.batch, size) for size in sizes}
+
+
+def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
+    shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
+    if not shapes[0]:
+        raise WorkloadError(
+            f"the workload's batch function {name_of(workload.batch)} returned no tensor",
+            hint="return tensors, in dicts, lists, tuples or dataclasses where there are several",
+        )
+    if shapes[0] == shapes[1]:
+        tried = " and ".join(str(size) for size in batches)
+        raise WorkloadError(
+            f"the workload's batch function {name_of(workload.batch)} ignores its argument: "
+            f"for {tried} samples it returned tensors of the same shapes {shapes[0]}",
+            hint="return as many samples as it is asked for",
+        )
+
+
+@contextmanager
+def collected_garbage() -> Iterator[None]:
+    """Collect garbage only where it is asked for, so that what lives in cycles dies at the same point every time."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,91 @@
+"""Lowering this process to the target device: what is traced afterwards takes the paths the card would take."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+from memplan.cards import DeviceKind
+from memplan.estimators.recorder.fake_model import assign_where_torch_swaps
+from memplan.estimators.target.cuda_autocast import CudaAutocast
+from memplan.estimators.target.cuda_operators import CudaOperators
+from memplan.estimators.target.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.target.kernels import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.target.operator_rules import unknown_kernels
+from memplan.estimators.target.shape_rules import install_shape_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
+
+    from memplan.cards import DeviceSpec
+
+ASSUMED_CAPABILITY = (8, 0)
+
+# Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
+_UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
+# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed
+_ALGORITHM_SEARCH = (
+    "cuDNN's search for algorithms (benchmark mode), which may reserve all that is free in the first steps"
+)
+
+
+def lower_to(device: DeviceSpec) -> None:
+    """Make this process trace what the device would run."""
+    install_shape_rules()
+    assign_where_torch_swaps()
+    capability = lowered_capability(device)
+    if capability is not None:
+        CudaOperators(capability).install()
+        CudaAutocast().install()
+        understand_cuda_autocast()
+
+
+def cuda_words_understood(device: DeviceSpec) -> AbstractContextManager[CudaWords | None]:
+    """Read CUDA devices in user code as the traced device while the context is open; nothing changes for the CPU."""
+    return nullcontext() if device.kind is DeviceKind.CPU else CudaWords()
+
+
+def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
+    """Return the compute capability to lower to; None for the CPU."""
+    if device.kind is DeviceKind.CPU:
+        return None
+    return device.compute_capability or ASSUMED_CAPABILITY
+
+
+def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
+    """Say what had to be assumed about the device."""
+    if device.kind is DeviceKind.CPU or device.compute_capability is not None:
+        return ()
+    major, minor = ASSUMED_CAPABILITY
+    return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
+
+
+def kernels_of(device: DeviceSpec) -> Kernels:
+    """Return what the device's kernels take beside their results."""
+    capability = lowered_capability(device)
+    if capability is None:
+        return host_kernels()
+    return cuda_kernels(capability)
+
+
+def uncounted_on(
+    device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
+) -> tuple[str, ...]:
+    """Say what is taken on a card that no rule counts, one phrase each.
+
+    Args:
+        device: what the step was lowered to.
+        classes: classes of the model's modules.
+        calls: operators without a rule, and how often each runs in a step.
+        world_size: data-parallel replicas.
+    """
+    if device.kind is DeviceKind.CPU:
+        return ()
+    libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
+    convolves = any("Conv" in name for name in classes)
+    searches = (_ALGORITHM_SEARCH,) if convolves and torch.backends.cudnn.benchmark else ()
+    network = ("NCCL's buffers for sending gradients",) if world_size > 1 else ()
+    return (*unknown_kernels(calls), *libraries, *searches, *network)

@@ -1,0 +1,157 @@
+"""How a training command ended: by what was raised in it, by its exit status, or by never taking a step. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.probe.commands.events import (
+    ErrorRaised,
+    OptimizerBuilt,
+    OptimizersImported,
+    ProcessStarted,
+    RaisedError,
+    StepEnded,
+    StepSkipped,
+)
+from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text
+from memplan.probe.trials import TrialVerdict
+from memplan.results import OutcomeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.probe.commands.events import Event
+
+FEWEST_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
+_LINE_LIMIT = 300
+_SHELL_SIGNAL_BASE = 128
+_LAST_TRACEBACK_LINE = re.compile(
+    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (?P<text>.*))?$"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEnding:
+    """What was seen of a command that has ended.
+
+    Args:
+        events: what its processes told.
+        return_code: of the shell; negative is the signal that ended it.
+        log_tail: the end of what it printed.
+        is_memory_full: whether it was seen near its budget.
+        was_killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+    """
+
+    events: Sequence[Event]
+    return_code: int
+    log_tail: str
+    is_memory_full: bool
+    was_killed_by_kernel: bool
+
+
+def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
+    """Say why a command failed; None where it ended by itself after enough steps, which its readings judge."""
+    raised = [event for event in ending.events if isinstance(event, ErrorRaised)]
+    if ending.return_code and raised:
+        verdicts = [_of_error(each, ending.is_memory_full) for each in raised]
+        return next((each for each in verdicts if each.kind.is_too_large), verdicts[0])
+    if ending.return_code:
+        return _of_status(ending)
+    if steps_taken(ending.events) >= FEWEST_STEPS:
+        return None
+    if any(isinstance(event, StepSkipped) for event in ending.events):
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
+    evidence = f"the command ended by itself, and {why_no_steps(ending.events)}"
+    return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=evidence)
+
+
+def steps_taken(events: Sequence[Event]) -> int:
+    """Optimizer steps of the process that took most."""
+    return max((event.step for event in events if isinstance(event, StepEnded)), default=0)
+
+
+def why_no_steps(events: Sequence[Event]) -> str:
+    """Say how far a command came on its way to the first optimizer steps."""
+    if steps_taken(events):
+        return f"took no more than {steps_taken(events)} optimizer step; {FEWEST_STEPS} are needed"
+    if not any(isinstance(event, ProcessStarted) for event in events):
+        return (
+            "no Python process in it could be observed; is PYTHONPATH kept (PYTHONPATH=x:$PYTHONPATH, no python -I or "
+            "-E, no container, no sudo)?"
+        )
+    if not any(isinstance(event, OptimizersImported) for event in events):
+        return "none of its Python processes imported torch.optim"
+    if not any(isinstance(event, OptimizerBuilt) for event in events):
+        return "made no torch optimizer"
+    return "took no optimizer step"
+
+
+def _of_error(event: ErrorRaised, is_memory_full: bool) -> TrialVerdict:
+    for each in event.chain:
+        kind = _memory_kind(each, is_memory_full)
+        if kind is not None:
+            return TrialVerdict(kind=kind, evidence=_one_line(each))
+    error = event.chain[0]
+    if "AcceleratorError" in error.types or ("RuntimeError" in error.types and is_kernel_text(error.text)):
+        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(error))
+    place = f" ({event.place})" if event.place else ""
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{_one_line(error)}{place}")
+
+
+def _memory_kind(error: RaisedError, is_memory_full: bool) -> OutcomeKind | None:
+    if "OutOfMemoryError" in error.types:
+        return OutcomeKind.DEVICE_OUT_OF_MEMORY
+    if "MemoryError" in error.types or ("OSError" in error.types and "Cannot allocate memory" in error.text):
+        return OutcomeKind.HOST_OUT_OF_MEMORY
+    if "Exception" not in error.types and "RuntimeError" not in error.types:
+        return None
+    return memory_kind_of_text(error.text, memory_is_full=is_memory_full)
+
+
+def _of_status(ending: CommandEnding) -> TrialVerdict:
+    """Judge a failure that no exception hook saw: by its signal, else by what was printed last."""
+    number = _signal_of(ending.return_code)
+    if number is not None:
+        return _of_signal(number, ending)
+    printed = _printed_error(ending.log_tail)
+    if printed is not None:
+        return _of_error(ErrorRaised(pid=0, chain=(printed,), place=None), ending.is_memory_full)
+    last = next((line for line in reversed(ending.log_tail.splitlines()) if line.strip()), "nothing was printed")
+    evidence = f"the command ended with exit status {ending.return_code}: {last.strip()[:_LINE_LIMIT]}"
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
+
+
+def _signal_of(return_code: int) -> signal.Signals | None:
+    """The signal that ended the shell, or that it says ended its command."""
+    number = -return_code if return_code < 0 else return_code - _SHELL_SIGNAL_BASE
+    return signal.Signals(number) if number in {each.value for each in signal.Signals} else None
+
+
+def _of_signal(number: signal.Signals, ending: CommandEnding) -> TrialVerdict:
+    if number is signal.SIGKILL and ending.was_killed_by_kernel:
+        evidence = "killed by the kernel for want of memory (its oom_kill counter rose)"
+        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+    if number in (signal.SIGKILL, signal.SIGABRT) and ending.is_memory_full:
+        evidence = f"ended by {number.name} near its budget"
+        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the command was ended by {number.name}")
+
+
+def _printed_error(log_tail: str) -> RaisedError | None:
+    """The exception that the last traceback in the output ends with; of subprocesses too, whose launchers add more."""
+    found = [match for line in log_tail.splitlines() if (match := _LAST_TRACEBACK_LINE.match(line.strip()))]
+    memory = [each for each in found if memory_kind_of_text(each[0], memory_is_full=False) is not None]
+    if not found or "Traceback" not in log_tail:
+        return None
+    match = (memory or found)[-1]
+    name = match["type"].rpartition(".")[2]
+    return RaisedError(types=(name, "RuntimeError") if memory else (name,), text=match["text"] or "")
+
+
+def _one_line(error: RaisedError) -> str:
+    first = next((line for line in error.text.splitlines() if line.strip()), "")
+    text = f"{error.types[0]}: {first}" if first else error.types[0]
+    return text if len(text) <= _LINE_LIMIT else f"{text[: _LINE_LIMIT - 3]}..."

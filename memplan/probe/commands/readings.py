@@ -1,0 +1,210 @@
+"""The measurement of a command trial, put together from what its processes told and what was seen from outside. Pure.
+
+On the CPU the process peak is the resident peak of the process that trains, plus the most that its other processes
+(launchers, data-loader workers) were seen to hold without sharing it; *allocated* is what exceeds interpreter and
+libraries. On a card it is the reserved peak plus what the driver charges beyond it. Not counted: what comes after the
+last step, such as evaluation; the losses themselves, which a script scales and accumulates as it likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, TypeVar
+
+from memplan.probe.commands.events import BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.results import BreakdownBytes, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.probe.commands.events import Event
+    from memplan.recipe import Recipe
+
+T = TypeVar("T")
+
+_WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideReadings:
+    """What was seen of a command from outside.
+
+    Args:
+        other_processes_bytes: most that the processes which do not train held on the host without sharing it.
+        context_bytes: by process that trains, what the driver charges it beyond the allocator's segments.
+        others_on_card_bytes: by process that trains, what other users of its card held, the larger of before and after.
+    """
+
+    other_processes_bytes: int = 0
+    context_bytes: Mapping[int, int] = field(default_factory=dict)
+    others_on_card_bytes: Mapping[int, int] = field(default_factory=dict)
+
+
+def warmup_of(steps: int) -> int:
+    """Optimizer steps of a trial that are not timed: a third, but the first two at least and not all."""
+    return min(max(2, steps // _WARMUP_SHARE), steps - 1)
+
+
+def training_pids(events: Sequence[Event]) -> tuple[int, ...]:
+    """Processes that stepped, one for each replica, in the order of their first step."""
+    return tuple(dict.fromkeys(event.pid for event in events if isinstance(event, StepEnded)))
+
+
+def measure(
+    events: Sequence[Event],
+    outside: OutsideReadings,
+    *,
+    micro_batch_size: int,
+    accumulation_steps: int | None,
+    usual_context_bytes: int,
+) -> Measurement | None:
+    """Put a measurement together; None where no process took two steps.
+
+    Args:
+        events: what the processes told, in order.
+        outside: what was seen of them.
+        micro_batch_size: samples of one forward pass of one replica.
+        accumulation_steps: forward passes per optimizer step; None where only the script knows, and its backward
+            passes are counted.
+        usual_context_bytes: of the card, where the driver does not tell.
+    """
+    last = {pid: _of(events, pid, StepEnded)[-1] for pid in training_pids(events)}
+    if not last:
+        return None
+    lead = max(last.values(), key=lambda step: step.step)
+    timed = _timed(_of(events, lead.pid, StepEnded))
+    if not timed:
+        return None
+    passes = accumulation_steps or passes_per_step(events)
+    step_s = median(step.duration_s or 0 for step in timed)
+    peaks = _card_peaks(events, last, outside, usual_context_bytes) if lead.card else _host_peaks(events, last, outside)
+    return Measurement(
+        peak_allocated_bytes=peaks.allocated_bytes,
+        peak_reserved_bytes=peaks.reserved_bytes,
+        peak_process_bytes=peaks.breakdown.total_bytes,
+        peak_device_bytes=peaks.breakdown.total_bytes + peaks.others_bytes,
+        breakdown=peaks.breakdown,
+        has_own_context=False,
+        step_times_s=tuple(step.duration_s or 0 for step in timed),
+        samples_per_s=len(last) * micro_batch_size * passes / step_s,
+        losses=(),
+        alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
+        optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
+        loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
+    )
+
+
+def passes_per_step(events: Sequence[Event]) -> int:
+    """Backward passes of a usual step; 1 where several optimizers make it unclear what belongs to which."""
+    steps = [event for event in events if isinstance(event, StepEnded)]
+    passes = [step.passes for step in steps[1:] if not step.skipped]
+    if not passes or steps[-1].optimizers > 1:
+        return 1
+    return max(round(median(passes)), 1)
+
+
+def first_bad_loss(events: Sequence[Event]) -> int | None:
+    """Return the first step behind the warm-up that went backward from a loss which was not finite; None for none."""
+    warmup = warmup_of(max((event.step for event in events if isinstance(event, StepEnded)), default=2))
+    bad = [event.step for event in events if isinstance(event, StepEnded) and event.is_loss_finite is False]
+    return min((step for step in bad if step > warmup), default=None)
+
+
+def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
+    """Say where a command did something else than its recipe says, and whether it could be watched; mostly nothing."""
+    notes, passes, replicas = [], passes_per_step(events), len(training_pids(events))
+    if replicas and replicas != recipe.world_size:
+        notes.append(
+            f"processes that took optimizer steps: {replicas}, replicas planned for: {recipe.world_size}; "
+            "--world-size says how many there are"
+        )
+    if replicas and passes != recipe.accumulation_steps:
+        asked = recipe.accumulation_steps
+        notes.append(f"backward passes in an optimizer step: {passes}, asked for: {asked}; does the script accumulate?")
+    failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
+    notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
+    return tuple(notes)
+
+
+def _timed(steps: Sequence[StepEnded]) -> list[StepEnded]:
+    """Steps after the warm-up; those that hold skipped ones only where there are no others."""
+    if len(steps) < 2:
+        return []
+    after = list(steps[warmup_of(len(steps)) :])
+    return [step for step in after if not step.skipped] or after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peaks:
+    allocated_bytes: int
+    reserved_bytes: int | None
+    breakdown: BreakdownBytes
+    others_bytes: int = 0
+
+
+def _host_peaks(events: Sequence[Event], last: Mapping[int, StepEnded], outside: OutsideReadings) -> _Peaks:
+    first_pid = next(iter(last))
+    own_bytes = sum(
+        step.resident_peak_bytes - (0 if pid == first_pid else step.resident_file_bytes) for pid, step in last.items()
+    )
+    process_bytes = own_bytes + outside.other_processes_bytes
+    held = [_held(events, pid) for pid in last]
+    parameters = sum(each.parameters_bytes for each in held)
+    gradients = sum(each.gradients_bytes for each in held)
+    state = sum(each.optimizer_state_bytes for each in held)
+    before = sum(
+        each.resident_bytes - each.parameters_bytes for pid in last for each in _of(events, pid, OptimizerBuilt)[:1]
+    )
+    context = max(min(before + outside.other_processes_bytes, process_bytes - parameters - gradients - state), 0)
+    allocated_bytes = process_bytes - context
+    return _Peaks(
+        allocated_bytes=allocated_bytes,
+        reserved_bytes=None,
+        breakdown=BreakdownBytes(
+            parameters=parameters,
+            gradients=gradients,
+            optimizer_state=state,
+            temporaries=allocated_bytes - parameters - gradients - state,
+            context=context,
+        ),
+    )
+
+
+def _card_peaks(
+    events: Sequence[Event], last: Mapping[int, StepEnded], outside: OutsideReadings, usual_context_bytes: int
+) -> _Peaks:
+    """Peaks of the replica whose card is fullest, by all that use it."""
+    totals = {
+        pid: step.card.reserved_peak_bytes + outside.context_bytes.get(pid, usual_context_bytes)
+        for pid, step in last.items()
+        if step.card is not None
+    }
+    others = outside.others_on_card_bytes
+    pid = max(totals, key=lambda each: totals[each] + others.get(each, 0))
+    card, held = last[pid].card, _held(events, pid)
+    if card is None:
+        raise AssertionError("a process without a card has no peak on one")
+    known_bytes = held.parameters_bytes + held.gradients_bytes + held.optimizer_state_bytes
+    return _Peaks(
+        allocated_bytes=card.allocated_peak_bytes,
+        reserved_bytes=card.reserved_peak_bytes,
+        breakdown=BreakdownBytes(
+            parameters=held.parameters_bytes,
+            gradients=held.gradients_bytes,
+            optimizer_state=held.optimizer_state_bytes,
+            temporaries=card.allocated_peak_bytes - known_bytes,
+            allocator_slack=card.reserved_peak_bytes - card.allocated_peak_bytes,
+            context=totals[pid] - card.reserved_peak_bytes,
+        ),
+        others_bytes=others.get(pid, 0),
+    )
+
+
+def _held(events: Sequence[Event], pid: int) -> BytesHeld:
+    nothing = BytesHeld(pid=pid, optimizers=(), parameters_bytes=0, gradients_bytes=0, optimizer_state_bytes=0)
+    return next(iter(reversed(_of(events, pid, BytesHeld))), nothing)
+
+
+def _of(events: Sequence[Event], pid: int, kind: type[T]) -> list[T]:
+    return [event for event in events if event.pid == pid and isinstance(event, kind)]

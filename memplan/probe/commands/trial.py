@@ -1,0 +1,282 @@
+"""One live trial of a training command: start it with the hook before it, watch it, and say how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.children import run_child
+from memplan.probe.commands import hook as command_hook
+from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
+from memplan.probe.commands.endings import CommandEnding, judge_ending, steps_taken, why_no_steps
+from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
+from memplan.probe.commands.readings import OutsideReadings, first_bad_loss, measure, notes_on, training_pids, warmup_of
+from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
+from memplan.probe.commands.worker import CommandLine
+from memplan.probe.oom_evidence import count_oom_kills
+from memplan.probe.process_tree import ProcessTree
+from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, TrialVerdict
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.children import ChildEnding
+    from memplan.probe.commands.events import Event
+    from memplan.probe.trials import TrialRequest
+    from memplan.results import Measurement
+    from memplan.workload import TrainingCommand
+
+WORKER_MODULE = "memplan.probe.commands.worker"
+_NEAR_BUDGET_SHARE = 0.9
+_UNOBSERVED_LIMIT_S = 60.0  # the hook tells of a Python process when that starts
+_AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line has to do is not of interest
+
+
+def run_command_trial(
+    request: TrialRequest, command: TrainingCommand, *, on_progress: Callable[[TrialProgress], None] | None = None
+) -> Outcome:
+    """Run a command at one recipe until it has taken its steps; a failing trial is an outcome, not an exception.
+
+    Args:
+        request: the recipe, the device and the limits.
+        command: what to start.
+        on_progress: called in this process as the command steps.
+
+    Raises:
+        ChildError: the process could not be started.
+        UsageError: the command cannot be filled with this recipe.
+    """
+    line = fill_command(command, request.recipe)
+    kills_before = count_oom_kills()
+    with tempfile.TemporaryDirectory(prefix="memplan-") as name:
+        folder = Path(name)
+        watch = _Watch(request, command, folder, on_progress)
+        environment = _environment(request, command, folder, watch.cards.others_before_bytes)
+        started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
+        ending = run_child(WORKER_MODULE, started, watch=watch.find_reason_to_stop)
+        watch.hear()
+    kills_after = count_oom_kills()
+    was_killed = None not in (kills_before, kills_after) and kills_before != kills_after
+    verdict = watch.verdict or _failure(request, watch, ending, was_killed=was_killed)
+    measurement = None if verdict else watch.measure()
+    if measurement is not None:
+        verdict = judge_steps(measurement, watch.events, request)
+    elif verdict is None:
+        verdict = TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(watch.events))
+    return Outcome(
+        kind=verdict.kind,
+        evidence=verdict.evidence,
+        duration_s=ending.duration_s,
+        measurement=measurement,
+        log_tail=ending.log_tail,
+        notes=notes_on(watch.events, request.recipe),
+    )
+
+
+def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, others_bytes: int) -> dict[str, str]:
+    """Lay the hook before the command's own modules, and tell it what to do."""
+    hook = folder / "hook"
+    hook.mkdir()
+    (folder / "leave").mkdir()
+    (folder / "events").touch()
+    (hook / "sitecustomize.py").write_bytes(Path(command_hook.__file__).read_bytes())
+    paths = [str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]
+    is_cpu = request.device.kind is DeviceKind.CPU
+    settings = {
+        "events_path": str(folder / "events"),
+        "steps": command.steps,
+        "leave_folder": None if is_cpu else str(folder / "leave"),
+        "resident_limit_bytes": request.budget_bytes if is_cpu else None,
+        "card_limit_bytes": None if is_cpu else allocator_limit_bytes(request, others_bytes),
+    }
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        command_hook.SETTINGS_VARIABLE: json.dumps(settings),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
+        **visible_cards(request),
+    }
+
+
+class _Watch:
+    """Follows a command from outside, by the events of its hook and by what its processes hold."""
+
+    def __init__(
+        self,
+        request: TrialRequest,
+        command: TrainingCommand,
+        folder: Path,
+        on_progress: Callable[[TrialProgress], None] | None,
+    ) -> None:
+        self.verdict: TrialVerdict | None = None
+        self.events: list[Event] = []
+        self.largest_resident_bytes = 0
+        self._request = request
+        self._command = command
+        self._folder = folder
+        self._file = EventFile(folder / "events")
+        self._on_progress = on_progress
+        self._tree = ProcessTree()
+        self._other_processes_bytes = 0
+        self._since = time.monotonic()
+        self._stepping_since: float | None = None
+        self._is_on_cpu = request.device.kind is DeviceKind.CPU
+        self.cards = CardWatch(request.card_indices)
+        self._tell(TrialProgress(phase=TrialPhase.STARTING))
+
+    def hear(self) -> None:
+        """Take note of what the hook has told since the last time."""
+        for event in self._file.read_new():
+            self.events.append(event)
+            if isinstance(event, OptimizerBuilt):
+                self._tell(TrialProgress(phase=TrialPhase.BUILDING))
+            if isinstance(event, StepEnded):
+                self._since = time.monotonic()
+                self._stepping_since = self._stepping_since or self._since
+                self._tell(self._progress(event))
+            if isinstance(event, StepsFinished):
+                self._since = time.monotonic()
+                self._let_go(event.pid)
+
+    def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
+        """Return why to stop; a command that has taken its steps is given a moment to end by itself."""
+        self.hear()
+        if self._has_finished():
+            return "all steps were taken" if time.monotonic() - self._since > _AFTER_LAST_STEP_S else None
+        over_limit = self._over_time(age_s) or self._over_step_limit() or self._over_skips()
+        self.verdict = over_limit or self._over_budget(pid) or self._unobserved()
+        if self.verdict is None:
+            return None
+        for each in {event.pid for event in self.events}:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGUSR1)  # the hook has it print where it is
+        return self.verdict.evidence
+
+    def measure(self) -> Measurement | None:
+        """Put the readings together; None where there were too few steps."""
+        outside = OutsideReadings(
+            other_processes_bytes=self._other_processes_bytes,
+            context_bytes=self.cards.context_bytes,
+            others_on_card_bytes=self.cards.others_bytes,
+        )
+        recipe = self._request.recipe
+        return measure(
+            self.events,
+            outside,
+            micro_batch_size=recipe.micro_batch_size,
+            accumulation_steps=recipe.accumulation_steps if self._sets_accumulation() else None,
+            usual_context_bytes=self._request.device.context_bytes or 0,
+        )
+
+    def _sets_accumulation(self) -> bool:
+        return parse_template(self._command.template).names(PlaceholderName.ACCUMULATION_STEPS)
+
+    def _has_finished(self) -> bool:
+        finished = {event.pid for event in self.events if isinstance(event, StepsFinished)}
+        return bool(finished) and finished >= set(training_pids(self.events))
+
+    def _tell(self, progress: TrialProgress) -> None:
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+    def _progress(self, event: StepEnded) -> TrialProgress:
+        is_timed = event.step >= warmup_of(self._command.steps)
+        return TrialProgress(
+            phase=TrialPhase.TIMING if is_timed else TrialPhase.WARMING_UP,
+            step=event.step + 1,
+            step_count=self._command.steps,
+            last_step_s=event.duration_s,
+        )
+
+    def _over_time(self, age_s: float) -> TrialVerdict | None:
+        steps, since = steps_taken(self.events), self._stepping_since
+        running_s = age_s if since is None else time.monotonic() - since
+        limit_s = self._request.build_limit_s if since is None else self._request.time_limit_s
+        if running_s <= limit_s:
+            return None
+        done = f"{steps} steps" if steps else why_no_steps(self.events)
+        evidence = f"still running after {running_s:.0f} s (limit {limit_s:.0f} s): {done}"
+        return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
+
+    def _unobserved(self) -> TrialVerdict | None:
+        if self.events or self._tree.python_age_s() <= _UNOBSERVED_LIMIT_S:
+            return None
+        return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(self.events))
+
+    def _over_skips(self) -> TrialVerdict | None:
+        last = self.events[-1] if self.events else None
+        if not isinstance(last, StepSkipped) or last.count <= MOST_SKIPPED_STEPS:
+            return None
+        evidence = f"the gradient scaler skipped {last.count} steps one after another"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
+
+    def _over_step_limit(self) -> TrialVerdict | None:
+        limit_s, steps = self._request.step_limit_s, steps_taken(self.events)
+        running_s = time.monotonic() - self._since
+        if limit_s is None or not steps or running_s <= limit_s:
+            return None
+        evidence = f"step {steps + 1} still running after {running_s:.0f} s (limit {limit_s:.0f} s)"
+        return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
+
+    def _over_budget(self, pid: int) -> TrialVerdict | None:
+        training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
+        training_bytes, other_bytes = self._tree.resident_parts(pid, training)
+        if steps_taken(self.events):  # until then, a replica that is still being built counts among the others
+            self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
+        resident_bytes = training_bytes + other_bytes
+        self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
+        if not self._is_on_cpu or resident_bytes <= self._request.budget_bytes:
+            return None
+        budget = format_bytes(self._request.budget_bytes)
+        evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {budget}"
+        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+
+    def _let_go(self, pid: int) -> None:
+        """Ask the driver what a process holds that waits for it, then let it go."""
+        figures = (each.card for each in reversed(self.events) if isinstance(each, StepEnded) and each.pid == pid)
+        card = next(figures, None)
+        if card is not None:
+            self.cards.read(pid, card)
+        (self._folder / "leave" / str(pid)).touch()
+
+
+def _failure(request: TrialRequest, watch: _Watch, ending: ChildEnding, *, was_killed: bool) -> TrialVerdict | None:
+    """Say why a command that ended by itself failed; None where its readings are to judge it."""
+    if ending.stop_reason is not None:
+        return None
+    return judge_ending(
+        CommandEnding(
+            events=watch.events,
+            return_code=ending.return_code,
+            log_tail=ending.log_tail,
+            is_memory_full=watch.largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes,
+            was_killed_by_kernel=was_killed,
+        )
+    )
+
+
+def judge_steps(measurement: Measurement, events: list[Event], request: TrialRequest) -> TrialVerdict:
+    """Say what a command that took its steps amounts to; only ``FITS`` is a success."""
+    peak_bytes, budget_bytes = measurement.peak_device_bytes, request.budget_bytes
+    used = f"{format_bytes(peak_bytes)} of {format_bytes(budget_bytes)}"
+    if peak_bytes > budget_bytes:
+        on_cpu = request.device.kind is DeviceKind.CPU
+        kind = OutcomeKind.HOST_OUT_OF_MEMORY if on_cpu else OutcomeKind.DEVICE_OUT_OF_MEMORY
+        return TrialVerdict(kind=kind, evidence=f"ran, but its peak of {used} is above the budget")
+    if measurement.alloc_retries:
+        evidence = f"the allocator ran out and freed its cache {measurement.alloc_retries} times at {used}"
+        return TrialVerdict(kind=OutcomeKind.ALLOCATOR_RETRIES, evidence=evidence)
+    if (step := first_bad_loss(events)) is not None:
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=f"the loss of step {step} was not finite")
+    if any(isinstance(event, StepsFinished) and not event.is_finite for event in events):
+        evidence = f"parameters were not finite after {steps_taken(events)} steps"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
+    return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{steps_taken(events)} steps, peak {used}")

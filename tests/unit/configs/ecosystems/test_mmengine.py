@@ -1,0 +1,139 @@
+"""What mmengine's Runner calls the knobs, and agreement with mmengine itself where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from memplan.configs import KnobName, PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
+from memplan.configs.keys import first_difference
+from memplan.configs.writing.verification import OWN_READER
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.configs import UserConfig
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "depth_segmentation" / "configs"
+HAS_MMENGINE = importlib.util.find_spec("mmengine") is not None
+NEEDS_MMENGINE = pytest.mark.skipif(not HAS_MMENGINE, reason="mmengine is not installed")
+LOADER = "train_dataloader = dict(batch_size=4)\n"
+WRAPPER = "optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01))\n"
+AMP = (
+    "optim_wrapper = dict(type='AmpOptimWrapper', dtype='float16', loss_scale=512.,"
+    " optimizer=dict(type='SGD', lr=0.01), clip_grad=dict(max_norm=1))\n"
+)
+BY_ITERATION = "train_cfg = dict(type='IterBasedTrainLoop', max_iters=100, val_interval=10)\n"
+
+
+def config_of(folder: Path, text: str) -> UserConfig:
+    (folder / "x.py").write_text(text, encoding="utf-8")
+    return read_config(folder / "x.py")
+
+
+def patched(config: UserConfig, change: RecipeChange) -> dict[str, Any]:
+    apply_patch(plan_patch(config, change))
+    return read_config(config.path.with_name("x_memplan.py")).values
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        (WRAPPER, Precision.FP32),
+        (AMP, Precision.FP16),
+        (AMP.replace("float16", "bfloat16"), Precision.BF16),
+    ],
+)
+def test_the_precision_is_the_wrappers(tmp_path: Path, text: str, precision: Precision) -> None:
+    recipe = config_of(tmp_path, LOADER + text).recipe
+    assert (recipe.micro_batch_size, recipe.precision, recipe.learning_rate) == (4, precision, 0.01)
+
+
+def test_autocast_and_accumulation_are_added_to_the_wrapper(tmp_path: Path) -> None:
+    config = config_of(tmp_path, LOADER + WRAPPER)
+    recipe = Recipe(micro_batch_size=4, precision="bf16", accumulation_steps=2, learning_rate=0.02)
+    assert patched(config, RecipeChange(recipe=recipe))["optim_wrapper"] == {
+        "type": "AmpOptimWrapper",
+        "optimizer": {"type": "SGD", "lr": 0.02},
+        "accumulative_counts": 2,
+        "dtype": "bfloat16",
+    }
+    assert read_config(tmp_path / "x_memplan.py").recipe == recipe
+
+
+def test_leaving_autocast_keeps_the_rest_of_the_wrapper(tmp_path: Path) -> None:
+    config = config_of(tmp_path, LOADER + AMP)
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.02)
+    assert patched(config, RecipeChange(recipe=recipe))["optim_wrapper"] == {
+        "type": "OptimWrapper",
+        "optimizer": {"type": "SGD", "lr": 0.02},
+        "clip_grad": {"max_norm": 1},
+    }
+
+
+def test_schedulers_are_rewritten_whole_with_a_remark_each(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    schedule = (
+        "param_scheduler = [\n    dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=30),\n"
+        "    dict(type='CosineAnnealingLR', eta_min=1e-4, by_epoch=True, T_max=12)]\n"
+    )
+    config = config_of(tmp_path, LOADER + WRAPPER + BY_ITERATION + schedule)
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02), iteration_factor=Fraction(1, 2))
+    patch = plan_patch(config, change)
+    golden("patches/mmengine_child.diff", patch.diff)
+    assert {each.key: each.after for each in patch.changes} == {
+        "train_dataloader.batch_size": "8",
+        "optim_wrapper.optimizer.lr": "0.02",
+        "param_scheduler.1.eta_min": "0.0002",
+        "train_cfg.max_iters": "50",
+        "train_cfg.val_interval": "5",
+        "param_scheduler.0.end": "15",
+    }
+
+
+def test_in_place_follows_the_optimizer_to_its_name(tmp_path: Path) -> None:
+    text = LOADER + "optimizer = dict(type='SGD', lr=0.01)\noptim_wrapper = dict(optimizer=optimizer)\n"
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02))
+    patch = plan_patch(config_of(tmp_path, text), change, style=PatchStyle.IN_PLACE)
+    assert "optimizer = dict(type='SGD', lr=0.02)\n" in patch.files[0].patched_text
+
+
+def test_a_batch_size_that_only_the_old_runners_read_is_told_apart(tmp_path: Path) -> None:
+    text = WRAPPER + "data = dict(samples_per_gpu=2)\n"
+    with pytest.raises(
+        ConfigError, match=r"mmengine's Runner reads: data\.samples_per_gpu is for mmcv's runners; give"
+    ):
+        config_of(tmp_path, text)
+    assert config_of(tmp_path, LOADER + text).recipe.micro_batch_size == 4
+
+
+def test_lengths_in_epochs_stay(tmp_path: Path) -> None:
+    text = "train_cfg = dict(by_epoch=True, max_epochs=12, val_interval=1)\n"
+    text += "param_scheduler = dict(type='MultiStepLR', milestones=[8, 11])\n"
+    config = config_of(tmp_path, LOADER + WRAPPER + text)
+    assert config.knob(KnobName.ITERATIONS) is None
+
+
+def test_a_wrapper_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
+    config = config_of(tmp_path, LOADER + "optim_wrapper = dict(type='MyWrapper', optimizer=dict(lr=0.1))\n")
+    assert "'MyWrapper' is a wrapper" in str(expressible(config, Recipe(micro_batch_size=4, precision="bf16")))
+    assert expressible(config, Recipe(micro_batch_size=8, learning_rate=0.2)) is None
+
+
+def test_without_mmengine_memplans_reader_proves_the_patch_and_says_so(tmp_path: Path) -> None:
+    config = config_of(tmp_path, LOADER + WRAPPER)
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02)))
+    assert (patch.verified_by == OWN_READER) is not HAS_MMENGINE
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["x.py"]
+
+
+@NEEDS_MMENGINE
+@pytest.mark.parametrize("path", sorted(EXAMPLE.glob("[!_]*/*.py")), ids=lambda each: each.stem)
+def test_mmengine_reads_the_same_values(path: Path) -> None:
+    config_class = pytest.importorskip("mmengine.config").Config
+    assert first_difference(config_class.fromfile(str(path)).to_dict(), read_config(path).values) is None

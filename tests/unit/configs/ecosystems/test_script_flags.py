@@ -1,0 +1,145 @@
+"""Arguments of training scripts: flags of launch scripts, defaults of argparse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
+from memplan.configs.languages.shell_source import load_shell
+from memplan.configs.languages.shell_words import commands_in
+from memplan.errors import ConfigError, PatchError
+from memplan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs import UserConfig
+
+MAE = "python main_pretrain.py --batch_size 64 \\\n    --model mae --blr 1.5e-4 --min_lr 1e-6\n"
+DECLARED = """\
+import argparse
+from pathlib import Path
+Path("ran").touch()
+p = argparse.ArgumentParser()
+p.add_argument("-b", "--batch-size", dest="bs", type=int, default=64)
+p.add_argument("--train-batch-size", type=int, default=4)
+p.add_argument("--lr", type=float, default=2e-4)
+p.add_argument("--grad-checkpointing", action="store_true")
+p.add_argument("--workers", default=Path("x").stat, type=int)
+"""
+
+
+def config_of(folder: Path, text: str, name: str = "x.sh") -> UserConfig:
+    (folder / name).write_text(text)
+    return read_config(folder / name)
+
+
+def patched_text(config: UserConfig, recipe: Recipe) -> str:
+    return plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
+
+
+def test_words_are_taken_apart_as_a_shell_does() -> None:
+    text = "A=1 b 'c d' \"e # f\" g#h # comment\n  i \\\n  j | k && l;m $(n o) ${p:-q r}"
+    found = [[word.plain for word in command] for command in commands_in(text)]
+    assert found == [["A=1", "b", "c d", "e # f", "g#h"], ["i", "j"], ["k"], ["l"], ["m", "$(n o)", "${p:-q r}"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        (
+            "python train.py --lr 1e-3 --wd=-0.1 --amp --sizes 1 2",
+            {"lr": 1e-3, "wd": -0.1, "amp": True, "sizes": [1, 2]},
+        ),
+        ("torchrun --nproc_per_node 8 a/train.py --batch-size 4", {"batch_size": 4}),
+        ("python -m torch.distributed.launch --nproc 2 t.py --bf16 True", {"bf16": True}),
+        ("CUDA_VISIBLE_DEVICES=0 python -m pkg.train --lr 'x y'", {"lr": "x y"}),
+        ('N=4\npython t.py --n $N --m ${M:-3} --k "$K"', {"n": 4, "m": 3, "k": "$K"}),
+    ],
+)
+def test_flags_are_those_of_the_training_program(command: str, values: dict[str, object]) -> None:
+    assert load_shell(command, where="x") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("echo nothing\n", "no training command"),
+        ("python a.py --lr 1\npython b.py --lr 2\n", r"several training commands \(lines 1, 2\)"),
+    ],
+)
+def test_a_script_must_train_one_thing(text: str, part: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=part):
+        config_of(tmp_path, text)
+
+
+def test_a_rate_that_the_script_computes_is_left_alone(tmp_path: Path) -> None:
+    config = config_of(tmp_path, MAE)
+    assert config.format_name == "launch-script"
+    assert config.recipe == Recipe(micro_batch_size=64)
+    assert "scales blr with the global batch itself" in config.notes[1]
+    text = patched_text(config, Recipe(micro_batch_size=16, accumulation_steps=4))
+    assert text.startswith(MAE.replace("64", "16").replace("--min_lr 1e-6", "--min_lr 1e-6 --accum_iter 4"))
+
+
+def test_a_rate_that_is_given_is_scaled_with_its_floor(tmp_path: Path) -> None:
+    config = config_of(tmp_path, MAE.replace("--blr", "--lr"))
+    text = patched_text(config, Recipe(micro_batch_size=128, learning_rate=3e-4))
+    assert "--batch_size 128 \\\n    --model mae --lr 3e-4 --min_lr 2e-6\n" in text
+
+
+def test_a_new_flag_follows_the_way_they_are_written(tmp_path: Path) -> None:
+    text = "python r.py \\\n  --per_device_train_batch_size 4 \\\n  --learning_rate 1e-3 \\\n  --output_dir out\n"
+    config = config_of(tmp_path, text)
+    recipe = Recipe(micro_batch_size=4, learning_rate=1e-3, precision="bf16")
+    assert patched_text(config, recipe).startswith(f"{text[:-1]} \\\n  --bf16\n# memplan")
+
+
+def test_a_switch_is_turned_off_only_where_a_value_can_do_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "python t.py --batch_size 4 --amp\n")
+    assert "is a switch" in str(expressible(config, Recipe(micro_batch_size=4)))
+    arguments = "python t.py --per_device_train_batch_size 4 --output_dir o --fp16\n"
+    recipe = Recipe(micro_batch_size=4, learning_rate=5e-5)
+    assert "--fp16 False\n" in patched_text(config_of(tmp_path, arguments), recipe)
+
+
+def test_a_value_that_the_script_computes_is_not_edited(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"batch_size='\$\(cat batch\)' is worked out"):
+        config_of(tmp_path, "python t.py --batch_size $(cat batch)\n")
+    config = config_of(tmp_path, "R=1e-3\nR=2e-3\npython t.py --batch_size 4 --lr 1e-3 --accum_iter 1 --min_lr $R\n")
+    assert [each.key for each in config.knobs] == ["batch_size", "accum_iter", "lr"]
+
+
+def test_a_script_with_arguments_is_read_without_being_run(tmp_path: Path) -> None:
+    config = config_of(tmp_path, DECLARED, "train.py")
+    assert not (tmp_path / "ran").exists()
+    assert config.format_name == "argparse-script"
+    assert config.values == {"bs": 64, "train_batch_size": 4, "lr": 2e-4, "grad_checkpointing": False}
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=2e-4)
+
+
+def test_its_change_is_flags_and_no_file(tmp_path: Path) -> None:
+    config = config_of(tmp_path, DECLARED, "train.py")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4, activation_checkpointing=True))
+    patch = plan_patch(config, change)
+    assert (patch.files, patch.diff) == ((), "")
+    assert patch.override_line == "--train-batch-size 8 --lr 0.0004 --grad-checkpointing"
+    with pytest.raises(PatchError, match=r"changes no file; add to the training command: --train-batch-size 8"):
+        apply_patch(patch)
+
+
+def test_its_defaults_are_edited_on_request(tmp_path: Path) -> None:
+    config = config_of(tmp_path, DECLARED, "train.py")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4))
+    text = plan_patch(config, change, style=PatchStyle.IN_PLACE).files[0].patched_text
+    expected = DECLARED.replace("default=4)", "default=8)").replace("default=2e-4", "default=4e-4")
+    assert text.startswith(f"{expected}# memplan: ")
+
+
+def test_a_switch_has_no_default_to_edit(tmp_path: Path) -> None:
+    config = config_of(tmp_path, DECLARED, "train.py")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=4, learning_rate=2e-4, activation_checkpointing=True))
+    with pytest.raises(PatchError, match="it has no default"):
+        plan_patch(config, change, style=PatchStyle.IN_PLACE)

@@ -1,0 +1,168 @@
+"""Loading configs: inheritance as mmcv does it, and every way in which a config can be bad."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.configs.documents import MAX_CONFIG_BYTES
+from memplan.configs.evaluation import loading
+from memplan.configs.evaluation.loading import load_document
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8", newline="")
+
+
+def values_of(folder: Path, **files: str) -> dict[str, object]:
+    write(folder, **files)
+    return load_document(folder / "leaf.py").values
+
+
+def problem_of(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_document(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path.parent))
+    return message
+
+
+def test_dicts_merge_key_by_key_and_lists_are_replaced(tmp_path: Path) -> None:
+    base = "data = dict(a=1, pipe=[1, 2], deep=dict(x=1, y=2))\nkept = (1, 2)"
+    found = values_of(tmp_path, base=base, leaf="_base_ = './base.py'\ndata = dict(pipe=[3], deep=dict(y=5))")
+    assert found == {"data": {"a": 1, "pipe": [3], "deep": {"x": 1, "y": 5}}, "kept": (1, 2)}
+
+
+def test_delete_drops_the_inherited_dict(tmp_path: Path) -> None:
+    found = values_of(tmp_path, base="a = dict(x=1, y=2)", leaf="_base_ = ['base.py']\na = dict(_delete_=True, z=3)")
+    assert found == {"a": {"z": 3}}
+
+
+def test_placeholders_name_the_file_that_holds_them(tmp_path: Path) -> None:
+    base = "name = '{{ fileBasenameNoExtension }}'\nlr = 0.5\nd = dict(x=[1])"
+    leaf = (
+        "_base_ = ['base.py']\nown = '{{fileBasename}}{{ fileExtname }}'\nfolder = '{{ fileDirname }}'\n"
+        "half = {{_base_.lr}}\npart = dict(x={{ _base_.d.x }})\nalso = _base_.d.x"
+    )
+    found = values_of(tmp_path, base=base, leaf=leaf)
+    assert (found["name"], found["own"], found["folder"]) == ("base", "leaf.py.py", str(tmp_path))
+    assert (found["half"], found["part"], found["also"]) == (0.5, {"x": [1]}, [1])
+
+
+def test_environment_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMPLAN_TEST_SIZE", "8")
+    leaf = "size = {{$MEMPLAN_TEST_SIZE:4}}\nother = {{'$MEMPLAN_TEST_UNSET:2'}}"
+    assert values_of(tmp_path, leaf=leaf) == {"size": 8, "other": 2}
+
+
+def test_a_thread_of_the_config_does_not_hold_up_its_reading(tmp_path: Path) -> None:
+    leaf = "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\na = 1"
+    assert values_of(tmp_path, leaf=leaf) == {"a": 1}
+
+
+def test_several_bases_are_joined(tmp_path: Path) -> None:
+    found = values_of(tmp_path, one="a = dict(x=1)", two="b = 2", leaf="_base_ = ['one.py', 'two.py']\na = dict(y=3)")
+    assert found == {"a": {"x": 1, "y": 3}, "b": 2}
+
+
+def test_what_a_config_imports_and_defines_is_not_a_value(tmp_path: Path) -> None:
+    found = values_of(
+        tmp_path, leaf="import os\nfrom math import pi\ndef f(): pass\nclass C: pass\n__x = 1\na = pi > 3"
+    )
+    assert found == {"pi": pytest.approx(3.14159, abs=1e-5), "a": True}
+
+
+def test_objects_are_passed_on_as_text_with_a_note(tmp_path: Path) -> None:
+    write(tmp_path, leaf="a = dict(b=[1, {2}])")
+    document = load_document(tmp_path / "leaf.py")
+    assert document.values == {"a": {"b": [1, "{2}"]}}
+    assert "a.b.1 is a set" in document.notes[0]
+
+
+def test_a_custom_import_is_not_run(tmp_path: Path) -> None:
+    leaf = "custom_imports = dict(imports=['no_such_module'], allow_failed_imports=False)"
+    assert "custom_imports" in values_of(tmp_path, leaf=leaf)
+
+
+def test_what_a_config_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+    assert values_of(tmp_path, leaf="print('x' * 100000)\na = 1") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("leaf", "place", "part"),
+    [
+        ("a = 1\nb = (2\n", "leaf.py:2", "invalid Python: '(' was never closed: b = (2"),
+        ("_base_ = ['nothing.py']", "leaf.py:1", "nothing.py does not exist"),
+        ("x = 1\n_base_ = ['leaf.py']", "leaf.py:2", "inherits from itself"),
+        ("_base_ = ['one.py', 'one_too.py']", "leaf.py:1", "a is set by more than one _base_ file"),
+        ("_base_ = ['one.py']\na = dict(x=1)", "leaf.py", "a is a dict here but int in the base config"),
+        ("_base_ = ['pkg::x.py']", "leaf.py:1", "lies in the package 'pkg', which is not installed"),
+        ("_base_ = 5", "leaf.py:1", "_base_ = 5 is not a path"),
+        ("a = 1\nb = 1 / 0", "leaf.py:2", "raises ZeroDivisionError: division by zero"),
+        ("\nraise SystemExit(3)", "leaf.py:2", "raises SystemExit: 3"),
+        ("import sys\nsys.exit()", "leaf.py:2", "raises SystemExit"),
+        ("import not_a_module", "leaf.py:1", "raises ModuleNotFoundError: No module named 'not_a_module'"),
+        ("import os\nos._exit(7)", "leaf.py", "exit status 7"),
+        ("with read_base():\n    from .b import *", "leaf.py:2", "there is no config"),
+        ("def f(): f()\nf()", "leaf.py:1", "raises RecursionError"),
+        ("a = b'\\0'\nreturn 1", "leaf.py", "'return' outside function"),
+    ],
+)
+def test_a_bad_python_config_is_one_clear_line(tmp_path: Path, leaf: str, place: str, part: str) -> None:
+    write(tmp_path, leaf=leaf, one="a = 1", one_too="a = 2")
+    message = problem_of(tmp_path / "leaf.py")
+    assert message.startswith(f"{tmp_path}/{place}:")
+    assert part in message
+
+
+def test_a_circle_of_bases_is_found(tmp_path: Path) -> None:
+    write(tmp_path, leaf="_base_ = 'other.py'", other="_base_ = 'leaf.py'")
+    assert "other.py:1: leaf.py inherits from itself" in problem_of(tmp_path / "leaf.py")
+
+
+def test_an_error_in_a_base_names_the_base(tmp_path: Path) -> None:
+    write(tmp_path, leaf="_base_ = 'base.py'", base="ok = 1\nbad = ok.missing\n")
+    assert "base.py:2: the config raises AttributeError" in problem_of(tmp_path / "leaf.py")
+
+
+def test_a_config_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "READ_TIMEOUT_S", 1.0)
+    write(tmp_path, leaf="while True: pass")
+    assert "it did not load within 1 s" in problem_of(tmp_path / "leaf.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("x.py", b"a = '\xe9'\n", ":1: byte 0xe9 is not UTF-8"),
+        ("x.py", b"", ": the file is empty"),
+        ("x.yaml", b" \r\n", ": the file is empty"),
+        ("x.py", b"a\0b", ": the file is binary"),
+        ("x.yaml", b"- 1\n- 2\n", ": the config does not hold keys and values"),
+        ("x.json", b"[1]", ": the config does not hold keys and values"),
+        ("x.toml", b"a = \n", ": invalid TOML"),
+        ("x.cfg", b"a = 1", ": files ending in '.cfg' are not configs"),
+        ("x.yaml", b"#" * (MAX_CONFIG_BYTES + 1), "more than any config"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path: Path, name: str, content: bytes, part: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert part in problem_of(tmp_path / name)
+
+
+def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.py").mkdir()
+    assert "this is a folder" in problem_of(tmp_path / "x.py")
+    assert "there is no such file" in problem_of(tmp_path / "y.py")
+
+
+def test_toml_and_yaml_dates_become_text(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("a = 1979-05-27\n[b]\nc = 4\n")
+    assert load_document(tmp_path / "x.toml").values["b"] == {"c": 4}

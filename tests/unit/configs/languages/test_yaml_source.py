@@ -1,0 +1,140 @@
+"""Reading YAML, and where it writes a value."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan.configs.languages.literals import write_yaml
+from memplan.configs.languages.spans import Edit, splice
+from memplan.configs.languages.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
+from memplan.errors import ConfigError
+
+
+def written(text: str, key: str) -> str:
+    location = locate_in_yaml(text, key)
+    assert location is not None
+    assert location.obstacle is None
+    return text[location.span.start : location.span.end]
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        ("a:\n  b: 4  # four\n", "4"),
+        ("a: {b: 4}", "4"),
+        ("a:\n  b: &size 4\n", "4"),
+        ("a:\n  b: !!int 4\n", "4"),
+        ('a:\r\n  b: "x"\r\n', '"x"'),
+        ("\ufeffa:\n  b: 4", "4"),
+        ("a:\n  b: 1\n  b: 2\n", "2"),
+        ("é: 深\na:\n  b: 4\n", "4"),
+        ("a:\n  b:\n  c: 1\n", ""),
+    ],
+)
+def test_a_scalar_is_found_where_it_is_written(text: str, literal: str) -> None:
+    assert written(text, "a.b") == literal
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("x: &x 4\na:\n  b: *x\n", "alias"),
+        ("base: &base {b: 4}\na:\n  <<: *base\n", "merge key"),
+        ("a:\n  b: ${size}\n", "interpolation"),
+        ("a:\n  b: |\n    4\n", "block"),
+        ("a:\n  b: [1, 2]\n", "single value"),
+    ],
+)
+def test_what_is_not_a_value_of_its_own_is_not_editable(text: str, part: str) -> None:
+    location = locate_in_yaml(text, "a.b")
+    assert location is not None
+    assert part in str(location.obstacle)
+
+
+def test_tags_are_not_constructed() -> None:
+    values = load_yaml("a: !!python/object/apply:os.getcwd []\nb: !env HOME\nc: 2024-01-01\n", where="x")
+    assert values["b"] == "HOME"
+    assert values["c"] == "2024-01-01"
+    assert isinstance(values["a"], str)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: [1", "x:1: invalid YAML"),
+        ("a: 1\nb: 'x\n", "x:3: invalid YAML"),
+        ("a: 1\n---\nb: 2\n", "x:2: invalid YAML"),
+        ("a: &a [*a]\n", "x:1: an alias refers to what contains it"),
+        ("# nothing\n", "x: the file is empty"),
+        ("a: \x07", "x: invalid YAML"),
+        ("[" * 5000, "x: it is nested too deeply"),
+    ],
+)
+def test_bad_yaml_is_one_clear_line(text: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(text, where="x")
+    assert str(caught.value).startswith(part)
+
+
+def test_aliases_that_multiply_are_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(ConfigError, match="aliases expand"):
+        load_yaml("\n".join(lines), where="x")
+
+
+def test_many_values_without_aliases_are_read() -> None:
+    assert len(load_yaml("a: [" + ", ".join(["1"] * 30_000) + "]", where="x")["a"]) == 30_000
+
+
+KEYS = st.sampled_from(["alpha", "beta", "gamma"])
+SCALARS = st.one_of(st.integers(-99, 99), st.booleans(), st.text("aé深 :#'\"", min_size=1, max_size=5), st.none())
+
+
+@given(st.dictionaries(KEYS, st.dictionaries(KEYS, SCALARS, min_size=1), min_size=1), st.booleans(), st.data())
+def test_splicing_one_value_changes_that_value_only(
+    values: dict[str, dict[str, object]], flow: bool, data: st.DataObject
+) -> None:
+    text = yaml.safe_dump(values, default_flow_style=flow, allow_unicode=True, sort_keys=False)
+    outer = data.draw(st.sampled_from(sorted(values)))
+    inner = data.draw(st.sampled_from(sorted(values[outer])))
+    location = locate_in_yaml(text, f"{outer}.{inner}")
+    assert location is not None
+    changed = splice(text, [Edit(span=location.span, text=write_yaml(0.25))])
+    expected = {key: {**value, **({inner: 0.25} if key == outer else {})} for key, value in values.items()}
+    assert yaml.safe_load(changed) == expected
+    assert len(changed) - len("0.25") == len(text) - (location.span.end - location.span.start)
+
+
+@pytest.mark.parametrize(
+    "section", ["x: &x 1\na: {b: *x}\n", "x: &x\n  b: 1\na: *x\n", "a:\n", "a: {}\n", "b: 1\n", "a:\n- b: 1\n"]
+)
+def test_a_section_of_another_form_takes_no_new_keys(section: str) -> None:
+    assert add_to_yaml(section, {"a.c": "2"}) is None
+
+
+@given(
+    st.dictionaries(
+        KEYS, st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.dictionaries(KEYS, SCALARS)), min_size=1
+    ),
+    st.sampled_from(["", "\n", "  # said\n", "\nlast: 1\n"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_adding_to_a_section_adds_that_and_nothing_else(
+    values: dict[str, object], ending: str, newline: str, flow: bool
+) -> None:
+    made = {"first": {"a": 1}, "section": values}
+    text = yaml.safe_dump(made, allow_unicode=True, sort_keys=False)
+    if flow:
+        inner = yaml.safe_dump(values, allow_unicode=True, sort_keys=False, default_flow_style=True, width=4000)
+        text = f"first: {{a: 1}}\nsection: {inner}"
+    text = (text.removesuffix("\n") + ending).replace("\n", newline)
+    before = yaml.safe_load(text)
+    edit = add_to_yaml(text, {"section.new": "2", "section.other": "off"})
+    assert edit is not None
+    after = yaml.safe_load(splice(text, [edit]))
+    assert after == {**before, "section": {**before["section"], "new": 2, "other": False}}

@@ -1,0 +1,66 @@
+"""Generalising runs at a few micro-batch sizes to any size."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.estimators.recorder.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.step_trace import Category
+
+
+def recording(micro_batch_size: int, *sizes: int) -> Recording:
+    made = Recording(micro_batch_size=micro_batch_size)
+    for size in sizes:
+        made.allocate(size, Category.TEMPORARIES, module="", operator="made")
+    return made
+
+
+def test_two_runs_give_a_constant_and_a_slope_for_every_block() -> None:
+    timeline = generalised([recording(2, 1000, 200), recording(3, 1000, 300)])
+    assert timeline.block_bytes(64).tolist() == [1000, 6400]
+
+
+def test_three_runs_give_a_square_as_well() -> None:
+    runs = [recording(size, 7 + 5 * size + 3 * size * size) for size in (2, 3, 5)]
+    assert needs_third_run(runs)
+    assert generalised(runs).block_bytes(100).tolist() == [7 + 500 + 30_000]
+
+
+def test_sizes_that_were_rounded_need_no_third_run() -> None:
+    assert not needs_third_run([recording(2, 14_746), recording(3, 22_120)])
+
+
+def test_one_run_is_taken_as_it_is() -> None:
+    assert generalised([recording(2, 1000)]).block_bytes(9).tolist() == [1000]
+
+
+def test_no_size_is_negative() -> None:
+    assert generalised([recording(2, 100), recording(3, 300)]).block_bytes(1).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("other", "same"), [(recording(3, 10, 30), True), (recording(3, 10), False)], ids=["equal", "fewer blocks"]
+)
+def test_runs_have_one_structure_if_they_make_the_same_blocks(other: Recording, same: bool) -> None:
+    assert same_structure([recording(2, 10, 20), other]) is same
+
+
+def test_the_order_of_blocks_freed_one_after_another_makes_no_other_structure() -> None:
+    runs = [recording(size, 512, 512, 512) for size in (2, 3)]
+    for run, freed in zip(runs, ([2, 0], [0, 2]), strict=True):
+        for block in freed:
+            run.free(block)
+        run.order_frees()
+    assert same_structure(runs)
+
+
+def test_a_free_stays_on_its_side_of_an_allocation() -> None:
+    runs = [recording(size, 512, 512) for size in (2, 3)]
+    for run, (before, after) in zip(runs, ((0, 1), (1, 0)), strict=True):
+        run.free(before)
+        run.allocate(512, Category.TEMPORARIES, module="", operator="made")
+        run.free(after)
+        run.order_frees()
+    assert runs[0].event_blocks == [0, 1, 0, 2, 1]
+    assert not same_structure(runs)

@@ -1,0 +1,113 @@
+"""What the recorder makes of operators on fake tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memplan.estimators.recorder.module_paths import ModulePaths
+from memplan.estimators.recorder.operator_recorder import OperatorRecorder
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.recorder.storages import StorageLedger
+from memplan.estimators.step_trace import Category
+from memplan.estimators.target.kernels import cuda_kernels, host_kernels
+from memplan.results import Phase
+from memplan.units import MIB
+
+
+class Session:
+    """A recorder on fake tensors, as a step has it."""
+
+    def __init__(self, capability: tuple[int, int] | None = None) -> None:
+        kernels = host_kernels() if capability is None else cuda_kernels(capability)
+        self.recording = Recording(micro_batch_size=2)
+        self.ledger = StorageLedger(self.recording)
+        self.fakes = FakeTensorMode()
+        self.recorder = OperatorRecorder(
+            self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, fakes=self.fakes
+        )
+
+    def peak_bytes(self) -> int:
+        level = peak = 0
+        for block, allocates in zip(self.recording.event_blocks, self.recording.event_allocates, strict=True):
+            level += self.recording.block_bytes[block] * (1 if allocates else -1)
+            peak = max(peak, level)
+        return peak
+
+
+def test_a_storage_is_a_block_from_the_operator_that_makes_it_until_its_last_view_dies() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        whole = torch.empty(512, 512)
+        part = whole[0]
+        del whole
+        assert session.recording.event_allocates == [True]
+        del part
+    assert session.recording.event_allocates == [True, False]
+    assert session.recording.block_bytes == [MIB]
+
+
+def test_what_only_writes_values_makes_no_block() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        tensor = torch.empty(512, 512)
+        assert tensor.mul_(2).add_(1) is tensor
+    assert len(session.recording.block_bytes) == 1
+
+
+def test_what_is_written_must_fit_where_it_is_written_to() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        torch.empty(512, 512).add_(torch.empty(512, 1))
+        with pytest.raises(RuntimeError, match="should be broadcastable"):
+            torch.empty(512, 512).add_(torch.empty(256))
+
+
+def test_gradients_that_meet_are_added_in_place() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        loss = (weight.relu() + weight.sigmoid()).sum()
+        session.recording.phase = Phase.BACKWARD
+        loss.backward()
+        session.recorder.settle()
+        made_by = [name for name in session.recording.operator_names if "add" in name]
+    # weight, the two saved results, one slope of each branch; the sum of the two slopes lives in the first
+    assert session.peak_bytes() < 6 * MIB
+    assert weight.grad is not None
+    assert len(made_by) == 1  # the one of the forward pass
+
+
+def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        loss = (weight.relu() + weight.t().sigmoid()).sum()
+        session.recording.phase = Phase.BACKWARD
+        loss.backward()
+        session.recorder.settle()
+    sums = session.recording.operators.count(session.recording.operator_names["aten.add"])
+    assert sums == 2  # that of the forward pass, and that of the slopes
+
+
+def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        for phase in (Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD):
+            session.recording.phase = phase
+            torch.empty(8, 8) @ torch.empty(8, 8)
+    workspaces = [
+        size
+        for size, category in zip(session.recording.block_bytes, session.recording.categories, strict=True)
+        if category is Category.WORKSPACES
+    ]
+    assert workspaces == [8_519_680, 8_519_680]  # 2 * 4 MiB + 8 * 16 KiB
+
+
+def test_nothing_is_recorded_while_muted() -> None:
+    session = Session()
+    with session.fakes, session.recorder, session.recorder.muted():
+        torch.empty(512, 512)
+    assert session.recording.block_bytes == []

@@ -1,0 +1,79 @@
+"""Steps that are added to a recording without being run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memplan.estimators.allocators.allocator import replay
+from memplan.estimators.recorder.linear import generalised
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
+from memplan.estimators.step_trace import Category
+from memplan.units import MIB
+
+TYPICAL, WORST = 24 * MIB, 32 * MIB
+
+
+def made(recording: Recording, size_bytes: int) -> int:
+    return recording.allocate(size_bytes, Category.ACTIVATIONS, module="", operator="made")
+
+
+def of_two_steps(activation_bytes: int) -> Recording:
+    """A weight, state made in the first step, and in each a gradient that the next one frees."""
+    recording = Recording(micro_batch_size=2)
+    made(recording, MIB)
+    gradient = None
+    for is_first in (True, False):
+        recording.step_starts.append(len(recording.event_blocks))
+        if gradient is not None:
+            recording.free(gradient)
+        activation = made(recording, activation_bytes)
+        gradient = made(recording, 2 * MIB)
+        recording.free(activation)
+        if is_first:
+            made(recording, 4 * MIB)
+    return recording
+
+
+def told(recording: Recording) -> list[str]:
+    """Every event as ``+2`` or ``-2``: sign and MiB."""
+    sizes = [size // MIB for size in recording.block_bytes]
+    pairs = zip(recording.event_blocks, recording.event_allocates, strict=True)
+    return [f"{'+' if allocates else '-'}{sizes[block]}" for block, allocates in pairs]
+
+
+def test_the_last_step_happens_again_with_blocks_of_its_own() -> None:
+    recording = of_two_steps(WORST)
+    assert told(recording) == ["+1", "+32", "+2", "-32", "+4", "-2", "+32", "+2", "-32"]
+    repeat_last_step(recording)
+    assert told(recording)[9:] == ["-2", "+32", "+2", "-32"]
+    assert recording.event_blocks[5:] == [2, 4, 5, 4, 5, 6, 7, 6]
+    assert recording.step_starts == [1, 5, 9]
+
+
+def test_a_step_that_leaves_more_than_it_found_is_not_repeated() -> None:
+    recording = of_two_steps(WORST)
+    made(recording, MIB)
+    repeat_last_step(recording)
+    assert recording.step_starts == [1, 5]
+
+
+def test_room_is_kept_for_blocks_of_typical_and_of_worst_batches() -> None:
+    worst, typical = of_two_steps(WORST), of_two_steps(TYPICAL)
+    repeat_last_step(worst)
+    repeat_last_step(worst)
+    repeat_last_step(typical)
+    repeat_last_step(typical)
+    timeline = generalised([worst])
+    turns = by_turns(timeline, worst, typical)
+    sizes = turns.block_bytes(2)
+    assert [size // MIB for size in sizes[sizes >= TYPICAL]] == [24, 32, 24, 32]
+    assert sizes[0] == MIB  # what is there before the first step
+    # a segment of 20 MiB for gradient and state, and one of 2 MiB for the weight
+    assert reserved_mib(turns.event_blocks, turns.event_allocates, sizes) == 24 + 32 + 20 + 2
+    assert reserved_mib(timeline.event_blocks, timeline.event_allocates, timeline.block_bytes(2)) == 32 + 20 + 2
+
+
+def reserved_mib(blocks: np.ndarray, allocates: np.ndarray, sizes: np.ndarray) -> int:
+    requests = np.where(allocates, sizes[blocks], 0)
+    return replay(blocks.tolist(), requests.tolist()).peak_reserved_bytes // MIB

@@ -1,0 +1,37 @@
+"""What is said to a user whose function raised."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from memplan.errors import WorkloadError
+from memplan.estimators.recorder.user_calls import call_user
+
+
+def wraps_without_a_group() -> nn.Module:
+    return nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+
+
+def asks_the_gpu() -> None:
+    raise AssertionError("Torch not compiled with CUDA enabled")
+
+
+def steps_without_a_closure() -> None:
+    torch.optim.LBFGS([torch.zeros(1)]).step()
+
+
+@pytest.mark.parametrize(
+    ("function", "hint"),
+    [
+        (wraps_without_a_group, "as it is before it is wrapped"),
+        (asks_the_gpu, "no GPU can be seen"),
+        (steps_without_a_closure, "needs no closure"),
+    ],
+)
+def test_a_common_mistake_comes_with_what_to_do(function: object, hint: str) -> None:
+    with pytest.raises(WorkloadError, match=hint) as caught:
+        call_user("function", function)
+    assert function.__name__ in str(caught.value)
+    assert caught.value.where is not None

@@ -1,0 +1,54 @@
+"""Wrappers around a model: refused where they need several processes, told where they change what a card holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from memplan.errors import WorkloadError
+from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
+
+
+def wrapped_in(name: str) -> nn.Module:
+    """Put a layer into a wrapper of a class of this name."""
+    wrapper: type[nn.Module] = type(name, (nn.Module,), {"forward": nn.Identity.forward})
+    module = wrapper()
+    module.inner = nn.Linear(2, 2)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("DistributedDataParallel", "DistributedDataParallel; return the model inside it"),
+        ("FullyShardedDataParallel", "sharded model.*; return the model as it is before FSDP"),
+        ("FSDPModule", "sharded model"),
+    ],
+)
+def test_a_wrapper_that_needs_several_processes_is_refused_wherever_it_is(name: str, complaint: str) -> None:
+    with pytest.raises(WorkloadError, match=complaint):
+        refuse_wrappers(nn.Sequential(wrapped_in(name)))
+
+
+def test_a_model_spread_over_cards_by_one_process_is_told_to_start_one_for_each() -> None:
+    model = nn.DataParallel(nn.Linear(2, 2))
+    refuse_wrappers(model)
+    (note,) = wrapper_notes(model)
+    assert "Start one process a card instead, with torchrun." in note
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, lambda model: model.compile() or model], ids=["wrapped", "in place"])
+def test_a_compiled_model_is_said_to_be_traced_uncompiled(wrap: object) -> None:
+    (note,) = wrapper_notes(wrap(nn.Linear(2, 2)))
+    assert "as they run uncompiled" in note
+
+
+def test_a_class_whose_forward_is_compiled_is_found_too() -> None:
+    class Decorated(nn.Linear):
+        forward = torch.compile(nn.Linear.forward)
+
+    assert wrapper_notes(nn.Sequential(Decorated(2, 2)))
+    assert wrapper_notes(nn.Sequential(nn.Linear(2, 2))) == ()

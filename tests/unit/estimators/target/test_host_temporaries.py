@@ -1,0 +1,92 @@
+"""What oneDNN copies inside convolutions, held against the CPU allocator's own events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memplan.estimators.target.host_temporaries import host_hidden_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from memplan.estimators.target.hidden_bytes import HiddenBytes
+
+SMALL_BYTES = 512 * 1024  # scratch pads and reductions by threads, which are not counted
+
+
+class Rules(TorchDispatchMode):
+    """Collects what the rules say of the convolutions that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[HiddenBytes, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket)
+        if "convolution" in name:
+            results = [each for each in (result if isinstance(result, tuple) else [result]) if each is not None]
+            self.found.append((host_hidden_bytes(name, args, result), sum(each.nbytes for each in results)))
+        return result
+
+
+def walk(nodes: list[Any]) -> Iterator[Any]:
+    for node in nodes:
+        yield node
+        yield from walk(node.children)
+
+
+def measured_peak_bytes(run: Callable[[], object]) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = run()
+    nodes = walk(profiler.profiler.kineto_results.experimental_event_tree())
+    allocation = torch._C._profiler._EventType.Allocation
+    level = peak = 0
+    for node in sorted((each for each in nodes if each.tag == allocation), key=lambda each: each.start_time_ns):
+        level += node.extra_fields.alloc_size
+        peak = max(peak, level)
+    del kept
+    return peak
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    ("channels_in", "channels_out", "groups"), [(24, 48, 1), (64, 64, 1), (64, 64, 64), (40, 40, 40)]
+)
+def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
+    layout: torch.memory_format, channels_in: int, channels_out: int, groups: int
+) -> None:
+    convolution = torch.nn.Conv2d(channels_in, channels_out, 3, padding=1, groups=groups).to(memory_format=layout)
+    image = torch.randn(8, channels_in, 64, 64).contiguous(memory_format=layout).requires_grad_()
+    slope = torch.randn(8, channels_out, 64, 64).contiguous(memory_format=layout)
+    with Rules() as rules:
+        torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
+    predicted = [
+        max(hidden.around + hidden.before, hidden.around + results, hidden.beside + results)
+        for hidden, results in rules.found
+    ]
+    result = convolution(image)
+    wanted = [image, convolution.weight, convolution.bias]
+    measured = [
+        measured_peak_bytes(lambda: convolution(image)),
+        measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
+    ]
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_peak_inside_the_entropy_of_logits_is_predicted(reduction: str) -> None:
+    logits, targets = torch.randn(2048, 2048), torch.rand(2048, 2048)  # 16 MiB each
+
+    def loss() -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
+
+    result = loss()
+    hidden = host_hidden_bytes("aten.binary_cross_entropy_with_logits", (logits, targets), result)
+    assert hidden.beside + result.nbytes == pytest.approx(measured_peak_bytes(loss), abs=SMALL_BYTES)

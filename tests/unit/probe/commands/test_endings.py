@@ -1,0 +1,121 @@
+"""How the ending of a training command is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.probe.commands.endings import CommandEnding, judge_ending
+from memplan.probe.commands.events import Event, parse_event
+from memplan.results import OutcomeKind
+
+STARTED = '{"event": "started", "pid": 7}'
+IMPORTED = '{"event": "imported", "pid": 7}'
+BUILT = '{"event": "built", "pid": 7, "resident_bytes": 300, "parameters_bytes": 10}'
+OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n'
+
+
+def step(number: int) -> str:
+    counts = '"passes": 1, "is_loss_finite": true, "skipped": 0, "optimizers": 1'
+    figures = f'{counts}, "resident_peak_bytes": 9, "resident_file_bytes": 1'
+    return f'{{"event": "step", "pid": 7, "step": {number}, "duration_s": 0.5, {figures}, "card": null}}'
+
+
+def raised(*types: str, text: str = "") -> str:
+    names = ", ".join(f'"{each}"' for each in types)
+    return (
+        f'{{"event": "raised", "pid": 7, "chain": [{{"types": [{names}], "text": "{text}"}}], "place": "train.py:9"}}'
+    )
+
+
+def judged(*lines: str, code: int = 1, log: str = "", full: bool = False, killed: bool = False):
+    events: list[Event] = [parse_event(line) for line in lines]
+    return judge_ending(
+        CommandEnding(events=events, return_code=code, log_tail=log, is_memory_full=full, was_killed_by_kernel=killed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("types", "text", "kind"),
+    [
+        (("OutOfMemoryError", "RuntimeError", "Exception"), OOM, OutcomeKind.DEVICE_OUT_OF_MEMORY),
+        (("RuntimeError", "Exception"), "CUDA error: CUBLAS_STATUS_ALLOC_FAILED", OutcomeKind.DEVICE_OUT_OF_MEMORY),
+        (("MemoryError", "Exception"), "", OutcomeKind.HOST_OUT_OF_MEMORY),
+        (("RuntimeError", "Exception"), "DefaultCPUAllocator: can't allocate memory", OutcomeKind.HOST_OUT_OF_MEMORY),
+        (("RuntimeError", "Exception"), "CUDA error: invalid configuration argument", OutcomeKind.KERNEL_FAILURE),
+        (("ValueError", "Exception"), "unknown backbone", OutcomeKind.USER_ERROR),
+    ],
+)
+def test_an_uncaught_exception_is_judged_by_type_and_text(types: tuple[str, ...], text: str, kind: OutcomeKind) -> None:
+    assert judged(STARTED, raised(*types, text=text)).kind is kind
+
+
+def test_a_users_error_names_the_users_line() -> None:
+    assert judged(raised("ValueError", "Exception", text="no")).evidence == "ValueError: no (train.py:9)"
+
+
+def test_a_text_that_may_mean_memory_does_so_only_where_memory_was_full() -> None:
+    line = raised("RuntimeError", "Exception", text="cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
+    assert judged(line).kind is OutcomeKind.KERNEL_FAILURE
+    assert judged(line, full=True).kind is OutcomeKind.DEVICE_OUT_OF_MEMORY
+
+
+def test_memory_in_one_process_outweighs_what_its_launcher_raises_about_it() -> None:
+    launcher = raised("ChildFailedError", "Exception", text="local_rank: 0 failed")
+    assert (
+        judged(launcher, raised("OutOfMemoryError", "RuntimeError", text=OOM)).kind is OutcomeKind.DEVICE_OUT_OF_MEMORY
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        (f"{TRACEBACK}torch.OutOfMemoryError: {OOM}\nlauncher: exit 1\n", OutcomeKind.DEVICE_OUT_OF_MEMORY),
+        (f"{TRACEBACK}KeyError: 'bs'\n", OutcomeKind.USER_ERROR),
+        ("train.py: error: unrecognized arguments: --bs 4\n", OutcomeKind.USER_ERROR),
+    ],
+)
+def test_where_no_exception_was_seen_the_output_tells(log: str, kind: OutcomeKind) -> None:
+    assert judged(STARTED, code=1, log=log).kind is kind
+
+
+def test_the_last_line_of_the_output_is_the_evidence_where_there_is_no_better() -> None:
+    verdict = judged(code=2, log="usage: train.py\ntrain.py: error: unrecognized arguments: --bs 4\n\n")
+    assert verdict.evidence == "the command ended with exit status 2: train.py: error: unrecognized arguments: --bs 4"
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_kill_is_for_memory_where_the_kernel_says_so_or_the_budget_was_near(code: int) -> None:
+    assert judged(code=code).kind is OutcomeKind.CRASH
+    assert judged(code=code, killed=True).kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert judged(code=code, full=True).kind is OutcomeKind.HOST_OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("code", [-11, 139])
+def test_a_segmentation_fault_is_a_crash_of_whatever_size(code: int) -> None:
+    verdict = judged(code=code, full=True)
+    assert (verdict.kind, verdict.evidence) == (OutcomeKind.CRASH, "the command was ended by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((), "no Python process in it could be observed"),
+        ((STARTED,), "none of its Python processes imported torch.optim"),
+        ((STARTED, IMPORTED), "made no torch optimizer"),
+        ((STARTED, IMPORTED, BUILT), "took no optimizer step"),
+        ((STARTED, IMPORTED, BUILT, step(1)), "took no more than 1 optimizer step; 2 are needed"),
+    ],
+)
+def test_a_command_that_never_steps_says_how_far_it_came(lines: tuple[str, ...], said: str) -> None:
+    verdict = judged(*lines, code=0)
+    assert verdict.kind is OutcomeKind.NEVER_STEPPED
+    assert said in verdict.evidence
+
+
+def test_two_steps_are_enough_to_leave_the_judgement_to_the_readings() -> None:
+    assert judged(STARTED, BUILT, step(1), step(2), code=0) is None
+
+
+def test_a_scaler_that_skips_every_step_is_a_loss_that_is_not_finite() -> None:
+    assert judged(BUILT, '{"event": "skipped", "pid": 7, "count": 8}', code=0).kind is OutcomeKind.NON_FINITE_LOSS

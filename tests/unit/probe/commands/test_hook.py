@@ -1,0 +1,166 @@
+"""The hook, in real processes: what it counts as a step, and that a script without torch does not notice it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memplan.probe.commands import hook as command_hook
+
+LOOP = """
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def backward():
+    net(torch.ones(2, 4)).sum().backward()
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path: Path):
+    """Run a script with the hook before it; return its process and the events it told."""
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_bytes(Path(command_hook.__file__).read_bytes())
+    events = tmp_path / "events"
+    events.touch()
+
+    def run(script: str, *, steps: int = 3, path: str = "") -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+        (tmp_path / "script.py").write_text(script)
+        ended = subprocess.run(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(hook), path] if path else [str(hook)]),
+                "MEMPLAN_OBSERVE": json.dumps({"events_path": str(events), "steps": steps}),
+            },
+        )
+        return ended, [json.loads(line) for line in events.read_text().splitlines()]
+
+    return run
+
+
+def told(events: list[Any], name: str) -> list[Any]:
+    return [event for event in events if event["event"] == name]
+
+
+def test_a_process_ends_after_its_steps_and_runs_nothing_behind_them(hooked) -> None:
+    ended, events = hooked(
+        LOOP + "for _ in range(99):\n    backward()\n    optimizer.step()\n    print('stepped')\nprint('trained')\n"
+    )
+    assert ended.returncode == 0
+    assert ended.stdout == "stepped\nstepped\n"  # the third step does not return
+    assert [event["step"] for event in told(events, "step")] == [1, 2, 3]
+    assert told(events, "finished")[0]["is_finite"]
+
+
+def test_accumulation_is_told_in_backward_passes_and_not_in_steps(hooked) -> None:
+    _, events = hooked(LOOP + "for _ in range(99):\n    backward()\n    backward()\n    optimizer.step()\n")
+    assert [(event["step"], event["passes"]) for event in told(events, "step")] == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_two_optimizers_that_step_in_turn_count_once_an_iteration(hooked) -> None:
+    _, events = hooked(
+        LOOP + "other = torch.optim.Adam(net.parameters())\n"
+        "for _ in range(99):\n    backward()\n    optimizer.step()\n    other.step()\n"
+    )
+    assert [event["step"] for event in told(events, "step")] == [1, 2, 3]
+    assert told(events, "held")[-1]["optimizers"] == ["Adam", "SGD"]
+
+
+def test_a_step_that_the_gradient_scaler_leaves_out_is_none(hooked) -> None:
+    _, events = hooked(
+        LOOP + "scaler = torch.amp.GradScaler('cpu')\n"
+        "for number in range(99):\n"
+        "    optimizer.zero_grad()\n"
+        "    factor = float('inf') if number == 1 else 1.0\n"
+        "    scaler.scale(net(torch.ones(2, 4)).sum() * factor).backward()\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+    )
+    assert [(event["step"], event["skipped"]) for event in told(events, "step")] == [(1, 0), (2, 1), (3, 0)]
+    assert told(events, "finished")[0]["loss_scale"] == 32768.0  # 2 ** 16, halved once
+
+
+def test_a_closure_that_holds_the_whole_step_counts_once(hooked) -> None:
+    _, events = hooked(
+        LOOP + "def closure():\n    optimizer.zero_grad()\n    backward()\n"
+        "for _ in range(99):\n    optimizer.step(closure)\n"
+    )
+    assert [(event["step"], event["passes"]) for event in told(events, "step")] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_what_the_optimizer_holds_is_told_to_the_byte(hooked) -> None:
+    _, events = hooked(
+        "import torch\nnet = torch.nn.Linear(512, 512, bias=False)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9)\n"
+        "for _ in range(99):\n    net(torch.ones(1, 512)).sum().backward()\n    optimizer.step()\n"
+    )
+    held = told(events, "held")[-1]
+    sizes = (held["parameters_bytes"], held["gradients_bytes"], held["optimizer_state_bytes"])
+    assert sizes == (1 << 20, 1 << 20, 1 << 20)
+
+
+def test_parameters_that_are_not_finite_are_told(hooked) -> None:
+    _, events = hooked(
+        LOOP + "optimizer.param_groups[0]['lr'] = float('inf')\n"
+        "for _ in range(9):\n    backward()\n    optimizer.step()\n"
+    )
+    assert not told(events, "finished")[0]["is_finite"]
+
+
+def test_an_uncaught_exception_is_told_with_the_users_line_and_printed_as_always(hooked) -> None:
+    ended, events = hooked("import torch\nraise ValueError('no such backbone')\n")
+    assert ended.returncode == 1
+    assert "ValueError: no such backbone" in ended.stderr
+    raised = told(events, "raised")[0]
+    assert raised["chain"][0] == {
+        "types": ["ValueError", "Exception", "BaseException", "object"],
+        "text": "no such backbone",
+    }
+    assert raised["place"].endswith("script.py:2")
+
+
+def test_a_script_without_torch_runs_as_always(hooked) -> None:
+    ended, events = hooked("import sys\nprint('torch' in sys.modules, sys.modules['sitecustomize'].__name__)\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False sitecustomize\n", "")
+    assert [event["event"] for event in events] == ["started"]
+
+
+def test_an_existing_sitecustomize_still_runs(hooked, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.came_first = 'the site speaks'\n")
+    ended, events = hooked("import sitecustomize\nprint(came_first, sitecustomize.__file__)\n", path=str(own))
+    assert ended.stdout == f"the site speaks {own / 'sitecustomize.py'}\n"
+    assert told(events, "started")
+
+
+def test_a_forked_process_counts_its_own_steps(hooked) -> None:
+    _, events = hooked(
+        LOOP + "import os\nbackward()\noptimizer.step()\n"
+        "if os.fork() == 0:\n    for _ in range(9):\n        optimizer.step()\nos.wait()\n"
+    )
+    steps = told(events, "step")
+    assert [event["step"] for event in steps] == [1, 1, 2, 3]
+    assert len({event["pid"] for event in steps}) == 2
+
+
+def test_a_data_loaders_workers_do_not_step_and_do_not_end_the_run(hooked) -> None:
+    _, events = hooked(
+        LOOP + "loader = torch.utils.data.DataLoader(torch.ones(64, 4), batch_size=2, num_workers=2)\n"
+        "for batch in loader:\n    net(batch).sum().backward()\n    optimizer.step()\n"
+    )
+    assert len({event["pid"] for event in told(events, "step")}) == 1
+    assert told(events, "finished")

@@ -1,0 +1,189 @@
+"""The measurement of a command trial, from events whose sums can be checked in the head."""
+
+from __future__ import annotations
+
+from memplan.probe.commands.events import (
+    BytesHeld,
+    CardFigures,
+    HookFailed,
+    OptimizerBuilt,
+    StepEnded,
+    StepsFinished,
+)
+from memplan.probe.commands.readings import (
+    OutsideReadings,
+    first_bad_loss,
+    measure,
+    notes_on,
+    passes_per_step,
+    warmup_of,
+)
+from memplan.recipe import Recipe
+from memplan.units import MIB
+
+
+def step(
+    number: int,
+    *,
+    pid: int = 7,
+    duration_s: float = 0.5,
+    passes: int = 1,
+    is_loss_finite: bool | None = True,
+    skipped: int = 0,
+    optimizers: int = 1,
+    peak_mib: int = 500,
+    card: CardFigures | None = None,
+) -> StepEnded:
+    return StepEnded(
+        pid=pid,
+        step=number,
+        duration_s=None if number == 1 else duration_s,
+        passes=passes,
+        is_loss_finite=is_loss_finite,
+        skipped=skipped,
+        optimizers=optimizers,
+        resident_peak_bytes=peak_mib * MIB,
+        resident_file_bytes=80 * MIB,
+        card=card,
+    )
+
+
+def built(pid: int = 7) -> OptimizerBuilt:
+    return OptimizerBuilt(pid=pid, resident_bytes=210 * MIB, parameters_bytes=10 * MIB)
+
+
+def held(pid: int = 7) -> BytesHeld:
+    return BytesHeld(
+        pid=pid,
+        optimizers=("AdamW",),
+        parameters_bytes=10 * MIB,
+        gradients_bytes=10 * MIB,
+        optimizer_state_bytes=20 * MIB,
+    )
+
+
+def measured(*events, outside: OutsideReadings | None = None, accumulation_steps: int | None = 1):
+    return measure(
+        events,
+        outside or OutsideReadings(),
+        micro_batch_size=4,
+        accumulation_steps=accumulation_steps,
+        usual_context_bytes=300 * MIB,
+    )
+
+
+def test_on_the_cpu_the_parts_add_up_to_the_resident_peak() -> None:
+    found = measured(built(), held(), *[step(each) for each in range(1, 7)])
+    assert found.peak_process_bytes == found.peak_device_bytes == found.breakdown.total_bytes == 500 * MIB
+    assert found.breakdown.context == 200 * MIB
+    assert found.breakdown.temporaries == (500 - 200 - 10 - 10 - 20) * MIB
+    assert found.peak_allocated_bytes == 300 * MIB
+    assert found.peak_reserved_bytes is None
+
+
+def test_a_third_of_the_steps_is_warm_up_but_two_at_least() -> None:
+    assert [warmup_of(steps) for steps in (2, 3, 5, 9, 30)] == [1, 2, 2, 3, 10]
+
+
+def test_samples_per_second_come_from_the_timed_steps_only() -> None:
+    slow_start = [step(1), step(2, duration_s=60.0), step(3, duration_s=0.5), step(4, duration_s=0.5)]
+    assert measured(built(), held(), *slow_start).samples_per_s == 4 / 0.5
+
+
+def test_a_step_that_holds_skipped_ones_is_not_timed() -> None:
+    steps = [step(1), step(2), step(3, duration_s=5.0, skipped=1), step(4)]
+    assert measured(built(), held(), *steps).step_times_s == (0.5,)
+
+
+def test_the_scripts_own_accumulation_counts_where_the_command_does_not_set_it() -> None:
+    steps = [step(each, passes=3) for each in range(1, 5)]
+    assert measured(built(), held(), *steps, accumulation_steps=None).samples_per_s == 4 * 3 / 0.5
+    assert measured(built(), held(), *steps, accumulation_steps=2).samples_per_s == 4 * 2 / 0.5
+
+
+def test_passes_of_several_optimizers_are_no_accumulation() -> None:
+    assert passes_per_step([step(each, passes=3, optimizers=2) for each in range(1, 5)]) == 1
+
+
+def test_a_skipped_step_does_not_look_like_accumulation() -> None:
+    assert passes_per_step([step(1), step(2, passes=2, skipped=1), step(3), step(4)]) == 1
+
+
+def test_replicas_add_their_samples_and_their_memory_but_share_their_libraries() -> None:
+    steps = [step(each, pid=pid) for each in range(1, 5) for pid in (7, 8)]
+    found = measured(built(7), built(8), held(7), held(8), *steps)
+    assert found.samples_per_s == 2 * 4 / 0.5
+    assert found.peak_process_bytes == (500 + 500 - 80) * MIB
+
+
+def test_launchers_and_data_loader_workers_count_as_context() -> None:
+    steps = [step(each) for each in range(1, 5)]
+    found = measured(built(), held(), *steps, outside=OutsideReadings(other_processes_bytes=50 * MIB))
+    assert found.peak_process_bytes == 550 * MIB
+    assert found.breakdown.context == 250 * MIB
+
+
+def card(reserved_peak_mib: int) -> CardFigures:
+    return CardFigures(
+        index=0,
+        allocated_peak_bytes=600 * MIB,
+        reserved_peak_bytes=reserved_peak_mib * MIB,
+        reserved_bytes=640 * MIB,
+        used_bytes=1000 * MIB,
+        alloc_retries=1,
+    )
+
+
+def test_on_a_card_the_process_peak_is_the_reserved_one_and_what_the_driver_charges_beyond_it() -> None:
+    steps = [step(each, card=card(700)) for each in range(1, 5)]
+    outside = OutsideReadings(context_bytes={7: 400 * MIB}, others_on_card_bytes={7: 100 * MIB})
+    found = measured(built(), held(), *steps, outside=outside)
+    assert found.peak_allocated_bytes == 600 * MIB
+    assert found.peak_reserved_bytes == 700 * MIB
+    assert found.peak_process_bytes == found.breakdown.total_bytes == 1100 * MIB
+    assert found.peak_device_bytes == 1200 * MIB
+    assert found.breakdown.temporaries == (600 - 10 - 10 - 20) * MIB
+    assert found.alloc_retries == 1
+
+
+def test_of_several_replicas_the_one_on_the_fullest_card_counts() -> None:
+    steps = [step(each, pid=pid, card=card(700)) for each in range(1, 5) for pid in (7, 8)]
+    outside = OutsideReadings(context_bytes={7: 400 * MIB, 8: 300 * MIB}, others_on_card_bytes={8: 200 * MIB})
+    found = measured(built(7), built(8), held(7), held(8), *steps, outside=outside)
+    assert found.peak_process_bytes == 1000 * MIB
+    assert found.peak_device_bytes == 1200 * MIB
+
+
+def test_a_context_that_the_driver_does_not_tell_is_the_usual_one() -> None:
+    steps = [step(each, card=card(700)) for each in range(1, 5)]
+    assert measured(built(), held(), *steps).breakdown.context == 300 * MIB
+
+
+def test_a_loss_counts_as_bad_once_the_warm_up_is_over() -> None:
+    good, bad = [step(each) for each in (1, 2, 3, 4)], step(4, is_loss_finite=False)
+    assert first_bad_loss(good) is None
+    assert first_bad_loss([*good[:3], bad]) == 4
+    assert first_bad_loss([step(1, is_loss_finite=False), *good[1:]]) is None
+    assert first_bad_loss([step(each, is_loss_finite=None) for each in (1, 2, 3)]) is None
+
+
+def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
+    alike = [step(each, passes=2) for each in (1, 2, 3)]
+    assert notes_on(alike, recipe) == ()
+    assert notes_on([], recipe) == ()
+    other = [step(each, pid=pid) for each in (1, 2, 3) for pid in (7, 8)]
+    replicas, passes = notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[:2]
+    assert replicas.startswith("processes that took optimizer steps: 2, replicas planned for: 1; ")
+    assert passes.startswith("backward passes in an optimizer step: 1, asked for: 2; ")
+    assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
+
+
+def test_one_step_is_no_measurement() -> None:
+    assert measured(built(), step(1)) is None
+    assert measured() is None
+
+
+def test_the_loss_scale_is_the_one_after_the_last_step() -> None:
+    steps = [step(each) for each in range(1, 5)]
+    assert measured(built(), *steps, StepsFinished(pid=7, is_finite=True, loss_scale=1024.0)).loss_scale == 1024.0

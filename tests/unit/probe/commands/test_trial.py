@@ -1,0 +1,252 @@
+"""A trial of a training command: what ends it, and what it reads of a card, the driver's figures made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices import BytesReading
+from memplan.probe import TrialRequest, run_trial
+from memplan.probe.commands import cards as command_cards
+from memplan.probe.commands import hook as command_hook
+from memplan.probe.commands import trial as command_trial
+from memplan.probe.commands.cards import allocator_limit_bytes, visible_cards
+from memplan.recipe import Recipe
+from memplan.results import Outcome, OutcomeKind
+from memplan.units import GIB, MIB
+from memplan.workload import TrainingCommand
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
+CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=300 * MIB, live_index=0)
+MEASURED_CARD = {
+    "index": 0,
+    "allocated_peak_bytes": 600 * MIB,
+    "reserved_peak_bytes": 700 * MIB,
+    "reserved_bytes": 640 * MIB,
+    "used_bytes": 1200 * MIB,
+    "alloc_retries": 0,
+}
+
+
+def command_of(template: str, folder: Path, steps: int = 3) -> TrainingCommand:
+    return TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
+
+
+def ran(script: str, folder: Path, *, budget_bytes: int = GIB, **limits: float) -> Outcome:
+    (folder / "train.py").write_text(script)
+    command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", folder)
+    recipe = Recipe(micro_batch_size=2)
+    return run_trial(TrialRequest(source=command, recipe=recipe, device=CPU, budget_bytes=budget_bytes, **limits))
+
+
+def test_a_script_that_hangs_before_its_first_step_is_stopped_and_shows_where_it_is(tmp_path: Path) -> None:
+    outcome = ran(
+        "import time\ndef wait_for_a_lock_of_nobody():\n    time.sleep(600)\nwait_for_a_lock_of_nobody()\n",
+        tmp_path,
+        build_limit_s=2,
+    )
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "none of its Python processes imported torch.optim" in outcome.evidence
+    assert "wait_for_a_lock_of_nobody" in outcome.log_tail
+
+
+def test_a_script_that_takes_more_than_the_budget_is_stopped(tmp_path: Path) -> None:
+    outcome = ran(
+        "held = bytearray(b'x') * (600 << 20)\nimport time\ntime.sleep(600)\n", tmp_path, budget_bytes=GIB // 2
+    )
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert outcome.evidence.endswith("above its 512.0 MiB")
+    assert outcome.measurement is None
+
+
+LOOP = """
+import time
+import torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+def train(factor, pause_s=0.0):
+    optimizer.zero_grad()
+    scaler.scale(net(torch.ones(2, 4)).sum() * factor).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    time.sleep(pause_s)
+"""
+
+
+def test_a_script_that_is_slow_to_start_is_given_time_and_a_slow_step_is_not(tmp_path: Path) -> None:
+    outcome = ran(LOOP + "time.sleep(2)\nfor _ in range(9):\n    train(1.0, 600)\n", tmp_path, time_limit_s=1.0)
+    assert outcome.kind is OutcomeKind.TIMEOUT
+    assert outcome.evidence == "still running after 1 s (limit 1 s): 1 steps"
+    assert "in train" in outcome.log_tail
+
+
+def test_a_script_whose_every_step_is_skipped_is_ended_as_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    outcome = ran(LOOP + "while True:\n    train(float('nan'), 0.01)\n", tmp_path)
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS
+    assert outcome.evidence.startswith("the gradient scaler skipped ")
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_step(tmp_path: Path) -> None:
+    loss = "(net(torch.ones(2, 4)).sum() * (1.0 if number < 2 else float('nan')))"
+    outcome = ran(LOOP + f"for number in range(9):\n    {loss}.backward()\n    optimizer.step()\n", tmp_path)
+    assert outcome.kind is OutcomeKind.NON_FINITE_LOSS
+    assert outcome.evidence == "the loss of step 3 was not finite"
+
+
+def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Path) -> None:
+    command = command_of(f"{sys.executable} -I -c pass {{micro_batch_size}}", tmp_path)
+    request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB)
+    outcome = run_trial(request)
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "is PYTHONPATH kept" in outcome.evidence
+
+
+def test_a_python_that_does_not_take_the_hook_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_trial, "_UNOBSERVED_LIMIT_S", 1.0)
+    command = command_of(f"{sys.executable} -I -c 'import time; time.sleep(600)' {{micro_batch_size}}", tmp_path)
+    outcome = run_trial(TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB))
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "is PYTHONPATH kept" in outcome.evidence
+
+
+def test_the_hook_asks_cuda_for_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "is_initialized": True,
+        "synchronize": None,
+        "mem_get_info": (7 * GIB, 8 * GIB),
+        "current_device": 1,
+        "max_memory_allocated": 600,
+        "max_memory_reserved": 700,
+        "memory_reserved": 640,
+        "memory_stats": {"num_alloc_retries": 2},
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    assert command_hook._cards() == {
+        "index": 1,
+        "allocated_peak_bytes": 600,
+        "reserved_peak_bytes": 700,
+        "reserved_bytes": 640,
+        "used_bytes": GIB,
+        "alloc_retries": 2,
+    }
+
+
+def test_without_cuda_there_is_no_card_to_ask_for() -> None:
+    assert command_hook._cards() is None
+
+
+@pytest.fixture
+def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A watch over a card of which others hold 200 MiB, and process 7 so much as it is told."""
+
+    def make(process_bytes: int | None, card_bytes: tuple[int, int]) -> tuple[command_trial._Watch, Path]:
+        used = iter(card_bytes)
+        last = SimpleNamespace(value=card_bytes[-1])
+        monkeypatch.setattr(
+            command_cards, "device_used_bytes", lambda index: BytesReading(read_bytes=next(used, last.value))
+        )
+        monkeypatch.setattr(
+            command_cards, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
+        )
+        request = TrialRequest(
+            source=command_of("t {micro_batch_size}", tmp_path),
+            recipe=Recipe(micro_batch_size=4),
+            device=CARD,
+            budget_bytes=8 * GIB,
+        )
+        (tmp_path / "leave").mkdir()
+        events = tmp_path / "events"
+        lines = [{"event": "built", "pid": 7, "resident_bytes": 1, "parameters_bytes": 1}]
+        for number in (1, 2, 3):
+            figures = {
+                "passes": 1,
+                "is_loss_finite": True,
+                "skipped": 0,
+                "optimizers": 1,
+                "resident_peak_bytes": 1,
+                "resident_file_bytes": 1,
+            }
+            lines.append(
+                {"event": "step", "pid": 7, "step": number, "duration_s": 0.5, **figures, "card": MEASURED_CARD}
+            )
+        lines.append({"event": "finished", "pid": 7, "is_finite": True, "loss_scale": None})
+        events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        watch = command_trial._Watch(request, request.source, tmp_path, None)
+        watch.hear()
+        return watch, tmp_path / "leave" / "7"
+
+    return make
+
+
+def test_on_a_card_the_driver_is_asked_before_the_process_may_leave(card_watch) -> None:
+    watch, leave = card_watch(1000 * MIB, (200 * MIB, 1200 * MIB))
+    assert leave.exists()
+    measured = watch.measure()
+    assert measured.breakdown.context == (1000 - 640) * MIB
+    assert measured.peak_process_bytes == (700 + 360) * MIB
+    assert measured.peak_device_bytes == (700 + 360 + 200) * MIB
+
+
+def test_where_the_driver_does_not_list_processes_the_growth_of_the_card_stands_for_them(card_watch) -> None:
+    watch, _ = card_watch(None, (200 * MIB, 1200 * MIB))
+    assert watch.measure().breakdown.context == (1200 - 200 - 640) * MIB
+
+
+def test_the_allocators_limit_leaves_room_for_context_and_neighbours() -> None:
+    request = TrialRequest(
+        source=command_of("t {micro_batch_size}", sys.path[0]),
+        recipe=Recipe(micro_batch_size=4),
+        device=CARD,
+        budget_bytes=4 * GIB + 300 * MIB + 200 * MIB,
+    )
+    assert allocator_limit_bytes(request, 200 * MIB) == 4 * GIB
+    assert allocator_limit_bytes(request, 8 * GIB) == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "replicas", "setting", "shown"),
+    [
+        (0, 2, None, None),
+        (1, 1, None, "1"),
+        (1, 2, None, "1,2"),
+        (1, 2, "GPU-a,GPU-b,GPU-c,GPU-d", "GPU-b,GPU-c"),
+        (1, 4, "GPU-a,GPU-b", "GPU-b"),
+    ],
+)
+def test_replicas_are_shown_a_card_each_from_the_chosen_one_on(
+    first: int, replicas: int, setting: str | None, shown: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    request = TrialRequest(
+        source=command_of("t {micro_batch_size}", Path()),
+        recipe=Recipe(micro_batch_size=4, world_size=replicas),
+        device=replace(CARD, live_index=first),
+        budget_bytes=GIB,
+    )
+    assert visible_cards(request).get("CUDA_VISIBLE_DEVICES") == shown
+    assert visible_cards(replace(request, device=CPU)) == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])
+def test_the_allocators_share_is_one_of_the_card_itself(
+    limit_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, capped = SimpleNamespace(total_memory=8 * GIB), []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *values: capped.append(values))
+    command_hook._cap_cards(limit_bytes)
+    assert capped == [(share, 0), (share, 1)]
