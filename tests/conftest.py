@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,9 @@ settings.load_profile("memplan")  # machines are noisy: how long an example take
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
 os.environ["MEMPLAN_CACHE_DIR"] = tempfile.mkdtemp(prefix="memplan-tests-")  # no test reads or writes the user's own
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests side by side do not wait for each other's turns, nor for those of other programs on this machine.
 os.environ["MEMPLAN_TURNS_DIR"] = tempfile.mkdtemp(prefix="memplan-turns-")

@@ -26,8 +26,8 @@ _AIM_SHARE = 0.97
 _SURELY_ABOVE_SHARE = 1.1
 _AGREEMENT_SHARE = 0.1
 _PREDICTED_TRIALS = 2
-# A size known from before that lands in the band is left for one predicted to land there too only if that is this much
-# larger: where the weights take most of the card, the band holds several sizes and the largest is much the fastest.
+# A size that lands in the band is left for one predicted to land there too only if that is this much larger: where the
+# weights take most of the card, the band holds several sizes and the largest is much the fastest.
 _WORTH_A_TRIAL = 1.25
 
 
@@ -143,7 +143,7 @@ def find_micro_batch(
         predicted: the estimate's peak over the micro-batch.
         band: peaks to land between; a size above it is too large even where it runs.
         sizes: allowed sizes, rising, e.g. ``range(1, cap + 1)`` or the divisors of a global batch.
-        known: readings from before, by size; a known size in the band is taken as it is, unless a quarter more is
+        known: readings from before, by size; a size in the band is taken, known or tried, unless a quarter more is
             predicted to land there too, which is then tried.
 
     Raises:
@@ -189,11 +189,11 @@ class _Search:
         return self._sizes[min(max(place, low + 1), high - 1)]
 
     def _is_enough(self, best: int) -> bool:
-        """Whether a size is in the band, and has been tried for it or cannot be much enlarged there."""
+        """Whether a size is in the band and cannot be much enlarged there, as far as two trials tell."""
         if self._peak(best) < self._band.lower_bytes:
             return False
         place = self._predicted_place()
-        return bool(self._tried) or place < 0 or self._sizes[place] < best * _WORTH_A_TRIAL
+        return len(self._tried) >= _PREDICTED_TRIALS or place < 0 or self._sizes[place] < best * _WORTH_A_TRIAL
 
     def result(self) -> SearchResult:
         best = self._best()

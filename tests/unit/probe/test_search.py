@@ -82,8 +82,13 @@ def test_a_known_reading_in_the_band_is_not_enough_where_twice_its_size_is_predi
 
 def test_a_known_reading_in_the_band_is_taken_when_the_larger_size_turns_out_above_it() -> None:
     known = {2: Reading(kind=ReadingKind.FITS, peak_bytes=620_000)}
-    found = search(Device(line(420_000, 100_000).at), line(500_000, 60_000), known=known)
+    found = search(Device(line(220_000, 200_000).at), line(500_000, 60_000), known=known)
     assert (found.best, found.tried) == (2, (4,))
+
+
+def test_a_trial_that_lands_low_in_the_band_is_followed_by_one_of_a_much_larger_size() -> None:
+    found = search(Device(line(600_000, 30_000).at), line(700_000, 30_000))
+    assert (found.best, found.tried) == (5, (2, 5))
 
 
 def test_a_known_reading_below_the_band_corrects_the_prediction() -> None:
