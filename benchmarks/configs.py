@@ -35,14 +35,13 @@ from memplan.configs import (
     RecipeChange,
     UserConfig,
     expressible,
-    loading,
     plan_patch,
     read_config,
-    training_arguments,
-    verification,
 )
+from memplan.configs.evaluation import loading, training_arguments
 from memplan.configs.keys import differences, get
 from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.writing import verification
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 
