@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import shutil
 import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,14 @@ atexit.register(shutil.rmtree, os.environ["MEMPLAN_TURNS_DIR"], ignore_errors=Tr
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what is produced now")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # The formatter that mmengine imports writes a cache at its first import, and not atomically: where two workers
+        # are the first, one may read what the other has half written.
+        with suppress(ImportError):
+            importlib.import_module("yapf")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
