@@ -31,6 +31,8 @@ class DeviceSpec:
         total_bytes: memory the device offers: as CUDA reports it, or the CPU's budget.
         compute_capability: e.g. (8, 6); None on the CPU or where only a size is known.
         sm_count: streaming multiprocessors; None on the CPU or where only a size is known.
+        half_formats: half-precision formats for which the CPU has instructions; None on a card, or where the machine
+            does not tell.
         context_bytes: typical CUDA context with the libraries of a training step, outside the caching allocator; on the
             CPU the resident interpreter and libraries. None where it is not known.
         context_basis: where that figure comes from; None where it is not known.
@@ -44,6 +46,7 @@ class DeviceSpec:
     total_bytes: int
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
+    half_formats: tuple[str, ...] | None = None
     context_bytes: int | None = None
     context_basis: ContextBasis | None = None
     context_measured_on: str | None = None

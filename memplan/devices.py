@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.cards import CONTEXT_BYTES, DeviceKind, DeviceSpec, card_of_size, find_card
 from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
 from memplan.host_memory import host_memory
+from memplan.processor import half_formats
 from memplan.results import ContextBasis
 from memplan.units import format_bytes
 from memplan.visible_cards import visible_positions
@@ -170,7 +171,7 @@ def _cpu(budget_bytes: int | None) -> DeviceSpec:
             hint="trials would starve the machine; name less, or plan for a card by --device NAME or SIZE",
         )
     total_bytes = free_bytes if budget_bytes is None else budget_bytes
-    return DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=total_bytes)
+    return DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=total_bytes, half_formats=half_formats())
 
 
 def _first_card() -> DeviceSpec | None:

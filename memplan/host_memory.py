@@ -1,9 +1,8 @@
-"""This machine: main memory as this process may use it, what its control group leaves of it, and the processor."""
+"""This machine: main memory as this process may use it and what its control group leaves of it."""
 
 from __future__ import annotations
 
 import contextlib
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,16 +88,6 @@ def _own_status_bytes(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * KIB
     raise OSError(f"/proc/self/status has no {name}")
-
-
-def processor_name(*, root: Path = _ROOT) -> str:
-    """Return the processor's model; its architecture where the kernel does not tell."""
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.machine()
 
 
 def _limited_groups(root: Path) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,7 @@ LAYERS = (
         "devices",
         "host_memory",
         "launchers",
+        "processor",
         "turns",
         "visible_cards",
         "worst_case",

@@ -10,8 +10,8 @@ from memplan.cards import DeviceKind
 from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
 from memplan.devices import resolve_device
-from memplan.planning.live import precisions_of
 from memplan.recipe import Recipe
+from memplan.recommend.number_formats import precisions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.planning.live import lacking, precisions_of
 from memplan.recommend.band import nothing_fits
+from memplan.recommend.number_formats import lacking, precisions_of
 from memplan.recommend.scaling import split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.cards import DeviceKind
-from memplan.host_memory import processor_name
 from memplan.planning.code_digest import code_digest
 from memplan.planning.value_digest import value_digest
+from memplan.processor import processor_name
 from memplan.results import plain
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 

@@ -18,8 +18,9 @@ from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_
 from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
-from memplan.recommend.choice import Choice, choose
+from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
 from memplan.recommend.knee import half_of
+from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
@@ -60,8 +61,6 @@ _SHORTEST_HANG_S = 60.0
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
 _FIXED_PARTS = ("context", "parameters", "buffers", "gradients", "optimizer_state", "workspaces")
-# TF32 and bf16 matrix units came with compute capability 8.0 (CUDA C++ Programming Guide, "Compute Capabilities").
-_AMPERE = (8, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +74,6 @@ class LiveFindings:
 
     choice: Choice
     verdicts: tuple[PrecisionVerdict, ...]
-
-
-def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:
-    """Return the number formats worth comparing on a device."""
-    if device.kind is DeviceKind.CPU:
-        return (Precision.FP32, Precision.BF16, Precision.FP16)
-    if device.compute_capability is not None and device.compute_capability < _AMPERE:
-        return (Precision.FP32, Precision.FP16)
-    return (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
-
-
-def lacking(precision: Precision, device: DeviceSpec) -> str | None:
-    """Say why a device has no use for a number format; None where it has."""
-    if precision is Precision.TF32 and device.kind is DeviceKind.CPU:
-        return "the CPU has no TF32 units"
-    is_older = device.compute_capability is not None and device.compute_capability < _AMPERE
-    if is_older and precision in (Precision.TF32, Precision.BF16, Precision.BF16_TRUE):
-        return f"{device.name} has no {precision} units"
-    return None
 
 
 def reading_of(trial: Trial) -> Reading:
@@ -222,7 +202,9 @@ class LiveSearch:
         same = replace(self._subject.current, precision=Precision.FP32)
         reference = next((trial for trial in self.trials if trial.recipe == same and trial.fits), None)
         verdict = judge(precision, self.trials, reference=reference, band=self._band)
-        remarks = (verdict.remark, self._slow.get(precision))
+        is_no_faster = verdict.speed_ratio is not None and verdict.speed_ratio < 1 + EQUAL_THROUGHPUT
+        why = why_no_faster(precision, self._device) if is_no_faster or precision in self._slow else None
+        remarks = (verdict.remark, self._slow.get(precision), why)
         return replace(verdict, remark="; ".join(filter(None, remarks)))
 
     def _precisions(self) -> tuple[Precision, ...]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.errors import MemplanError
-from memplan.planning.live import lacking
 from memplan.recipe import Precision
+from memplan.recommend.number_formats import lacking
 from memplan.results import Saving
 
 if TYPE_CHECKING:

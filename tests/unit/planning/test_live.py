@@ -10,7 +10,7 @@ import pytest
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, plan_patch, read_config
 from memplan.errors import NothingFitsError, WorkloadError
-from memplan.planning.live import LiveSearch, is_settled, lacking, precisions_of
+from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.request import Subject
 from memplan.plans import PlanRequest
 from memplan.plans.changes import change_to
@@ -236,21 +236,6 @@ def test_where_one_sample_does_not_fit_the_error_says_what_it_would_take() -> No
     device = SimulatedDevice({Precision.FP32: 950})
     with pytest.raises(NothingFitsError, match=r"nothing fits 1000\.0 MiB at max-util 0\.8.*budget of 1\.28 GiB"):
         search_on(device, precisions=(Precision.FP32,)).compare()
-
-
-def test_older_cards_are_not_asked_for_formats_they_do_not_have() -> None:
-    volta = DeviceSpec(name="v100", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(7, 0))
-    assert precisions_of(volta) == (Precision.FP32, Precision.FP16)
-    ampere = replace(volta, compute_capability=(8, 0))
-    assert Precision.TF32 in precisions_of(ampere)
-    assert Precision.BF16 in precisions_of(ampere)
-
-
-def test_a_format_the_device_does_not_have_is_refused_by_name() -> None:
-    volta = DeviceSpec(name="v100", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(7, 0))
-    assert lacking(Precision.BF16, volta) == "v100 has no bf16 units"
-    assert lacking(Precision.TF32, CPU) == "the CPU has no TF32 units"
-    assert lacking(Precision.BF16, CPU) is None
 
 
 def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
