@@ -11,14 +11,15 @@ from memplan.configs import UserConfig, apply_patch
 from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
-from memplan.planning.commands import command_wish, config_beside, subject_of_command
+from memplan.planning.commands import card_count, command_wish, config_beside, subject_for
 from memplan.planning.estimating import estimate_subject
-from memplan.planning.options import parse_duration, read_budget, request_from
-from memplan.planning.request import subject_of_config, subject_of_workload
+from memplan.planning.options import read_budget, read_duration, request_from
+from memplan.planning.request import subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe
+from memplan.run_names import DEFAULT_STORE
 from memplan.textfiles import write_text_atomically
 from memplan.workload import Workload
 
@@ -41,7 +42,7 @@ def estimate(
     device: str = "auto",
     *,
     budget: str | int | None = None,
-    trace_limit_s: float | None = None,
+    trace_limit: str | float | None = None,
 ) -> Estimate:
     """Predict what one training step of a workload needs on a device, without one.
 
@@ -50,7 +51,7 @@ def estimate(
         recipe: the setting to predict; micro-batch 1 in fp32 where it is None.
         device: card name, size such as ``24GiB``, live device such as ``cuda:0``, ``cpu`` or ``auto``.
         budget: what the step may use, in bytes or as text; None for the whole device.
-        trace_limit_s: how long the trace may take, imports included; None for ten minutes.
+        trace_limit: longest time of the trace, imports included, in seconds or as ``30min``; None for ten minutes.
 
     Returns:
         Allocated, reserved and process peaks in bytes, and the components of the process peak.
@@ -62,7 +63,7 @@ def estimate(
         TraceError: the model cannot be traced.
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
-    return estimate_subject(subject, device, read_budget(budget), trace_limit_s=trace_limit_s)
+    return estimate_subject(subject, device, read_budget(budget), trace_limit_s=read_duration(trace_limit))
 
 
 def probe(
@@ -76,10 +77,10 @@ def probe(
     global_batch: int | None = None,
     world_size: int | None = None,
     wait: bool = False,
-    wait_limit: str | None = None,
-    trace_limit: str | None = None,
-    trial_limit: str | None = None,
-    store: str | Path = ".memplan",
+    wait_limit: str | float | None = None,
+    trace_limit: str | float | None = None,
+    trial_limit: str | float | None = None,
+    store: str | Path = DEFAULT_STORE,
     observer: Observer = ignore,
 ) -> ProbeResult:
     """Find, by live trials in child processes, the micro-batch of one recipe that lands in the utilisation band.
@@ -94,9 +95,9 @@ def probe(
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
         world_size: data-parallel replicas; None for as many as the recipe says.
         wait: wait until the memory is free that the step may use at most.
-        wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
-        trace_limit: longest time one trace may take; None for ten minutes.
-        trial_limit: longest time to a trial's first step, and for its steps; None for 30 and 15 minutes.
+        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
+        trace_limit: longest time one trace may take, likewise; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
         store: folder of the trial journal.
         observer: told what happens.
 
@@ -113,8 +114,8 @@ def probe(
         global_batch_size=global_batch,
         world_size=world_size,
         store=Path(store),
-        trace_limit_s=parse_duration(trace_limit),
-        trial_limit_s=parse_duration(trial_limit),
+        trace_limit_s=read_duration(trace_limit),
+        trial_limit_s=read_duration(trial_limit),
     )
     request = _waited(request, observer, wait=wait, limit=wait_limit)
     subject = subject_of_workload(workload, recipe, tuple(sys.path), world_size=world_size)
@@ -142,13 +143,13 @@ def plan(
     in_place: bool = False,
     loader: bool = False,
     wait: bool = False,
-    wait_limit: str | None = None,
-    trace_limit: str | None = None,
-    trial_limit: str | None = None,
+    wait_limit: str | float | None = None,
+    trace_limit: str | float | None = None,
+    trial_limit: str | float | None = None,
     fresh: bool = False,
     apply: bool = False,
     output: str | Path | None = None,
-    store: str | Path = ".memplan",
+    store: str | Path = DEFAULT_STORE,
     observer: Observer = ignore,
 ) -> Plan:
     """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
@@ -183,9 +184,9 @@ def plan(
         in_place: patch the config itself, where the ecosystem's default is a child config.
         loader: have the patch change settings of the data loader too, by the rules of :mod:`memplan.recommend.loader`.
         wait: wait until the memory is free that the plan may use at most.
-        wait_limit: longest time to wait, such as ``30min``; None for as long as it takes.
-        trace_limit: longest time one trace may take; None for ten minutes.
-        trial_limit: longest time to a trial's first step, and for its steps; None for 30 and 15 minutes.
+        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
+        trace_limit: longest time one trace may take, likewise; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
         fresh: plan anew, even where the same was planned before.
         apply: apply the patch at once.
         output: file to write the patch to, as a diff.
@@ -220,8 +221,7 @@ def plan(
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
     if is_first:
-        card_count = 1 if wish is None else request.world_size or 1
-        request = _waited(request, observer, wait=wait, limit=wait_limit, card_count=card_count)
+        request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(wish, request))
     made = Planning(*subject_for(request)).plan(observer, fresh=fresh)
     if made.config_patch is None or not is_first:
         return made
@@ -233,11 +233,11 @@ def plan(
 
 
 def _waited(
-    request: PlanRequest, observer: Observer, *, wait: bool, limit: str | None, card_count: int = 1
+    request: PlanRequest, observer: Observer, *, wait: bool, limit: str | float | None, cards: int = 1
 ) -> PlanRequest:
     if not wait and limit is None:
         return request
-    return wait_for_memory(request, observer, card_count=card_count, limit_s=parse_duration(limit))
+    return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit))
 
 
 def _given(what: str | Path | Sequence[str | Path] | UserConfig | Workload) -> UserConfig | Workload | tuple[Path, ...]:
@@ -273,14 +273,6 @@ def _of_workload(workload: Workload, recipe: Recipe | None, *, has_config_option
     )
 
 
-def _of_config(config: UserConfig | None, wish: CommandWish | None) -> SubjectFor:
-    if wish is not None:
-        return lambda request: subject_of_command(wish, config, request)
-    if config is None:
-        raise AssertionError("there is neither a config nor a command")
-    return lambda request: (subject_of_config(config, world_size=request.world_size), request)
-
-
 def _opened(
     what: UserConfig | Workload | tuple[Path, ...],
     recipe: Recipe | None,
@@ -296,6 +288,6 @@ def _opened(
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
     if isinstance(what, UserConfig):
-        return what.memplan_options, _of_config(what, wish)
+        return what.memplan_options, lambda request: subject_for(wish, what, request)
     config, _ = config_beside(wish, what, format_name=format_name, knob_keys=knobs, workload=workload)
-    return config.memplan_options if config else None, _of_config(config, wish)
+    return config.memplan_options if config else None, lambda request: subject_for(wish, config, request)

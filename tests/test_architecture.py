@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 # A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
 LAYERS = (
     ("units", "errors"),
-    ("recipe", "workload", "results", "checks", "patches", "progress"),
+    ("recipe", "workload", "results", "checks", "patches", "progress", "run_names"),
     (
         "calibration",
         "children",

@@ -80,7 +80,7 @@ def main(words=None):
     plan = memplan.plan(workload, recipe=now, precisions=["fp32", "bf16"], lr_rule="sqrt", budget=args.budget)
     when = "planned now" if plan.cached_from is None else f"planned at {plan.cached_from}"
     args = plan.apply(args)
-    print(f"{when}: {plan.overrides('flags', keys={'micro_batch_size': 'batch-size'})}; {plan.evidence}")
+    print(f"{when}: {plan.overrides('flags', knobs={'micro_batch_size': 'batch-size'})}; {plan.evidence}")
     with memplan.watch(plan):
         return train(args, device)
 

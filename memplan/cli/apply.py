@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from memplan.cli.options import DEFAULT_STORE, Store
+from memplan.cli.options import Run, Store
 from memplan.cli.terminal import console_for, say_what_was_written
+from memplan.run_names import DEFAULT_STORE
 
 
 def apply(
-    run: Annotated[str, typer.Argument(help="Run whose patch to apply; `last` takes the last one.")],
+    run: Run,
     undo: Annotated[bool, typer.Option("--undo", help="Put the files back as they were before the patch.")] = False,
     store: Store = DEFAULT_STORE,
 ) -> None:
@@ -19,7 +20,7 @@ def apply(
     from memplan.configs import apply_patch, undo_patch
     from memplan.planner import stored_patch
 
-    patch = stored_patch(store, None if run == "last" else run)
+    patch = stored_patch(store, run)
     if undo:
         undo_patch(patch)
     else:

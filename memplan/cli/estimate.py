@@ -47,21 +47,20 @@ def estimate(
     """Predict what one training step needs on a device, without one."""
     from memplan.configs import read_config
     from memplan.planning.estimating import EstimateRequest, estimate_config
-    from memplan.planning.options import parse_duration, parse_knob_keys, parse_precisions, parse_sizes
+    from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_budget, read_duration
     from memplan.report.live import LiveView
-    from memplan.units import parse_bytes
 
     opened = read_config(
         *configs, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
     )
     request = EstimateRequest(
         device=device,
-        budget_bytes=parse_bytes(budget) if budget else None,
+        budget_bytes=read_budget(budget),
         micro_batch_sizes=parse_sizes(batch_size),
         precisions=parse_precisions(precision),
         with_savings=savings,
         with_snapshot=snapshot is not None,
-        trace_limit_s=parse_duration(trace_limit),
+        trace_limit_s=read_duration(trace_limit),
     )
     with LiveView(console_for(to_stderr=True)) as view:
         found = estimate_config(opened, request, view)

@@ -28,6 +28,10 @@ KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob i
 Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]
 WorldSize = Annotated[int | None, typer.Option("--world-size", help="Replicas; default: the launcher's or config's.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew, even where this was planned before.")]
+_RUN = typer.Argument(
+    help="Name of the run, the beginning of it, or `last` for the last one.", metavar="RUN", show_default=False
+)
+Run = Annotated[str, _RUN]
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
 TraceLimit = Annotated[
@@ -37,4 +41,3 @@ TrialLimit = Annotated[
     str | None,
     typer.Option("--trial-limit", help="Longest time to a trial's first step, and for its steps, e.g. 2h."),
 ]
-DEFAULT_STORE = Path(".memplan")

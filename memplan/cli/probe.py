@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memplan.cli.options import (
-    DEFAULT_STORE,
     AsJson,
     Budget,
     ConfigsIfAny,
@@ -28,6 +27,7 @@ from memplan.cli.options import (
     WorldSize,
 )
 from memplan.cli.terminal import console_for, say, say_what_was_written
+from memplan.run_names import DEFAULT_STORE, store_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Find the recipe that uses the device well, by an estimate and live trials, and write a patch for the config."""
-    from memplan.planning.commands import command_wish, config_beside
+    from memplan.planning.commands import card_count, command_wish, config_beside
     from memplan.planning.options import parse_knob_keys, request_from
 
     paths = tuple(configs or ())
@@ -107,8 +107,7 @@ def probe(
     )
     console = console_for(to_stderr=as_json)
     if wait or wait_limit is not None:
-        card_count = 1 if wish is None else request.world_size or 1
-        request = _waited(request, wait_limit, console, card_count=card_count)
+        request = _waited(request, wait_limit, console, cards=card_count(wish, request))
     plan = _plan(opened, wish, request, notes, console, fresh=fresh)
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
@@ -117,14 +116,14 @@ def probe(
         say(console, f"there is no patch, so {output} is not written")
 
 
-def _waited(request: PlanRequest, limit: str | None, console: Console, *, card_count: int) -> PlanRequest:
+def _waited(request: PlanRequest, limit: str | None, console: Console, *, cards: int) -> PlanRequest:
     """Wait for the memory of a device, and say for what."""
-    from memplan.planning.options import parse_duration
+    from memplan.planning.options import read_duration
     from memplan.planning.waiting import wait_for_memory
     from memplan.report.live import LiveView
 
     with LiveView(console) as view:
-        return wait_for_memory(request, view, card_count=card_count, limit_s=parse_duration(limit))
+        return wait_for_memory(request, view, card_count=cards, limit_s=read_duration(limit))
 
 
 def _plan(
@@ -138,21 +137,16 @@ def _plan(
 ) -> Plan:
     """Say what is about to be run, run it and follow it on the console."""
     from memplan.planner import Planning
-    from memplan.planning.commands import subject_of_command
-    from memplan.planning.request import subject_of_config
-    from memplan.report.console import command_heading, heading
+    from memplan.planning.commands import subject_for
+    from memplan.report.console import command_heading, config_heading
     from memplan.report.live import LiveView
 
+    subject, request = subject_for(wish, opened, request)
+    planning = Planning(subject, request)
     if wish is not None:
-        subject, request = subject_of_command(wish, opened, request)
-        planning = Planning(subject, request)
         console.print(command_heading(wish.template, subject.current, planning.device, planning.band, notes))
-    elif opened is not None:
-        subject = subject_of_config(opened, world_size=request.world_size)
-        planning = Planning(subject, request)
-        console.print(heading(subject.config or opened, subject.current, planning.device, planning.band))
-    else:
-        raise AssertionError("neither a command nor a config")
+    elif subject.config is not None:
+        console.print(config_heading(subject.config, subject.current, planning.device, planning.band))
     with LiveView(console) as view:
         return planning.plan(view, fresh=fresh)
 
@@ -187,5 +181,4 @@ def _deliver(
         apply_patch(patch)
         say_what_was_written(console, patch)
     else:
-        where = "" if store == DEFAULT_STORE else f" --store {store}"
-        say(console, f"\napply it with:  memplan apply {run_id}{where}")
+        say(console, f"\napply it with:  memplan apply {run_id}{store_option(store)}")

@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from memplan.cli.options import DEFAULT_STORE, AsJson, Store
+from memplan.cli.options import AsJson, Run, Store
 from memplan.cli.terminal import show
-
-RunId = Annotated[str | None, typer.Argument(help="Run to show; default: the last one.", show_default=False)]
+from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
 
 def report(
-    run: RunId = None,
+    run: Run = LAST_RUN,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write a CSV file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page.")] = None,
     store: Store = DEFAULT_STORE,

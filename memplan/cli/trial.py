@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from memplan.cli.options import DEFAULT_STORE, AsJson, Store
+from memplan.cli.options import AsJson, Run, Store
 from memplan.cli.terminal import console_for, say
+from memplan.run_names import DEFAULT_STORE
 
 
 def trial(
-    run: Annotated[str, typer.Argument(help="Run of the trial, or an unmistakable beginning of its name.")],
-    number: Annotated[int, typer.Argument(help="Number of the trial, as reports show it.")],
+    run: Run,
+    number: Annotated[int, typer.Argument(help="Number of the trial, as reports show it.", metavar="NUMBER")],
     look_only: Annotated[bool, typer.Option("--look", help="Show what is stored of it, and run nothing.")] = False,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,

@@ -81,7 +81,7 @@ def config_of_object(
     """
     where = type(config).__name__
     document = _document(where, plain_values(config))
-    declared = knob_names(knob_keys or {}, where="keys")
+    declared = knob_names(knob_keys or {}, where="knobs")
     for key in (each for found in declared.values() for each in found):
         _require(document, key, where)
     ecosystem, document = _recognised(document, format_name)

@@ -21,6 +21,7 @@ from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.probe import Journal
 from memplan.recipe import Precision
+from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
 with needs_extra("mmengine", "mmengine"):
     from mmengine import registry
@@ -112,11 +113,10 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] in ("mmengine", "torch", "memplan")
 
 
-def _stored_plan(store: Path, run: str | None) -> Plan:
-    journal = Journal(store)
-    stored = journal.latest_run() if run is None else journal.load(run)
-    if stored is None or stored.plan is None:
-        raise UsageError("there is no finished plan to check", where=str(journal.path), hint="make one with tune(cfg)")
+def _stored_plan(store: Path, run: str) -> Plan:
+    stored = Journal(store).load(run)
+    if stored.plan is None:
+        raise UsageError(f"run {stored.run_id} has no finished plan to check", hint="make one with tune(cfg)")
     return stored.plan
 
 
@@ -129,7 +129,7 @@ class MemplanHook(Hook):
 
     Args:
         plan: the plan that :func:`tune` returned; None for a stored one.
-        run: id of the stored plan; None for the last one.
+        run: id of the stored plan, or ``last``.
         store: folder in which plans are stored.
 
     Raises:
@@ -138,7 +138,7 @@ class MemplanHook(Hook):
 
     priority = "VERY_LOW"
 
-    def __init__(self, plan: Plan | None = None, run: str | None = None, store: str = ".memplan") -> None:
+    def __init__(self, plan: Plan | None = None, run: str = LAST_RUN, store: str | Path = DEFAULT_STORE) -> None:
         planned_before = plan or _stored_plan(Path(store), run)
         self._watch = memplan.watch(planned_before)
 

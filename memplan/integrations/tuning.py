@@ -36,9 +36,9 @@ class PlanOptions(TypedDict, total=False):
     lr_rule: str | None
     world_size: int | None
     wait: bool
-    wait_limit: str | None
-    trace_limit: str | None
-    trial_limit: str | None
+    wait_limit: str | float | None
+    trace_limit: str | float | None
+    trial_limit: str | float | None
     fresh: bool
     store: str | Path
     observer: Observer

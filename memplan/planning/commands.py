@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import for_replicas, read_config
 from memplan.errors import ConfigError, UsageError
-from memplan.planning.request import Subject
+from memplan.planning.request import Subject, subject_of_config
 from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
 from memplan.recipe import Recipe
 from memplan.workload import TrainingCommand
@@ -91,6 +91,27 @@ def config_beside(
         if wish is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
         return None, (f"no patch: {error}",)
+
+
+def subject_for(
+    wish: CommandWish | None, config: UserConfig | None, request: PlanRequest
+) -> tuple[Subject, PlanRequest]:
+    """Return what is trained, a command or else a config, and the request as far as it can be told of it.
+
+    Raises:
+        UsageError: as for :func:`subject_of_command`.
+        ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
+    """
+    if wish is not None:
+        return subject_of_command(wish, config, request)
+    if config is None:
+        raise AssertionError("there is neither a command nor a config")
+    return subject_of_config(config, world_size=request.world_size), request
+
+
+def card_count(wish: CommandWish | None, request: PlanRequest) -> int:
+    """Return how many cards trials take: one for each replica of a command, and one for a workload."""
+    return 1 if wish is None else request.world_size or 1
 
 
 def subject_of_command(

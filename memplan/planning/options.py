@@ -12,6 +12,7 @@ from memplan.launchers import launched_world_size, world_size_of_command
 from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
 from memplan.recommend.scaling import LearningRateRule
+from memplan.run_names import DEFAULT_STORE
 from memplan.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -27,18 +28,18 @@ _SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 def request_from(
     section: MemplanOptions | None,
     *,
-    device: str | None,
-    budget: str | int | None,
-    max_util: float | None,
-    min_util: float | None,
-    precision: str | None,
-    global_batch: int | None,
-    lr_rule: str | None,
-    world_size: int | None,
-    in_place: bool,
-    store: Path,
-    trace_limit: str | None = None,
-    trial_limit: str | None = None,
+    device: str | None = None,
+    budget: str | int | None = None,
+    max_util: float | None = None,
+    min_util: float | None = None,
+    precision: str | None = None,
+    global_batch: int | None = None,
+    lr_rule: str | None = None,
+    world_size: int | None = None,
+    in_place: bool = False,
+    store: Path = DEFAULT_STORE,
+    trace_limit: str | float | None = None,
+    trial_limit: str | float | None = None,
     command: str | None = None,
     change_loader: bool = False,
 ) -> PlanRequest:
@@ -66,8 +67,8 @@ def request_from(
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
         change_loader=change_loader,
-        trace_limit_s=parse_duration(trace_limit),
-        trial_limit_s=parse_duration(trial_limit),
+        trace_limit_s=read_duration(trace_limit),
+        trial_limit_s=read_duration(trial_limit),
     )
 
 
@@ -84,17 +85,17 @@ def read_budget(budget: str | int | None) -> int | None:
     return parse_bytes(budget) if isinstance(budget, str) else budget
 
 
-def parse_duration(text: str | None) -> float | None:
-    """Read a time such as ``90``, ``90s``, ``30min`` or ``2h`` as seconds; None stays None.
+def read_duration(duration: str | float | None) -> float | None:
+    """Read a time given in seconds or as text, such as ``90s``, ``30min`` or ``2h``, as seconds; None stays None.
 
     Raises:
-        UsageError: the text is not a positive time.
+        UsageError: it is not a positive time.
     """
-    if text is None:
+    if duration is None:
         return None
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(str(duration))
     if match is None or float(match[1]) <= 0:
-        raise UsageError(f"time {text!r} is not understood", hint="write it like 90s, 30min or 2h")
+        raise UsageError(f"time {duration!r} is not understood", hint="write it like 90s, 30min or 2h")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 

@@ -76,7 +76,7 @@ def knob_values(recipe: Recipe, *, named: Iterable[str]) -> dict[str, Any]:
     """
     for name in named:
         if name not in _KNOBS:
-            raise UsageError(f"there is no knob {name!r}", where="keys", hint=f"use {', '.join(_KNOBS)}")
+            raise UsageError(f"there is no knob {name!r}", where="knobs", hint=f"use {', '.join(_KNOBS)}")
     rate = {} if recipe.learning_rate is None else {"learning_rate": recipe.learning_rate}
     return {
         "micro_batch_size": recipe.micro_batch_size,

@@ -91,25 +91,25 @@ class Plan:
         return json.dumps({"schema_version": SCHEMA_VERSION, **self.to_dict()}, indent=2, allow_nan=False)
 
     @overload
-    def overrides(self, style: _Mappings = "dict", *, keys: Mapping[str, str] | None = None) -> dict[str, Any]: ...
+    def overrides(self, style: _Mappings = "dict", *, knobs: Mapping[str, str] | None = None) -> dict[str, Any]: ...
 
     @overload
-    def overrides(self, style: _Lines, *, keys: Mapping[str, str] | None = None) -> str: ...
+    def overrides(self, style: _Lines, *, knobs: Mapping[str, str] | None = None) -> str: ...
 
     @overload
-    def overrides(self, style: str, *, keys: Mapping[str, str] | None = None) -> dict[str, Any] | str: ...
+    def overrides(self, style: str, *, knobs: Mapping[str, str] | None = None) -> dict[str, Any] | str: ...
 
-    def overrides(self, style: str = "dict", *, keys: Mapping[str, str] | None = None) -> dict[str, Any] | str:
+    def overrides(self, style: str = "dict", *, knobs: Mapping[str, str] | None = None) -> dict[str, Any] | str:
         """Return what to set, as a mapping or as words for a command.
 
         A plan for a config gives every value that changes, by its dotted key, schedules included; empty where nothing
-        does. A plan for a workload gives all knobs, by memplan's names or those in ``keys``.
+        does. A plan for a workload gives all knobs, by memplan's names or those in ``knobs``.
 
         Args:
             style: a mapping: ``dict``, or ``transformers``, ``lightning``, ``accelerate`` for arguments of
                 ``TrainingArguments``, ``Trainer``, ``Accelerator``; a line: ``flags``, ``hydra``, ``cfg-options``,
                 ``key-value``.
-            keys: knob name -> the name to give it instead; of effect on plans for workloads only.
+            knobs: knob name -> the name to give it instead; of effect on plans for workloads only.
 
         Raises:
             UsageError: there is no such style, or no such knob.
@@ -118,17 +118,17 @@ class Plan:
         arguments = framework_arguments(self.recipe, wanted)
         if arguments is not None:
             return arguments
-        values = self._changed_values(keys or {})
+        values = self._changed_values(knobs or {})
         return values if wanted is OverrideStyle.DICT else line_of(values, wanted)
 
-    def patch(self, path: str | Path, *, keys: Mapping[str, str] | None = None, format_name: str | None = None) -> str:
+    def patch(self, path: str | Path, *, knobs: Mapping[str, str] | None = None, format_name: str | None = None) -> str:
         """Write the plan as a unified diff for a config file; nothing on disk changes.
 
         The config's own learning rate and schedule are scaled from its batch to the plan's.
 
         Args:
             path: a config of any kind memplan reads.
-            keys: knob name -> dotted key, as ``--map`` takes them.
+            knobs: knob name -> dotted key, as ``--map`` takes them.
             format_name: ecosystem to read it as; None recognises it by its content.
 
         Returns:
@@ -138,7 +138,7 @@ class Plan:
             ConfigError: the file cannot be read.
             PatchError: it cannot express the recipe.
         """
-        config = read_config(Path(path), format_name=format_name, knob_keys=keys)
+        config = read_config(Path(path), format_name=format_name, knob_keys=knobs)
         config = for_replicas(config, self.recipe.world_size)
         current = replace(config.recipe, world_size=self.recipe.world_size)
         original = original_recipe(config, current, self.request)
@@ -153,7 +153,7 @@ class Plan:
         patch = None if recipe == current else patch_of(config, change, self.request)
         return "" if patch is None else patch.diff
 
-    def apply(self, config: T, *, keys: Mapping[str, str] | None = None, format_name: str | None = None) -> T:
+    def apply(self, config: T, *, knobs: Mapping[str, str] | None = None, format_name: str | None = None) -> T:
         """Set the plan's knobs on a config in memory and return it.
 
         Its own learning rate and schedule, where it has them, are scaled from its batch to the plan's, so that a second
@@ -162,14 +162,14 @@ class Plan:
         Args:
             config: a mapping, namespace or dataclass, ``TrainingArguments``, or a config of OmegaConf, mmcv or
                 mmengine; changed in place, or returned as a changed copy where it is a frozen dataclass.
-            keys: knob name -> dotted key; without them the usual names are looked for.
+            knobs: knob name -> dotted key; without them the usual names are looked for.
             format_name: ecosystem to read it as; None recognises it by its content.
 
         Raises:
             UsageError: it has no place for a knob that changes; nothing of it has changed then.
             ConfigError: a key is not in it.
         """
-        read = config_of_object(config, assumed=self.current, knob_keys=keys, format_name=format_name)
+        read = config_of_object(config, assumed=self.current, knob_keys=knobs, format_name=format_name)
         original = replace(read.recipe, world_size=self.current.world_size)
         recipe = with_scaled_rate(self.recipe, original, self.request)
         if recipe == original:
@@ -177,12 +177,12 @@ class Plan:
         changed: T = changed_object(config, change_to(recipe, original, self.request, why=self.evidence), read)
         return changed
 
-    def _changed_values(self, keys: Mapping[str, str]) -> dict[str, Any]:
+    def _changed_values(self, knobs: Mapping[str, str]) -> dict[str, Any]:
         if self.config_patch is not None:
             return {each.key: each.value for each in self.config_patch.changes}
         if self.config_path is not None and not self.changes_anything:
             return {}
-        return {keys.get(name, name): value for name, value in knob_values(self.recipe, named=keys).items()}
+        return {knobs.get(name, name): value for name, value in knob_values(self.recipe, named=knobs).items()}
 
 
 def evidence_of(chosen: Trial | None, estimate: Estimate | None, total_bytes: int) -> str:

@@ -10,6 +10,7 @@ from memplan.configs.user_config import PatchStyle
 from memplan.errors import UsageError
 from memplan.recipe import Precision
 from memplan.recommend.scaling import LearningRateRule
+from memplan.run_names import DEFAULT_STORE
 
 LARGEST_MICRO_BATCH = 4096
 
@@ -50,7 +51,7 @@ class PlanRequest:
     world_size: int | None = None
     micro_batch_cap: int = LARGEST_MICRO_BATCH
     patch_style: PatchStyle | None = None
-    store: Path = Path(".memplan")
+    store: Path = DEFAULT_STORE
     change_loader: bool = False
     trace_limit_s: float | None = None
     trial_limit_s: float | None = None

@@ -11,7 +11,6 @@ import contextlib
 import json
 import pickle
 import secrets
-import shlex
 import socket
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from memplan.probe.journal_file import make_store, transaction
 from memplan.probe.records import from_json, to_json
 from memplan.probe.trials import TrialRequest
 from memplan.results import Trial
+from memplan.run_names import DEFAULT_STORE, LAST_RUN, store_option
 from memplan.workload import WorkloadSource
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Recipe
 
-DEFAULT_STORE = Path(".memplan")
 _FILE_NAME = "journal.sqlite3"
 _LAST_FIRST = "ORDER BY updated_at DESC, id DESC"
 _NO_PLAN = "null"  # JSON for a finished run that was not to make a plan; an unfinished one has NULL
@@ -169,19 +168,25 @@ class Journal:
         return found[0] if found else None
 
     def load(self, run_id: str) -> StoredRun:
-        """Read one run by its id or an unmistakable beginning of it.
+        """Read one run by its id, an unmistakable beginning of it, or ``last`` for the one last written to.
 
         Raises:
             UsageError: there is no such run, or more than one.
         """
-        found = self._select("WHERE id = ?", (run_id,)) or self._select(
-            "WHERE substr(id, 1, length(?)) = ?", (run_id, run_id)
-        )
+        found = self._named(run_id)
         if len(found) == 1:
             return found[0]
         known = ", ".join(each.run_id for each in (found or self.runs())[:5])
+        if not known:
+            raise UsageError("there are no runs", where=str(self.path), hint="memplan probe CONFIG makes one")
         problem = f"run {run_id!r} is not in the journal" if not found else f"run {run_id!r} is not unmistakable"
-        raise UsageError(problem, where=str(self.path), hint=f"runs there: {known}" if known else "it holds no runs")
+        raise UsageError(problem, where=str(self.path), hint=f"runs there: {known}")
+
+    def _named(self, run_id: str) -> tuple[StoredRun, ...]:
+        if run_id == LAST_RUN:
+            return self._select(f"{_LAST_FIRST} LIMIT 1", ())
+        exactly = self._select("WHERE id = ?", (run_id,))
+        return exactly or self._select("WHERE substr(id, 1, length(?)) = ?", (run_id, run_id))
 
     def load_trial(self, run_id: str, number: int) -> StoredTrial:
         """Read one trial by the number it has in its run; the last of that number where a resumed run tried again.
@@ -260,9 +265,7 @@ class JournalRun:
 
     def command_for(self, trial: Trial) -> str:
         """Return the command that runs a trial of this run again."""
-        store = self._path.parent
-        where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
-        return f"memplan trial {self.run_id} {trial.number}{where}"
+        return f"memplan trial {self.run_id} {trial.number}{store_option(self._path.parent)}"
 
     def finish(self, plan: Plan | None) -> None:
         """Store the plan, where the run was to make one, and give the run up; it is not resumed any more.

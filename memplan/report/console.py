@@ -44,15 +44,13 @@ _PLOT_COLUMNS = 40
 _BAR = "█"
 
 
-def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
+def config_heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
     """Say what is planned, for which device and into which band, and what the config's reader remarked."""
-    edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
-    sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
     lines = (
         ("config", f"{' + '.join(config.file_names)} ({config.format_name})"),
-        ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
+        ("device", _device_text(device, band)),
         ("current", f"{recipe_text(current)}{batch}{rate}"),
     )
     return _named_lines(lines, config.notes)
@@ -60,14 +58,14 @@ def heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band)
 
 def command_heading(command: str, first: Recipe, device: DeviceSpec, band: Band, notes: Sequence[str]) -> Text:
     """Say which command is run first, on which device and into which band."""
+    lines = (("command", command), ("device", _device_text(device, band)), ("first", recipe_text(first)))
+    return _named_lines(lines, notes)
+
+
+def _device_text(device: DeviceSpec, band: Band) -> str:
     edges = f"{share_text(band.min_utilisation)} to {share_text(band.max_utilisation)}"
     sizes = f"{bytes_text(band.lower_bytes)} to {bytes_text(band.upper_bytes)}"
-    lines = (
-        ("command", command),
-        ("device", f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"),
-        ("first", recipe_text(first)),
-    )
-    return _named_lines(lines, notes)
+    return f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"
 
 
 def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text:

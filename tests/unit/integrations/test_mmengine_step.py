@@ -161,5 +161,5 @@ def test_the_hook_is_known_to_configs_by_its_name() -> None:
 
 
 def test_a_hook_without_a_plan_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no finished plan to check"):
+    with pytest.raises(UsageError, match="there are no runs"):
         HOOKS.build({"type": "MemplanHook", "store": str(tmp_path)})

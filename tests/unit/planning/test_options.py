@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from memplan.configs import MemplanOptions
 from memplan.errors import UsageError
-from memplan.planning.options import parse_knob_keys, parse_precisions, parse_rule, parse_sizes, request_from
+from memplan.planning.options import (
+    parse_knob_keys,
+    parse_precisions,
+    parse_rule,
+    parse_sizes,
+    read_duration,
+    request_from,
+)
 from memplan.recipe import Precision
 from memplan.units import GIB
-
-NOTHING_SAID = {
-    "device": None,
-    "budget": None,
-    "max_util": None,
-    "min_util": None,
-    "precision": None,
-    "global_batch": None,
-    "lr_rule": None,
-    "in_place": False,
-    "world_size": None,
-    "store": Path(".memplan"),
-}
 
 
 def test_the_config_is_heard_where_the_command_line_is_silent() -> None:
     section = MemplanOptions(device="rtx-3090", budget="2GiB", max_util=0.7, precision=("bf16",))
-    request = request_from(section, **NOTHING_SAID)
+    request = request_from(section)
     assert (request.device, request.budget_bytes, request.max_utilisation) == ("rtx-3090", 2 * GIB, 0.7)
     assert request.precisions == (Precision.BF16,)
 
 
 def test_the_command_line_wins_over_the_config() -> None:
     section = MemplanOptions(device="rtx-3090", max_util=0.7)
-    request = request_from(section, **{**NOTHING_SAID, "device": "cpu", "max_util": 0.9})
+    request = request_from(section, device="cpu", max_util=0.9)
     assert (request.device, request.max_utilisation) == ("cpu", 0.9)
 
 
@@ -48,6 +40,19 @@ def test_sizes_and_precisions_are_lists_with_commas() -> None:
 def test_a_size_that_is_no_whole_number_above_zero_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="batch-size"):
         parse_sizes(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [(None, None), (90, 90.0), ("90", 90.0), ("1.5 s", 1.5), ("30min", 1800.0), ("2H", 7200.0)]
+)
+def test_a_time_is_seconds_or_text_with_a_unit(told: str | float | None, seconds: float | None) -> None:
+    assert read_duration(told) == seconds
+
+
+@pytest.mark.parametrize("told", [0, -1, "0s", "soon", "3 days", ""])
+def test_a_time_that_is_not_above_zero_or_has_no_known_unit_is_refused(told: str | float) -> None:
+    with pytest.raises(UsageError, match="write it like 90s, 30min or 2h"):
+        read_duration(told)
 
 
 def test_a_rule_that_is_not_known_is_refused_with_the_known_ones() -> None:
@@ -68,7 +73,7 @@ def test_a_knob_mapped_twice_is_refused() -> None:
 
 def test_the_replicas_are_those_the_launcher_starts_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert request_from(MemplanOptions(), **NOTHING_SAID).world_size == 4
-    assert request_from(MemplanOptions(), **{**NOTHING_SAID, "world_size": 2}).world_size == 2
+    assert request_from(None).world_size == 4
+    assert request_from(None, world_size=2).world_size == 2
     monkeypatch.delenv("WORLD_SIZE")
-    assert request_from(MemplanOptions(), **NOTHING_SAID).world_size is None
+    assert request_from(None).world_size is None

@@ -84,14 +84,14 @@ def test_a_frozen_dataclass_is_returned_as_a_changed_copy() -> None:
 def test_given_keys_reach_into_anything_nested() -> None:
     config = {"loaders": [{"bs": 4}, {"bs": 1}], "optimizer": SimpleNamespace(rate=0.1)}
     keys = {"micro_batch_size": "loaders.0.bs", "learning_rate": "optimizer.rate"}
-    plan(NOW, LARGER).apply(config, keys=keys)
+    plan(NOW, LARGER).apply(config, knobs=keys)
     assert config["loaders"] == [{"bs": 16}, {"bs": 1}]
     assert config["optimizer"].rate == 0.4
 
 
 def test_a_key_that_is_not_there_is_named_with_what_it_may_have_meant() -> None:
     with pytest.raises(ConfigError, match=r"there is no key 'data.bs'; did you mean train.bs\?"):
-        plan(NOW, LARGER).apply({"train": {"bs": 4}}, keys={"micro_batch_size": "data.bs"})
+        plan(NOW, LARGER).apply({"train": {"bs": 4}}, knobs={"micro_batch_size": "data.bs"})
 
 
 def test_two_places_for_the_batch_are_not_guessed_between() -> None:

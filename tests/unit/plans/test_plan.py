@@ -69,13 +69,13 @@ def test_a_learning_rate_that_is_the_workloads_own_is_not_named() -> None:
 
 
 def test_knobs_are_named_as_the_caller_names_them() -> None:
-    line = plan(NOW, THEN).overrides("flags", keys={"micro_batch_size": "batch-size", "learning_rate": "lr"})
+    line = plan(NOW, THEN).overrides("flags", knobs={"micro_batch_size": "batch-size", "learning_rate": "lr"})
     assert line.startswith("--batch-size 16 --accumulation_steps 1 --precision bf16 --lr 0.4")
 
 
 def test_a_name_for_something_that_is_no_knob_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no knob 'batch'"):
-        plan(NOW, THEN).overrides(keys={"batch": "b"})
+        plan(NOW, THEN).overrides(knobs={"batch": "b"})
 
 
 def test_an_unknown_style_names_those_there_are() -> None:
@@ -131,25 +131,25 @@ def test_a_style_of_a_framework_gives_arguments_of_its_class() -> None:
 def test_a_patch_for_the_plans_own_config_is_the_one_it_carries(config: Path) -> None:
     made = plan_for(config)
     assert made.config_patch is not None
-    assert _changes(made.patch(config, keys=KEYS)) == _changes(made.config_patch.diff)
+    assert _changes(made.patch(config, knobs=KEYS)) == _changes(made.config_patch.diff)
 
 
 def test_a_patch_for_another_config_scales_that_ones_own_rate(tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(CONFIG.replace("batch_size: 4", "batch_size: 8").replace("lr: 0.1", "lr: 0.02"))
-    diff = plan(NOW, THEN).patch(other, keys=KEYS)
+    diff = plan(NOW, THEN).patch(other, knobs=KEYS)
     assert "+  lr: 0.04" in diff  # from 8 to 16 samples
     subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=tmp_path, check=True)  # noqa: S607 - the user's git
     assert read_config(other, knob_keys=KEYS).recipe == Recipe(
         micro_batch_size=16, precision="bf16", learning_rate=0.04
     )
-    assert plan(NOW, THEN).patch(other, keys=KEYS) == ""
+    assert plan(NOW, THEN).patch(other, knobs=KEYS) == ""
 
 
 def test_a_patch_that_cannot_be_written_says_why_and_changes_nothing(config: Path) -> None:
     keys = {name: key for name, key in KEYS.items() if name not in ("precision", "amp_dtype")}
     with pytest.raises(PatchError, match="no key for precision"):
-        plan(NOW, THEN).patch(config, keys=keys)
+        plan(NOW, THEN).patch(config, knobs=keys)
     assert config.read_text() == CONFIG
 
 

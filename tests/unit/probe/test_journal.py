@@ -174,6 +174,15 @@ def test_a_run_is_found_by_the_beginning_of_its_name(journal: Journal) -> None:
     assert journal.load(run.run_id[:-1]).run_id == run.run_id
 
 
+def test_the_last_run_needs_no_name(journal: Journal) -> None:
+    with pytest.raises(UsageError, match="there are no runs"):
+        journal.load("last")
+    first = journal.open_run("f", {})
+    journal.open_run("g", {})
+    first.record(trial(4, 400))
+    assert journal.load("last").run_id == first.run_id
+
+
 def test_a_run_that_is_not_there_is_told_with_those_that_are(journal: Journal) -> None:
     run = journal.open_run("f", {})
     with pytest.raises(UsageError, match=f"'yesterday' is not in the journal.*{run.run_id}"):
