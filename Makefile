@@ -35,4 +35,4 @@ bench: setup ## the benchmarks that need no data of their own
 	$(BIN)/python benchmarks/startup.py
 
 clean: ## remove everything that setup and runs made
-	rm -rf $(VENV) .memplan $(DEMO)/.memplan build *.egg-info
+	rm -rf $(VENV) .memplan examples/*/.memplan build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
