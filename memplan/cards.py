@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from memplan.card_catalogue import CARD_ROWS, CardRow
+from memplan.card_context import context_bytes
 from memplan.errors import DeviceError
 from memplan.results import ContextBasis
 from memplan.units import GIB, MIB, format_bytes, parse_bytes
@@ -59,14 +60,6 @@ class DeviceSpec:
         return self.kind is DeviceKind.CPU or self.live_index is not None
 
 
-# CUDA context and the libraries of a training step, outside the caching allocator, with lazy module loading (the
-# default from CUDA 12.2). Published: 117 to 139 MiB on RTX 3060 and 4060 (framework memory of the xMem study, CUDA 12),
-# 274 MiB (pytorch/pytorch pull request 86509), about 300 and 400 MB (pytorch/pytorch issues 107667 and 109888),
-# 354 MiB on A100 (the xMem study). It grows with the card, the driver and the libraries used; no trustworthy table by
-# card exists, so this one figure stands for all until a live probe has measured this machine's.
-CONTEXT_BYTES = 300 * MIB
-CONTEXT_RANGE_BYTES = (115 * MIB, 500 * MIB)
-
 _SMALLEST_CARD_BYTES = GIB
 _MOST_VERSIONS = 4  # more are no versions of one card but a whole series
 _BRANDS = re.compile(r"nvidia|geforce|tesla|generation|[^a-z0-9]")
@@ -110,7 +103,7 @@ def card_of_size(text: str) -> DeviceSpec:
         name=text.strip(),
         kind=DeviceKind.CUDA,
         total_bytes=total_bytes,
-        context_bytes=CONTEXT_BYTES,
+        context_bytes=context_bytes(None, None),
         context_basis=ContextBasis.CATALOGUE,
     )
 
@@ -122,7 +115,7 @@ def _spec(row: CardRow) -> DeviceSpec:
         total_bytes=row.total_mib * MIB,
         compute_capability=row.compute_capability,
         sm_count=row.sm_count,
-        context_bytes=CONTEXT_BYTES,
+        context_bytes=context_bytes(row.compute_capability, row.sm_count),
         context_basis=ContextBasis.CATALOGUE,
     )
 

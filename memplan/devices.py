@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.cards import CONTEXT_BYTES, DeviceKind, DeviceSpec, card_of_size, find_card
+from memplan.card_context import context_bytes
+from memplan.cards import DeviceKind, DeviceSpec, card_of_size, find_card
 from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
 from memplan.host_memory import host_memory
 from memplan.processor import half_formats
@@ -202,13 +203,14 @@ def _planned_card(text: str) -> DeviceSpec:
 def _spec(index: int, handle: Any) -> DeviceSpec:
     reading = _read_card(index, handle)
     known = _catalogued(reading.name)
+    sm_count = known.sm_count if known else None
     return DeviceSpec(
         name=reading.name,
         kind=DeviceKind.CUDA,
         total_bytes=reading.total_bytes,
         compute_capability=reading.compute_capability,
-        sm_count=known.sm_count if known else None,
-        context_bytes=CONTEXT_BYTES,
+        sm_count=sm_count,
+        context_bytes=context_bytes(reading.compute_capability, sm_count),
         context_basis=ContextBasis.CATALOGUE,
         driver_version=reading.driver_version,
         live_index=index,

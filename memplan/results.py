@@ -112,7 +112,7 @@ class Saving:
 class ContextBasis(StrEnum):
     """Where an estimate's figure for the context comes from."""
 
-    CATALOGUE = "one figure for all cards"
+    CATALOGUE = "reckoned from the card's multiprocessors"
     CALIBRATED = "measured on such a card here before"
     FIRST_TRIAL = "measured by the first trial"
     TRACE = "measured in the tracing process"

@@ -21,6 +21,7 @@ LAYERS = (
         "textfiles",
         "cards",
         "card_catalogue",
+        "card_context",
         "devices",
         "host_memory",
         "launchers",

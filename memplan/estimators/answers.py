@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import CONTEXT_RANGE_BYTES, DeviceKind
+from memplan.card_context import context_range_bytes
+from memplan.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
@@ -141,10 +142,8 @@ def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     if device.context_basis is ContextBasis.CALIBRATED:
         return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
     if device.context_basis is ContextBasis.CATALOGUE:
-        low, high = map(format_bytes, CONTEXT_RANGE_BYTES)
-        return (
-            f"The context of {size} stands for all cards; {low} to {high} are published, a live probe measures it.",
-        )
+        low, high = map(format_bytes, context_range_bytes(device.compute_capability, device.sm_count))
+        return (f"The context of {size} is not measured and may take {low} to {high}; a live probe measures it.",)
     return ()
 
 

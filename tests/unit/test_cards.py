@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.card_catalogue import CARD_ROWS, Basis
-from memplan.cards import CONTEXT_BYTES, CONTEXT_RANGE_BYTES, DeviceKind, card_of_size, catalogue, find_card
+from memplan.cards import DeviceKind, card_of_size, catalogue, find_card
 from memplan.errors import DeviceError, UnitError
-from memplan.units import GIB, MIB
+from memplan.units import GIB
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,6 @@ def test_sizes_no_card_has_are_refused() -> None:
         card_of_size("512MiB")
     with pytest.raises(UnitError):
         card_of_size("large")
-
-
-def test_the_general_context_lies_within_what_was_published() -> None:
-    assert CONTEXT_RANGE_BYTES[0] < CONTEXT_BYTES < CONTEXT_RANGE_BYTES[1]
-    assert find_card("t4").context_bytes == CONTEXT_BYTES == 300 * MIB
 
 
 @given(st.text(max_size=20))

@@ -93,7 +93,7 @@ def test_a_context_that_others_may_share_is_not_kept_for_later_runs(traces_of) -
 
 def test_a_card_that_was_never_measured_says_how_far_its_figure_can_be_trusted(traces_of) -> None:
     notes = traces_of(CARD).estimate(RECIPE).notes
-    assert any("stands for all cards; 115.0 MiB to 500.0 MiB are published" in note for note in notes)
+    assert any("is not measured and may take 203.4 MiB to 339.1 MiB" in note for note in notes)
 
 
 def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:

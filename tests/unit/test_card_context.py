@@ -1,0 +1,37 @@
+"""The CUDA context of cards nobody has measured here."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.card_context import context_bytes, context_range_bytes
+from memplan.cards import card_of_size, catalogue, find_card
+from memplan.units import MIB
+
+
+@pytest.mark.parametrize(
+    ("card", "published_mib"),
+    [("rtx-3060", 117), ("rtx-3060", 139), ("rtx-4060", 117), ("rtx-4060", 139), ("a100-40gb", 354), ("h200", 512)],
+)
+def test_what_was_published_lies_within_the_range(card: str, published_mib: int) -> None:
+    device = find_card(card)
+    low, high = context_range_bytes(device.compute_capability, device.sm_count)
+    assert low <= published_mib * MIB <= high
+
+
+def test_each_thread_that_a_card_can_hold_takes_its_share() -> None:
+    assert context_bytes((9, 0), 128) - context_bytes((9, 0), 64) == 64 * 2048 * 1792
+    assert context_bytes((8, 6), 64) - context_bytes((7, 5), 64) == 64 * 512 * 1792
+
+
+def test_every_card_of_the_catalogue_has_a_context_within_its_own_range() -> None:
+    for card in catalogue():
+        low, high = context_range_bytes(card.compute_capability, card.sm_count)
+        assert card.context_bytes is not None
+        assert 80 * MIB < low < card.context_bytes < high < 800 * MIB
+
+
+def test_of_a_card_known_by_its_size_the_range_spans_what_was_published() -> None:
+    card = card_of_size("24GiB")
+    assert card.context_bytes == 300 * MIB
+    assert context_range_bytes(None, None) == (115 * MIB, 520 * MIB)
