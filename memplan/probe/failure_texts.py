@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memplan.results import OutcomeKind
 
+LINE_LIMIT = 300  # characters of evidence
 _HOST_MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -61,6 +62,13 @@ def memory_kind_of_text(text: str, *, memory_is_full: bool) -> OutcomeKind | Non
 def is_kernel_text(text: str) -> bool:
     """Whether a ``RuntimeError`` with this text is a failed kernel or launch."""
     return _any_in(_KERNEL_TEXTS, text)
+
+
+def one_line(type_name: str, text: str) -> str:
+    """Return an exception's type with the first line of its text, cut to what fits into a report."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    line = f"{type_name}: {first}" if first else type_name
+    return line if len(line) <= LINE_LIMIT else f"{line[: LINE_LIMIT - 3]}..."
 
 
 def _any_in(texts: tuple[str, ...], message: str) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 import memplan
 from memplan.errors import MemplanError, WorkloadError
-from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text
+from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.trials import TrialVerdict
 from memplan.probe.users_part import UsersPartError
 from memplan.results import OutcomeKind
@@ -23,7 +23,6 @@ from memplan.results import OutcomeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LINE_LIMIT = 300
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(memplan.__file__).parent)
 
 
@@ -93,9 +92,7 @@ def _is_kernel_failure(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return text if len(text) <= _LINE_LIMIT else f"{text[: _LINE_LIMIT - 3]}..."
+    return one_line(type(error).__name__, str(error))
 
 
 def _place(error: BaseException) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.cards import DeviceKind
 from memplan.children import ChildEnding, Template, run_child
 from memplan.probe.commands.trial import run_command_trial
-from memplan.probe.oom_evidence import count_oom_kills
+from memplan.probe.judging import judge_readings, judge_silence
+from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
@@ -25,7 +24,7 @@ from memplan.probe.trials import (
     TrialRequest,
     TrialVerdict,
 )
-from memplan.results import Measurement, Outcome, OutcomeKind
+from memplan.results import Outcome, OutcomeKind
 from memplan.units import format_bytes
 from memplan.workload import TrainingCommand
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORKER_MODULE = "memplan.probe.worker"
-_NEAR_BUDGET_SHARE = 0.9
-_QUOTED_CHARACTERS = 200
 
 
 def trial_template() -> Template:
@@ -110,9 +107,7 @@ def _attempt(
         environment=TRIAL_ENVIRONMENT,
         template=template,
     )
-    kills_after = count_oom_kills()
-    killed_by_kernel = None not in (kills_before, kills_after) and kills_before != kills_after
-    return _Attempt(watch=watch, ending=ending, killed_by_kernel=killed_by_kernel)
+    return _Attempt(watch=watch, ending=ending, killed_by_kernel=has_killed_since(kills_before))
 
 
 class _Watch:
@@ -216,64 +211,3 @@ def _verdict_of(request: TrialRequest, attempt: _Attempt) -> TrialVerdict:
         largest_resident_bytes=attempt.watch.largest_resident_bytes,
         killed_by_kernel=attempt.killed_by_kernel,
     )
-
-
-def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:
-    """Judge a trial by its readings, and say so where they could not be attributed; that alone is no failure."""
-    verdict = judge_measurement(readings.measurement, request)
-    if readings.unattributed_because is None:
-        return verdict
-    reason = ending.stop_reason or readings.unattributed_because
-    return replace(verdict, evidence=f"{verdict.evidence}; what the peak consists of is not known: {reason}")
-
-
-def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialVerdict:
-    """Say what a trial that completed its steps amounts to; only ``FITS`` is a success."""
-    on_cpu = request.device.kind is DeviceKind.CPU
-    peak_bytes, budget_bytes = measurement.peak_device_bytes, request.budget_bytes
-    used = f"{format_bytes(peak_bytes)} of {format_bytes(budget_bytes)}"
-    timed = measurement.losses[request.warmup_steps :]
-    if peak_bytes > budget_bytes:
-        kind = OutcomeKind.HOST_OUT_OF_MEMORY if on_cpu else OutcomeKind.DEVICE_OUT_OF_MEMORY
-        return TrialVerdict(kind=kind, evidence=f"ran, but its peak of {used} is above the budget")
-    if measurement.alloc_retries:
-        evidence = f"the allocator ran out and freed its cache {measurement.alloc_retries} times at {used}"
-        return TrialVerdict(kind=OutcomeKind.ALLOCATOR_RETRIES, evidence=evidence)
-    if not all(math.isfinite(loss) for loss in timed):
-        evidence = f"losses {', '.join(f'{loss:.4g}' for loss in measurement.losses)}"
-        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
-    return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{len(measurement.losses)} steps, peak {used}")
-
-
-def _last_word(ending: ChildEnding) -> str:
-    """Quote the last line that a process printed; most interpreters and libraries say there why they give up."""
-    lines = [line.strip() for line in ending.log_tail.splitlines() if line.strip()]
-    return f"; its last line: {lines[-1][:_QUOTED_CHARACTERS]}" if lines else ""
-
-
-def judge_silence(
-    request: TrialRequest, ending: ChildEnding, *, largest_resident_bytes: int, killed_by_kernel: bool
-) -> TrialVerdict:
-    """Judge a child that ended without a last word.
-
-    Args:
-        request: what was asked for.
-        ending: how the process ended.
-        largest_resident_bytes: the most that was seen of it and its descendants.
-        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
-    """
-    if ending.return_code >= 0:
-        evidence = (
-            f"the process ended with exit status {ending.return_code} in the middle of the trial{_last_word(ending)}"
-        )
-        return TrialVerdict(kind=OutcomeKind.CRASH, evidence=evidence)
-    name = signal.Signals(-ending.return_code).name
-    resident = f"; seen at {format_bytes(largest_resident_bytes)} resident" if largest_resident_bytes else ""
-    if ending.return_code == -signal.SIGKILL and killed_by_kernel:
-        evidence = f"killed by the kernel for want of memory (its oom_kill counter rose){resident}"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-    near_budget = largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
-    if ending.return_code in (-signal.SIGKILL, -signal.SIGABRT) and near_budget:
-        evidence = f"ended by {name} near its budget of {format_bytes(request.budget_bytes)}{resident}"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the process was ended by {name}")

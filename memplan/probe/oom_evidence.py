@@ -19,6 +19,12 @@ def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
     return sum(counts) if counts else None
 
 
+def has_killed_since(kills_before: int | None) -> bool:
+    """Whether the kernel is known to have killed a process for want of memory since its kills were counted."""
+    kills_now = count_oom_kills()
+    return None not in (kills_before, kills_now) and kills_before != kills_now
+
+
 def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()

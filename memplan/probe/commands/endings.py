@@ -1,4 +1,4 @@
-"""How a training command ended: by what was raised in it, by its exit status, or by never taking a step. Pure."""
+"""How a training command ended: with its steps taken, by what was raised or its exit status, or without any. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from memplan.probe.commands.events import (
     ProcessStarted,
     RaisedError,
     StepEnded,
+    StepsFinished,
     StepSkipped,
 )
-from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text
+from memplan.probe.commands.readings import first_bad_loss
+from memplan.probe.failure_texts import LINE_LIMIT, is_kernel_text, memory_kind_of_text, one_line
+from memplan.probe.judging import fitting, judge_memory, judge_signal
 from memplan.probe.trials import TrialVerdict
 from memplan.results import OutcomeKind
 
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.probe.commands.events import Event
+    from memplan.probe.trials import TrialRequest
+    from memplan.results import Measurement
 
 FEWEST_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
-_LINE_LIMIT = 300
 _SHELL_SIGNAL_BASE = 128
 _LAST_TRACEBACK_LINE = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (?P<text>.*))?$"
@@ -68,6 +72,19 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
     return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=evidence)
 
 
+def judge_steps(measurement: Measurement, events: Sequence[Event], request: TrialRequest) -> TrialVerdict:
+    """Say what a command that took its steps amounts to; only ``FITS`` is a success."""
+    too_large = judge_memory(measurement, request)
+    if too_large is not None:
+        return too_large
+    if (step := first_bad_loss(events)) is not None:
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=f"the loss of step {step} was not finite")
+    if any(isinstance(event, StepsFinished) and not event.is_finite for event in events):
+        evidence = f"parameters were not finite after {steps_taken(events)} steps"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
+    return fitting(steps_taken(events), measurement, request)
+
+
 def steps_taken(events: Sequence[Event]) -> int:
     """Optimizer steps of the process that took most."""
     return max((event.step for event in events if isinstance(event, StepEnded)), default=0)
@@ -93,12 +110,12 @@ def _of_error(event: ErrorRaised, is_memory_full: bool) -> TrialVerdict:
     for each in event.chain:
         kind = _memory_kind(each, is_memory_full)
         if kind is not None:
-            return TrialVerdict(kind=kind, evidence=_one_line(each))
+            return TrialVerdict(kind=kind, evidence=one_line(each.types[0], each.text))
     error = event.chain[0]
     if "AcceleratorError" in error.types or ("RuntimeError" in error.types and is_kernel_text(error.text)):
-        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(error))
+        return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=one_line(error.types[0], error.text))
     place = f" ({event.place})" if event.place else ""
-    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{_one_line(error)}{place}")
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{one_line(error.types[0], error.text)}{place}")
 
 
 def _memory_kind(error: RaisedError, is_memory_full: bool) -> OutcomeKind | None:
@@ -115,12 +132,17 @@ def _of_status(ending: CommandEnding) -> TrialVerdict:
     """Judge a failure that no exception hook saw: by its signal, else by what was printed last."""
     number = _signal_of(ending.return_code)
     if number is not None:
-        return _of_signal(number, ending)
+        return judge_signal(
+            number,
+            of="the command",
+            is_near_budget=ending.is_memory_full,
+            killed_by_kernel=ending.was_killed_by_kernel,
+        )
     printed = _printed_error(ending.log_tail)
     if printed is not None:
         return _of_error(ErrorRaised(pid=0, chain=(printed,), place=None), ending.is_memory_full)
     last = next((line for line in reversed(ending.log_tail.splitlines()) if line.strip()), "nothing was printed")
-    evidence = f"the command ended with exit status {ending.return_code}: {last.strip()[:_LINE_LIMIT]}"
+    evidence = f"the command ended with exit status {ending.return_code}: {last.strip()[:LINE_LIMIT]}"
     return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
 
 
@@ -128,16 +150,6 @@ def _signal_of(return_code: int) -> signal.Signals | None:
     """The signal that ended the shell, or that it says ended its command."""
     number = -return_code if return_code < 0 else return_code - _SHELL_SIGNAL_BASE
     return signal.Signals(number) if number in {each.value for each in signal.Signals} else None
-
-
-def _of_signal(number: signal.Signals, ending: CommandEnding) -> TrialVerdict:
-    if number is signal.SIGKILL and ending.was_killed_by_kernel:
-        evidence = "killed by the kernel for want of memory (its oom_kill counter rose)"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-    if number in (signal.SIGKILL, signal.SIGABRT) and ending.is_memory_full:
-        evidence = f"ended by {number.name} near its budget"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the command was ended by {number.name}")
 
 
 def _printed_error(log_tail: str) -> RaisedError | None:
@@ -149,9 +161,3 @@ def _printed_error(log_tail: str) -> RaisedError | None:
     match = (memory or found)[-1]
     name = match["type"].rpartition(".")[2]
     return RaisedError(types=(name, "RuntimeError") if memory else (name,), text=match["text"] or "")
-
-
-def _one_line(error: RaisedError) -> str:
-    first = next((line for line in error.text.splitlines() if line.strip()), "")
-    text = f"{error.types[0]}: {first}" if first else error.types[0]
-    return text if len(text) <= _LINE_LIMIT else f"{text[: _LINE_LIMIT - 3]}..."

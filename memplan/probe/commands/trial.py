@@ -15,12 +15,13 @@ from memplan.cards import DeviceKind
 from memplan.children import run_child
 from memplan.probe.commands import hook as command_hook
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
-from memplan.probe.commands.endings import CommandEnding, judge_ending, steps_taken, why_no_steps
+from memplan.probe.commands.endings import CommandEnding, judge_ending, judge_steps, steps_taken, why_no_steps
 from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
-from memplan.probe.commands.readings import OutsideReadings, first_bad_loss, measure, notes_on, training_pids, warmup_of
+from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.probe.commands.worker import CommandLine
-from memplan.probe.oom_evidence import count_oom_kills
+from memplan.probe.judging import is_near_budget
+from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, TrialVerdict
 from memplan.results import Outcome, OutcomeKind
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from memplan.workload import TrainingCommand
 
 WORKER_MODULE = "memplan.probe.commands.worker"
-_NEAR_BUDGET_SHARE = 0.9
 _UNOBSERVED_LIMIT_S = 60.0  # the hook tells of a Python process when that starts
 _AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line has to do is not of interest
 
@@ -64,9 +64,7 @@ def run_command_trial(
         started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
         ending = run_child(WORKER_MODULE, started, watch=watch.find_reason_to_stop)
         watch.hear()
-    kills_after = count_oom_kills()
-    was_killed = None not in (kills_before, kills_after) and kills_before != kills_after
-    verdict = watch.verdict or _failure(request, watch, ending, was_killed=was_killed)
+    verdict = watch.verdict or _failure(request, watch, ending, was_killed=has_killed_since(kills_before))
     measurement = None if verdict else watch.measure()
     if measurement is not None:
         verdict = judge_steps(measurement, watch.events, request)
@@ -257,26 +255,7 @@ def _failure(request: TrialRequest, watch: _Watch, ending: ChildEnding, *, was_k
             events=watch.events,
             return_code=ending.return_code,
             log_tail=ending.log_tail,
-            is_memory_full=watch.largest_resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes,
+            is_memory_full=is_near_budget(watch.largest_resident_bytes, request),
             was_killed_by_kernel=was_killed,
         )
     )
-
-
-def judge_steps(measurement: Measurement, events: list[Event], request: TrialRequest) -> TrialVerdict:
-    """Say what a command that took its steps amounts to; only ``FITS`` is a success."""
-    peak_bytes, budget_bytes = measurement.peak_device_bytes, request.budget_bytes
-    used = f"{format_bytes(peak_bytes)} of {format_bytes(budget_bytes)}"
-    if peak_bytes > budget_bytes:
-        on_cpu = request.device.kind is DeviceKind.CPU
-        kind = OutcomeKind.HOST_OUT_OF_MEMORY if on_cpu else OutcomeKind.DEVICE_OUT_OF_MEMORY
-        return TrialVerdict(kind=kind, evidence=f"ran, but its peak of {used} is above the budget")
-    if measurement.alloc_retries:
-        evidence = f"the allocator ran out and freed its cache {measurement.alloc_retries} times at {used}"
-        return TrialVerdict(kind=OutcomeKind.ALLOCATOR_RETRIES, evidence=evidence)
-    if (step := first_bad_loss(events)) is not None:
-        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=f"the loss of step {step} was not finite")
-    if any(isinstance(event, StepsFinished) and not event.is_finite for event in events):
-        evidence = f"parameters were not finite after {steps_taken(events)} steps"
-        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
-    return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{steps_taken(events)} steps, peak {used}")

@@ -9,7 +9,7 @@ import pytest
 
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.children import ChildEnding
-from memplan.probe.launcher import judge_measurement, judge_readings, judge_silence
+from memplan.probe.judging import judge_measurement, judge_readings, judge_silence
 from memplan.probe.trials import TrialReadings, TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import OutcomeKind

@@ -1,0 +1,119 @@
+"""How a trial that has ended is judged: by its readings, or by the way its process ended without any. Pure."""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.cards import DeviceKind
+from memplan.probe.trials import TrialVerdict
+from memplan.results import OutcomeKind
+from memplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from memplan.children import ChildEnding
+    from memplan.probe.trials import TrialReadings, TrialRequest
+    from memplan.results import Measurement
+
+# Whoever is killed, or gives up, with this share of the budget in use is taken to have wanted more.
+_NEAR_BUDGET_SHARE = 0.9
+_QUOTED_CHARACTERS = 200
+
+
+def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:
+    """Judge a trial by its readings, and say so where they could not be attributed; that alone is no failure."""
+    verdict = judge_measurement(readings.measurement, request)
+    if readings.unattributed_because is None:
+        return verdict
+    reason = ending.stop_reason or readings.unattributed_because
+    return replace(verdict, evidence=f"{verdict.evidence}; what the peak consists of is not known: {reason}")
+
+
+def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialVerdict:
+    """Say what a trial that completed its steps amounts to; only ``FITS`` is a success."""
+    too_large = judge_memory(measurement, request)
+    if too_large is not None:
+        return too_large
+    timed = measurement.losses[request.warmup_steps :]
+    if not all(math.isfinite(loss) for loss in timed):
+        evidence = f"losses {', '.join(f'{loss:.4g}' for loss in measurement.losses)}"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
+    return fitting(len(measurement.losses), measurement, request)
+
+
+def judge_memory(measurement: Measurement, request: TrialRequest) -> TrialVerdict | None:
+    """Say that a trial which ran was too large all the same; None where it kept within its budget without a retry."""
+    if measurement.peak_device_bytes > request.budget_bytes:
+        on_cpu = request.device.kind is DeviceKind.CPU
+        kind = OutcomeKind.HOST_OUT_OF_MEMORY if on_cpu else OutcomeKind.DEVICE_OUT_OF_MEMORY
+        evidence = f"ran, but its peak of {_peak_text(measurement, request)} is above the budget"
+        return TrialVerdict(kind=kind, evidence=evidence)
+    if measurement.alloc_retries:
+        times = f"{measurement.alloc_retries} times at {_peak_text(measurement, request)}"
+        evidence = f"the allocator ran out and freed its cache {times}"
+        return TrialVerdict(kind=OutcomeKind.ALLOCATOR_RETRIES, evidence=evidence)
+    return None
+
+
+def fitting(steps: int, measurement: Measurement, request: TrialRequest) -> TrialVerdict:
+    """Say that a trial took its steps and kept within its budget."""
+    return TrialVerdict(kind=OutcomeKind.FITS, evidence=f"{steps} steps, peak {_peak_text(measurement, request)}")
+
+
+def _peak_text(measurement: Measurement, request: TrialRequest) -> str:
+    return f"{format_bytes(measurement.peak_device_bytes)} of {format_bytes(request.budget_bytes)}"
+
+
+def is_near_budget(resident_bytes: int, request: TrialRequest) -> bool:
+    """Whether a resident set that was seen is so near the budget that a sudden end is for want of memory."""
+    return resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
+
+
+def judge_silence(
+    request: TrialRequest, ending: ChildEnding, *, largest_resident_bytes: int, killed_by_kernel: bool
+) -> TrialVerdict:
+    """Judge a child that ended without a last word.
+
+    Args:
+        request: what was asked for.
+        ending: how the process ended.
+        largest_resident_bytes: the most that was seen of it and its descendants.
+        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+    """
+    if ending.return_code >= 0:
+        status = f"exit status {ending.return_code} in the middle of the trial{_last_word(ending)}"
+        return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the process ended with {status}")
+    verdict = judge_signal(
+        signal.Signals(-ending.return_code),
+        of="the process",
+        is_near_budget=is_near_budget(largest_resident_bytes, request),
+        killed_by_kernel=killed_by_kernel,
+    )
+    if verdict.kind is OutcomeKind.CRASH or not largest_resident_bytes:
+        return verdict
+    return replace(verdict, evidence=f"{verdict.evidence}; seen at {format_bytes(largest_resident_bytes)} resident")
+
+
+def judge_signal(number: signal.Signals, *, of: str, is_near_budget: bool, killed_by_kernel: bool) -> TrialVerdict:
+    """Judge a process that a signal ended.
+
+    Args:
+        number: the signal.
+        of: what it ended, for the evidence.
+        is_near_budget: whether it was seen near its budget.
+        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+    """
+    if number is signal.SIGKILL and killed_by_kernel:
+        evidence = "killed by the kernel for want of memory (its oom_kill counter rose)"
+        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+    if number in (signal.SIGKILL, signal.SIGABRT) and is_near_budget:
+        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=f"ended by {number.name} near its budget")
+    return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"{of} was ended by {number.name}")
+
+
+def _last_word(ending: ChildEnding) -> str:
+    """Quote the last line that a process printed; most interpreters and libraries say there why they give up."""
+    lines = [line.strip() for line in ending.log_tail.splitlines() if line.strip()]
+    return f"; its last line: {lines[-1][:_QUOTED_CHARACTERS]}" if lines else ""
