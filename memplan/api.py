@@ -133,7 +133,7 @@ def plan(
     max_util: float | None = None,
     min_util: float | None = None,
     budget: str | int | None = None,
-    precisions: Sequence[str] | None = None,
+    precision: str | Sequence[str] | None = None,
     global_batch: int | None = None,
     lr_rule: str | None = None,
     world_size: int | None = None,
@@ -174,7 +174,8 @@ def plan(
         max_util: upper edge of the band, as a share of the device or budget.
         min_util: lower edge of the band.
         budget: what the step may use, in bytes or as text; None for the whole device.
-        precisions: number formats to compare; None for those of the device that the config can express.
+        precision: number formats to compare, such as ``["fp32", "bf16"]``; None for those of the device that the config
+            can express.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
         world_size: data-parallel replicas; None for as many as the launcher started, else as the config is written for.
@@ -207,7 +208,7 @@ def plan(
         budget=budget,
         max_util=max_util,
         min_util=min_util,
-        precision=",".join(precisions) if precisions else None,
+        precision=precision,
         global_batch=global_batch,
         lr_rule=lr_rule,
         world_size=world_size,

@@ -72,7 +72,7 @@ def main():
             train_dataset=dataset,
             data_collator=collate,
             budget=options.budget,
-            precisions=options.precision,
+            precision=options.precision,
         )
         print(*plan.reasons, sep="\n")
         trainer = Trainer(

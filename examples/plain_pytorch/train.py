@@ -77,7 +77,7 @@ def main(words=None):
         learning_rate=args.lr,
     )
     workload = make_workload(args.patch_size, args.lr)
-    plan = memplan.plan(workload, recipe=now, precisions=["fp32", "bf16"], lr_rule="sqrt", budget=args.budget)
+    plan = memplan.plan(workload, recipe=now, precision=["fp32", "bf16"], lr_rule="sqrt", budget=args.budget)
     when = "planned now" if plan.cached_from is None else f"planned at {plan.cached_from}"
     args = plan.apply(args)
     print(f"{when}: {plan.overrides('flags', knobs={'micro_batch_size': 'batch-size'})}; {plan.evidence}")

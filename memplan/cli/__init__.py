@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from memplan import __version__
 from memplan.cli.apply import apply
 from memplan.cli.estimate import estimate
 from memplan.cli.gpus import gpus
@@ -44,12 +45,21 @@ app = typer.Typer(
 )
 
 
+def _say_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"memplan {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of memplan's own errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_say_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Plan the GPU memory of a PyTorch training step before the run."""
-    del debug  # read by main, which also has to know it where parsing fails
+    del debug, version  # read by main, which also has to know it where parsing fails; told by its callback
 
 
 for command in (estimate, probe, report, trial, apply, gpus):

@@ -54,7 +54,7 @@ def executable_batch_size(
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         wanted = _requested(function)
-        wishes = options if "precision" in wanted else {"precisions": (recipe.precision,), **options}
+        wishes = options if "precision" in wanted else {"precision": recipe.precision, **options}
 
         @functools.wraps(function)
         def planned(*arguments: Any, **named: Any) -> T:

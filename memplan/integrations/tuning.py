@@ -31,7 +31,7 @@ class PlanOptions(TypedDict, total=False):
     max_util: float | None
     min_util: float | None
     budget: str | int | None
-    precisions: Sequence[str] | None
+    precision: str | Sequence[str] | None
     global_batch: int | None
     lr_rule: str | None
     world_size: int | None
@@ -65,7 +65,7 @@ def planned(
         MemplanError: as for :func:`memplan.plan`.
     """
     config = config_of_object(values, assumed=Recipe(micro_batch_size=1), format_name=format_name)
-    wanted: PlanOptions = {**options, "precisions": options.get("precisions") or _precisions(config, options, on_cpu)}
+    wanted: PlanOptions = {**options, "precision": options.get("precision") or _precisions(config, options, on_cpu)}
     return api.plan(workload, recipe=config.recipe, **wanted)
 
 

@@ -20,6 +20,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan import __version__
 from memplan.cards import DeviceKind
 from memplan.planning.code_digest import code_digest
 from memplan.planning.value_digest import value_digest
@@ -69,8 +70,11 @@ def _device_facts(device: DeviceSpec) -> object:
 
 def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what is not the user's but decides a plan as well: versions, processor and settings."""
-    found = {name: importlib.metadata.version(name) for name in ("memplan", "torch")}
-    found["python"] = platform.python_version()
+    found = {
+        "memplan": __version__,
+        "torch": importlib.metadata.version("torch"),
+        "python": platform.python_version(),
+    }
     if device.live_index is None:  # trials run on this machine's processor
         found["processor"] = f"{processor_name()} x {len(os.sched_getaffinity(0))}"
     return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}

@@ -16,7 +16,7 @@ from memplan.run_names import DEFAULT_STORE
 from memplan.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from memplan.recipe import Precision
@@ -32,7 +32,7 @@ def request_from(
     budget: str | int | None = None,
     max_util: float | None = None,
     min_util: float | None = None,
-    precision: str | None = None,
+    precision: str | Sequence[str] | None = None,
     global_batch: int | None = None,
     lr_rule: str | None = None,
     world_size: int | None = None,
@@ -51,16 +51,13 @@ def request_from(
         UsageError: an option is not understood or out of range.
     """
     section = section or MemplanOptions()
-    precisions = parse_precisions(precision) or (
-        tuple(parse_precision(each) for each in section.precision) if section.precision else None
-    )
     defaults = PlanRequest()
     return PlanRequest(
         device=device or section.device or defaults.device,
         budget_bytes=read_budget(section.budget if budget is None else budget),
         max_utilisation=_first(max_util, section.max_util, defaults.max_utilisation),
         min_utilisation=_first(min_util, section.min_util, defaults.min_utilisation),
-        precisions=precisions,
+        precisions=parse_precisions(precision) or parse_precisions(section.precision),
         global_batch_size=global_batch if global_batch is not None else section.global_batch,
         learning_rate_rule=parse_rule(lr_rule or section.lr_rule),
         world_size=_replicas(command) if world_size is None else world_size,
@@ -99,13 +96,14 @@ def read_duration(duration: str | float | None) -> float | None:
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
-def parse_precisions(text: str | None) -> tuple[Precision, ...] | None:
-    """Read ``fp32,bf16``; None stays None.
+def parse_precisions(names: str | Sequence[str] | None) -> tuple[Precision, ...] | None:
+    """Read ``fp32,bf16``, or names one by one; None for no names.
 
     Raises:
         UsageError: a name is not known.
     """
-    return tuple(dict.fromkeys(parse_precision(each) for each in text.split(","))) if text else None
+    each_name = names.split(",") if isinstance(names, str) and names else names
+    return tuple(dict.fromkeys(map(parse_precision, each_name))) if each_name else None
 
 
 def parse_sizes(text: str | None) -> tuple[int, ...] | None:

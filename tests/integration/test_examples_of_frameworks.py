@@ -54,7 +54,7 @@ RUNS = (
         packages=("lightning", "hydra"),
         words=(
             "train.py", "data.length=65536", "data.count=64", "model.width=4", "trainer.max_epochs=1",
-            "memplan.precisions=[fp32]",
+            "memplan.precision=[fp32]",
         ),
     ),
     Example(

@@ -36,7 +36,7 @@ workload = memplan.Workload(
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 )
 recipe = memplan.Recipe(micro_batch_size=2, learning_rate=0.1)
-plan = memplan.plan(workload, recipe=recipe, device=sys.argv[1], precisions=["fp32"], global_batch=int(sys.argv[2]))
+plan = memplan.plan(workload, recipe=recipe, device=sys.argv[1], precision="fp32", global_batch=int(sys.argv[2]))
 dist.init_process_group("gloo")
 seen = torch.tensor([plan.recipe.micro_batch_size, plan.recipe.accumulation_steps, plan.recipe.world_size])
 sizes = [torch.zeros_like(seen) for _ in range(dist.get_world_size())]

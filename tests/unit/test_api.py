@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # What the command line calls otherwise than the API, and what only a command line needs.
-OTHER_NAMES = {"map": "knobs", "format": "format_name", "precision": "precisions"}
+OTHER_NAMES = {"map": "knobs", "format": "format_name"}
 COMMAND_LINE_ONLY = {"json", "help"}
 # What is wanted of a plan, and of the config that it patches, beside what the search of one recipe takes.
 OF_PLANS_ONLY = {
-    *("command", "steps", "batch_size", "precisions", "lr_rule", "config_or_workload", "workload", "knobs"),
+    *("command", "steps", "batch_size", "precision", "lr_rule", "config_or_workload", "workload", "knobs"),
     *("format_name", "in_place", "loader", "apply", "output", "fresh"),
 }
 

@@ -62,7 +62,7 @@ def test_the_function_gets_micro_batch_and_accumulation_before_the_callers_argum
 
     assert train("net", epochs=3) == (24, 2, "net", 3)
     assert asked.workload is WORKLOAD
-    assert asked.options == {"recipe": NOW, "precisions": (Precision.FP32,), "max_util": 0.7}
+    assert asked.options == {"recipe": NOW, "precision": Precision.FP32, "max_util": 0.7}
     assert asked.watched == [FOUND]
 
 
@@ -72,7 +72,7 @@ def test_what_a_function_asks_for_by_name_it_gets(asked: Asked) -> None:
         return precision, learning_rate, plan
 
     assert train() == ("bf16", 0.6, FOUND)
-    assert "precisions" not in asked.options  # all that the device has are compared
+    assert "precision" not in asked.options  # all that the device has are compared
 
 
 def test_a_workload_may_depend_on_what_the_function_is_called_with(asked: Asked) -> None:

@@ -34,6 +34,7 @@ def test_the_command_line_wins_over_the_config() -> None:
 def test_sizes_and_precisions_are_lists_with_commas() -> None:
     assert parse_sizes("8,16, 32") == (8, 16, 32)
     assert parse_precisions("fp32, bf16,fp32") == (Precision.FP32, Precision.BF16)
+    assert parse_precisions([Precision.BF16, "fp32"]) == (Precision.BF16, Precision.FP32)
 
 
 @pytest.mark.parametrize("text", ["0", "8,-1", "8,,16", "many"])

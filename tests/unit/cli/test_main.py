@@ -1,0 +1,114 @@
+"""What the command line makes of errors: one line, and a status that says which kind."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import memplan
+from memplan import cli, errors
+from memplan.cli import ExitCode, gpus, main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def gpus_that_raise(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Have `memplan gpus` raise an error, in place of what it does."""
+
+    def install(error: BaseException) -> None:
+        def failing() -> None:
+            raise error
+
+        (command,) = [each for each in cli.app.registered_commands if each.callback is gpus]
+        monkeypatch.setattr(command, "callback", failing)
+        monkeypatch.setattr(command, "name", "gpus")
+
+    return install
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run the command line in this process; return its status and what it wrote to stderr."""
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["memplan", *words])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+def kinds_of(kind: type[errors.MemplanError]) -> list[type[errors.MemplanError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in kinds_of(child))]
+
+
+# Every other kind of error ends with 1.
+STATUSES = {
+    errors.UsageError: 2,
+    errors.UnitError: 2,
+    errors.ConfigError: 2,
+    errors.PatchError: 2,
+    errors.WorkloadError: 2,
+    errors.DeviceError: 2,
+    errors.NoDriverError: 2,
+    errors.NothingFitsError: 3,
+}
+
+
+@pytest.mark.parametrize("kind", kinds_of(errors.MemplanError))
+def test_every_error_has_the_status_that_the_readme_promises(
+    kind: type[errors.MemplanError], gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+) -> None:
+    gpus_that_raise(kind("it is wrong", where="x.yaml:3", hint="mend it"))
+    assert said("gpus") == (STATUSES.get(kind, 1), "memplan: x.yaml:3: it is wrong; mend it\n")
+
+
+def test_an_error_with_more_to_say_names_the_option_that_shows_it(
+    gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+) -> None:
+    gpus_that_raise(errors.WorkloadError("it raises", detail="Traceback of the user's\n"))
+    assert said("gpus") == (2, "memplan: it raises (--debug shows the traceback)\n")
+
+
+@pytest.mark.parametrize("words", [("--debug", "gpus"), ("gpus", "--debug")])
+def test_debugging_shows_the_traceback_wherever_it_is_asked_for(
+    words: tuple[str, ...], gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+) -> None:
+    gpus_that_raise(errors.WorkloadError("it raises", detail="Traceback of the user's\n"))
+    status, text = said(*words)
+    assert status == 2
+    assert "in failing" in text
+    assert text.endswith("Traceback of the user's\nmemplan: it raises\n")
+
+
+def test_a_bug_of_memplans_own_is_one_line_too(
+    gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+) -> None:
+    gpus_that_raise(ZeroDivisionError("division by zero"))
+    assert said("gpus") == (1, "memplan: unexpected ZeroDivisionError: division by zero; --debug shows where\n")
+
+
+def test_an_interrupt_has_its_own_status_and_a_word(
+    gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+) -> None:
+    gpus_that_raise(KeyboardInterrupt())
+    status, text = said("gpus")
+    assert status == ExitCode.INTERRUPTED
+    assert text.endswith("memplan: interrupted\n")
+
+
+def test_the_version_is_that_of_the_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memplan", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capsys.readouterr().out == f"memplan {memplan.__version__}\n"
