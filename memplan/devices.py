@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.card_context import context_bytes
+from memplan.card_readings import BytesReading, CardProcess, CardReading
 from memplan.cards import DeviceKind, DeviceSpec, card_of_size, find_card
 from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
 from memplan.host_memory import host_memory
@@ -22,74 +23,12 @@ from memplan.units import format_bytes
 from memplan.visible_cards import visible_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+_CONTROL_DEVICE = Path("/dev/nvidiactl")  # in a container only where it was given a card
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _HOST_PIDS = "this process runs in a process-id namespace of its own (a container); NVML lists the host's ids"
 _NOT_TOLD = "the driver does not tell the memory of single processes here (WSL, MIG or missing permission)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BytesReading:
-    """Bytes read from the driver, or why there are none.
-
-    Args:
-        read_bytes: the figure; None where it cannot be had.
-        missing_because: why; None where there is a figure.
-    """
-
-    read_bytes: int | None
-    missing_because: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardProcess:
-    """One process that uses a card.
-
-    Args:
-        pid: process id as the driver sees it: the host's, even inside a container.
-        name: of its program; None where it cannot be seen from here.
-        used_bytes: context, libraries and allocator together; None where the driver does not tell.
-        missing_because: why ``used_bytes`` is None.
-    """
-
-    pid: int
-    name: str | None
-    used_bytes: int | None
-    missing_because: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardReading:
-    """One card of this machine, now.
-
-    Args:
-        index: number by which CUDA knows it in this process.
-        name: the driver's.
-        uuid: the driver's.
-        total_bytes: as CUDA reports it, without what the driver keeps for itself.
-        used_bytes: by all processes.
-        free_bytes: the rest of the total.
-        utilisation_percent: share of the last second in which a kernel ran; None where the card does not tell.
-        temperature_celsius: of the chip; None where the card does not tell.
-        compute_capability: e.g. (8, 6).
-        driver_version: e.g. ``580.65.06``.
-        processes: those using the card; None where the driver does not list them.
-        processes_missing_because: why ``processes`` is None.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int
-    used_bytes: int
-    free_bytes: int
-    utilisation_percent: int | None
-    temperature_celsius: int | None
-    compute_capability: tuple[int, int] | None
-    driver_version: str | None
-    processes: tuple[CardProcess, ...] | None
-    processes_missing_because: str | None = None
 
 
 def read_cards() -> tuple[CardReading, ...]:
@@ -204,13 +143,14 @@ def _spec(index: int, handle: Any) -> DeviceSpec:
     reading = _read_card(index, handle)
     known = _catalogued(reading.name)
     sm_count = known.sm_count if known else None
+    capability = reading.compute_capability or (known.compute_capability if known else None)
     return DeviceSpec(
         name=reading.name,
         kind=DeviceKind.CUDA,
         total_bytes=reading.total_bytes,
-        compute_capability=reading.compute_capability,
+        compute_capability=capability,
         sm_count=sm_count,
-        context_bytes=context_bytes(reading.compute_capability, sm_count),
+        context_bytes=context_bytes(capability, sm_count),
         context_basis=ContextBasis.CATALOGUE,
         driver_version=reading.driver_version,
         live_index=index,
@@ -248,7 +188,35 @@ def _visible_handles() -> tuple[Any, ...]:
         return () if handle is None else (handle,)
     handles = [_asked(nvml.nvmlDeviceGetHandleByIndex, each) for each in range(_asked(nvml.nvmlDeviceGetCount))]
     uuids = [_asked(nvml.nvmlDeviceGetUUID, each) for each in handles]
-    return tuple(handles[position] for position in visible_positions(setting, uuids))
+    return _shown([handles[position] for position in visible_positions(setting, uuids)])
+
+
+def _shown(handles: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what CUDA shows of some cards: the first slice alone where there is one, and no sliced card as a whole.
+
+    Source: NVIDIA Multi-Instance GPU User Guide, "CUDA Device Enumeration".
+    """
+    whole: list[Any] = []
+    slices: list[Any] = []
+    for handle in handles:
+        if _is_sliced(handle):
+            slices += _slices(handle)
+        else:
+            whole.append(handle)
+    return tuple(slices[:1] or whole)
+
+
+def _is_sliced(handle: Any) -> bool:
+    nvml = _library()
+    mode = _told(nvml.nvmlDeviceGetMigMode, handle)  # the current one and that after a restart
+    return mode is not None and bool(mode[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _slices(handle: Any) -> list[Any]:
+    nvml = _library()
+    places = range(_told(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
+    found = (_told(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, each) for each in places)
+    return [each for each in found if each is not None]
 
 
 def _read_card(index: int, handle: Any) -> CardReading:
@@ -265,11 +233,21 @@ def _read_card(index: int, handle: Any) -> CardReading:
         free_bytes=memory.total_bytes - memory.used_bytes,
         utilisation_percent=None if utilisation is None else utilisation.gpu,
         temperature_celsius=_told(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-        compute_capability=_told(nvml.nvmlDeviceGetCudaComputeCapability, handle),
+        compute_capability=_compute_capability(handle),
         driver_version=_told(nvml.nvmlSystemGetDriverVersion),
         processes=processes,
         processes_missing_because=missing_because,
     )
+
+
+def _compute_capability(handle: Any) -> tuple[int, int] | None:
+    """Read the compute capability of a card, or of the card that this is a slice of."""
+    nvml = _library()
+    own: tuple[int, int] | None = _told(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    if own is not None:
+        return own
+    card = _told(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+    return None if card is None else _told(nvml.nvmlDeviceGetCudaComputeCapability, card)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,29 +323,38 @@ def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _told(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML for what a card need not tell: None where this one does not."""
+    """Call NVML for what a card need not tell: None where this one does not, for whatever reason but its own failure.
+
+    Virtual machines, WSL and sandboxes give codes of all kinds for what they do not pass on; the bindings have a class
+    of their own for drivers older than a call, and cannot decode every process name.
+    """
     nvml = _bindings()
     try:
         return call(*arguments)
     except nvml.NVMLError as error:
-        if error.value in _not_told_codes(nvml):
-            return None
-        raise _explained(error, nvml) from error
+        if error.value in _fatal_codes(nvml):
+            raise _explained(error, nvml) from error
+        return None
+    except (nvml.NVMLLibraryMismatchError, UnicodeDecodeError):
+        return None
 
 
-def _not_told_codes(nvml: Any) -> Iterable[int]:
+def _fatal_codes(nvml: Any) -> Iterable[int]:
     return (
-        nvml.NVML_ERROR_NOT_SUPPORTED,
-        nvml.NVML_ERROR_NO_PERMISSION,
-        nvml.NVML_ERROR_NOT_FOUND,
-        nvml.NVML_ERROR_INVALID_ARGUMENT,
-        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        nvml.NVML_ERROR_NO_DATA,
+        nvml.NVML_ERROR_UNINITIALIZED,
+        nvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        nvml.NVML_ERROR_GPU_IS_LOST,
+        nvml.NVML_ERROR_RESET_REQUIRED,
     )
 
 
 def _explained(error: Any, nvml: Any) -> DeviceError:
+    if error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND and _CONTROL_DEVICE.exists():
+        return DeviceError(
+            "there is an NVIDIA driver, but not its management library (libnvidia-ml.so.1)",
+            hint="a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility; or use --device cpu",
+        )
     if error.value in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
         return NoDriverError(
             "this machine has no NVIDIA driver", hint="plan for a card by name, such as --device rtx-3090, or use cpu"

@@ -285,7 +285,9 @@ class Planning:
             patch = write(recipe)
             if patch is None:
                 return None, ()
-            patch, remark = with_proven_rate(patch, recipe, self.subject, write, template=self._template)
+            patch, remark = with_proven_rate(
+                patch, recipe, self.subject, write, device=self.device, template=self._template
+            )
         except PatchError as error:
             return None, (f"no patch could be written: {error}",)
         return patch, _sentence(remark)

@@ -29,6 +29,8 @@ class FakeCard:
     temperature: int = 61
     computing: dict[int, int] = field(default_factory=dict)
     drawing: dict[int, int] = field(default_factory=dict)
+    is_sliced: bool = False
+    slice_of: int | None = None  # position of the card; slices come after all cards
     fails: dict[str, int] = field(default_factory=dict)  # function -> NVML_ERROR_...
 
 
@@ -59,7 +61,7 @@ def _text(value: str, buffer: Any) -> int:
 
 def _of_card(answer: Any) -> Any:
     def call(driver: FakeDriver, function: str, handle: Any, *arguments: Any) -> int:
-        card = driver.cards[ctypes.cast(handle, ctypes.c_void_p).value // HANDLE_STEP - 1]
+        card = driver.cards[_place(handle)]
         return card.fails.get(function) or answer(card, *arguments)
 
     return call
@@ -82,7 +84,31 @@ def _by_uuid(driver: FakeDriver, _function: str, uuid: Any, slot: Any) -> int:
 
 
 def _count(driver: FakeDriver, _function: str, slot: Any) -> int:
-    slot._obj.value = len(driver.cards)
+    slot._obj.value = sum(card.slice_of is None for card in driver.cards)
+    return pynvml.NVML_SUCCESS
+
+
+def _place(handle: Any) -> int:
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) // HANDLE_STEP - 1
+
+
+def _slice_by_index(driver: FakeDriver, _function: str, handle: Any, index: Any, slot: Any) -> int:
+    places = [place for place, card in enumerate(driver.cards) if card.slice_of == _place(handle)]
+    return _open(driver, places[index.value], slot) if index.value < len(places) else pynvml.NVML_ERROR_NOT_FOUND
+
+
+def _card_of_slice(driver: FakeDriver, _function: str, handle: Any, slot: Any) -> int:
+    position = driver.cards[_place(handle)].slice_of
+    return int(pynvml.NVML_ERROR_INVALID_ARGUMENT) if position is None else _open(driver, position, slot)
+
+
+def _slice_mode(card: FakeCard, current: Any, pending: Any) -> int:
+    current._obj.value = pending._obj.value = card.is_sliced
+    return pynvml.NVML_SUCCESS
+
+
+def _most_slices(_card: FakeCard, slot: Any) -> int:
+    slot._obj.value = 7
     return pynvml.NVML_SUCCESS
 
 
@@ -141,6 +167,10 @@ _ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetHandleByUUID": _by_uuid,
     "nvmlSystemGetDriverVersion": _version,
     "nvmlSystemGetProcessName": _process_name,
+    "nvmlDeviceGetMigMode": _of_card(_slice_mode),
+    "nvmlDeviceGetMaxMigDeviceCount": _of_card(_most_slices),
+    "nvmlDeviceGetMigDeviceHandleByIndex": _slice_by_index,
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": _card_of_slice,
     "nvmlDeviceGetName": _of_card(lambda card, buffer, _length: _text(card.name, buffer)),
     "nvmlDeviceGetUUID": _of_card(lambda card, buffer, _length: _text(card.uuid, buffer)),
     "nvmlDeviceGetMemoryInfo": _of_card(_memory),

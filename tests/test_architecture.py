@@ -22,6 +22,7 @@ LAYERS = (
         "cards",
         "card_catalogue",
         "card_context",
+        "card_readings",
         "devices",
         "host_memory",
         "launchers",

@@ -16,6 +16,7 @@ from memplan.workload import TrainingCommand, WorkloadReference
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from memplan.cards import DeviceSpec
     from memplan.children import Template
     from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
@@ -34,6 +35,7 @@ def with_proven_rate(
     subject: Subject,
     rewrite: Callable[[Recipe], ConfigPatch | None],
     *,
+    device: DeviceSpec,
     template: Template | None = None,
 ) -> tuple[ConfigPatch | None, str | None]:
     """Make the optimizer under the old config and under the patched one, and compare the rates of their groups.
@@ -43,6 +45,7 @@ def with_proven_rate(
         recipe: what it sets.
         subject: what is trained.
         rewrite: writes the patch anew for another recipe.
+        device: on which the run's trials are.
         template: a template of trials, which forks the child.
 
     Returns:
@@ -52,7 +55,7 @@ def with_proven_rate(
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):
         return _by_command(source, patch, recipe, rewrite)
-    found = read_rates((source, _patched(source, patch, config)), template=template)
+    found = read_rates((source, _patched(source, patch, config)), device, template=template)
     if isinstance(found, RatesFailure):
         return patch, f"{_UNCHECKED}: {found.reason}"
     before, after = found.of_each

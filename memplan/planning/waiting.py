@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.devices import CardReading, default_cpu_budget_bytes, read_cards, resolve_device
+from memplan.devices import default_cpu_budget_bytes, read_cards, resolve_device
 from memplan.errors import DeviceError, UsageError
 from memplan.progress import Notice, Stage
 from memplan.units import format_bytes
@@ -14,6 +14,7 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from memplan.card_readings import CardReading
     from memplan.plans import PlanRequest
     from memplan.progress import Observer
 

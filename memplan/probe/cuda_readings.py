@@ -75,7 +75,9 @@ class CudaReadings:
         return device
 
     def before_building(self) -> None:
-        """Start the statistics anew."""
+        """Give back what the toy step left, the workspaces of cuBLAS included, and start the statistics anew."""
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - a training without a matrix product never has them
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._index)
 

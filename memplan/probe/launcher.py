@@ -15,7 +15,6 @@ from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
-    TRIAL_ENVIRONMENT,
     ForkRefused,
     TrialNotes,
     TrialPhase,
@@ -23,6 +22,7 @@ from memplan.probe.trials import (
     TrialReadings,
     TrialRequest,
     TrialVerdict,
+    trial_environment,
 )
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import format_bytes
@@ -104,7 +104,7 @@ def _attempt(
         request,
         on_message=watch.hear,
         watch=watch.find_reason_to_stop,
-        environment=TRIAL_ENVIRONMENT,
+        environment=trial_environment(request.device),
         template=template,
     )
     return _Attempt(watch=watch, ending=ending, killed_by_kernel=has_killed_since(kills_before))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.children import Template, run_child
-from memplan.probe.trials import TRIAL_ENVIRONMENT
+from memplan.probe.trials import trial_environment
 
 if TYPE_CHECKING:
+    from memplan.cards import DeviceSpec
     from memplan.workload import WorkloadReference
 
 WORKER_MODULE = "memplan.probe.worker"
@@ -37,16 +38,18 @@ class RatesFailure:
 
 
 def read_rates(
-    sources: tuple[WorkloadReference, ...], *, template: Template | None = None
+    sources: tuple[WorkloadReference, ...], device: DeviceSpec, *, template: Template | None = None
 ) -> OptimizerRates | RatesFailure:
     """Make the optimizers of some workloads in a child process and return their rates, or why that fails.
 
     Args:
         sources: where the workloads come from.
+        device: on which the run's trials are.
         template: a template of trials, which forks the child; None starts it from nothing.
     """
     request = RatesRequest(sources=sources)
-    ending = run_child(WORKER_MODULE, request, watch=_too_long, environment=TRIAL_ENVIRONMENT, template=template)
+    environment = trial_environment(device)
+    ending = run_child(WORKER_MODULE, request, watch=_too_long, environment=environment, template=template)
     without = ending.stop_reason or f"the process that makes the optimizer ended with exit status {ending.return_code}"
     found = (each for each in ending.messages if isinstance(each, OptimizerRates | RatesFailure))
     return next(found, RatesFailure(reason=without))

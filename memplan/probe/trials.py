@@ -17,11 +17,17 @@ DEFAULT_BUILD_LIMIT_S = 1800.0
 MOST_SKIPPED_STEPS = 20
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
 PROFILER_ALLOWANCE_BYTES = 512 * MIB
-# Of every process of the worker: one that differed would make a template anew.
-TRIAL_ENVIRONMENT = {
-    "KINETO_LOG_LEVEL": "99",  # the profiler's own start and stop messages are no part of a trial's output
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
-}
+_QUIET_PROFILER = {"KINETO_LOG_LEVEL": "99"}  # its start and stop messages are no part of a trial's output
+
+
+def trial_environment(device: DeviceSpec) -> dict[str, str]:
+    """Return what is set in the environment of every process of a run's trials, so that one template serves them all.
+
+    A trial that is not on a card sees none: torch's optimizers would wake it, and user code that finds one use it.
+    """
+    if device.live_index is None:
+        return {**_QUIET_PROFILER, "CUDA_VISIBLE_DEVICES": ""}
+    return {**_QUIET_PROFILER, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's order, by which the device was chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ As a template it loads torch once, and every trial is a fork of it.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
@@ -24,10 +26,12 @@ def main() -> None:
 
 def _preload() -> None:
     """Import what every trial imports: torch, and what torch itself loads when the first optimizer is made."""
-    import torch._dynamo  # noqa: PLC0415 - 80 MiB of modules (torch 2.13)
-    import torch.profiler._cupti_monitor  # noqa: PLC0415, F401 - loaded by the first optimizer step
+    import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
 
     import memplan.probe.trial_run  # noqa: PLC0415, F401 - and with it torch
+
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("torch.profiler._cupti_monitor")  # by the first optimizer step, where torch has it
 
 
 def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memplan.children import Template
     from memplan.patches import ConfigPatch
 
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=2 * GIB)
 CONFIG = """\
 batch_size: 4
 lr: 0.1
@@ -71,7 +72,7 @@ def proven(
     def write(wanted: Recipe) -> ConfigPatch:
         return plan_patch(config, RecipeChange(recipe=wanted))
 
-    return with_proven_rate(write(recipe), recipe, subject_of_config(config), write, template=template)
+    return with_proven_rate(write(recipe), recipe, subject_of_config(config), write, device=CPU, template=template)
 
 
 def test_every_parameter_group_is_seen_to_follow(tmp_path: Path, template: Template) -> None:
@@ -137,7 +138,8 @@ def test_a_change_by_flags_or_only_beside_the_config_is_checked_too(
     def write(wanted: Recipe) -> ConfigPatch:
         return plan_patch(config, RecipeChange(recipe=wanted))
 
-    patch, remark = with_proven_rate(write(recipe), recipe, subject_of_config(config), write, template=template)
+    subject = subject_of_config(config)
+    patch, remark = with_proven_rate(write(recipe), recipe, subject, write, device=CPU, template=template)
     assert patch is not None
     assert remark == f"checked: the learning rate {rates}, as the optimizer made from each config says"
 
@@ -146,8 +148,7 @@ def test_trials_and_rates_are_forked_from_one_process(tmp_path: Path, template: 
     proven(tmp_path, GROUPS, template)
     loaded = template._running
     source = read_config(tmp_path / "x.yaml").workload
-    cpu = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=2 * GIB)
     recipe = Recipe(micro_batch_size=4)
-    outcome = run_trial(TrialRequest(source=source, recipe=recipe, device=cpu, budget_bytes=2 * GIB), template=template)
+    outcome = run_trial(TrialRequest(source=source, recipe=recipe, device=CPU, budget_bytes=2 * GIB), template=template)
     assert outcome.kind is OutcomeKind.FITS
     assert template._running is loaded

@@ -6,18 +6,23 @@ values are real. Only what ``libnvidia-ml.so.1`` would answer is made up.
 
 from __future__ import annotations
 
+import ctypes
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
 
+from memplan import devices
+from memplan.card_readings import BytesReading
 from memplan.cards import DeviceKind
-from memplan.devices import BytesReading, device_used_bytes, process_used_bytes, read_cards, resolve_device
+from memplan.devices import device_used_bytes, process_used_bytes, read_cards, resolve_device
 from memplan.errors import DeviceError, NoDriverError
 from memplan.units import GIB, MIB
 from tests.fake_driver import UNAVAILABLE, FakeCard
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("closed_library")
 
@@ -26,16 +31,36 @@ def two_cards() -> tuple[FakeCard, FakeCard]:
     return FakeCard(uuid="GPU-1111-a"), FakeCard(uuid="GPU-2222-b", name="Tesla T4", capability=(7, 5))
 
 
-has_driver = any(Path(folder, "libnvidia-ml.so.1").exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"))
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
-@pytest.mark.skipif(has_driver, reason="this machine has an NVIDIA driver")
+no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+
+
+@no_driver
 def test_without_a_driver_the_answer_is_plain() -> None:
     with pytest.raises(NoDriverError, match="this machine has no NVIDIA driver; plan for a card by name"):
         read_cards()
 
 
-@pytest.mark.skipif(has_driver, reason="this machine has an NVIDIA driver")
+@no_driver
+def test_without_the_drivers_library_a_card_is_not_taken_for_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    control = tmp_path / "nvidiactl"
+    control.touch()
+    monkeypatch.setattr(devices, "_CONTROL_DEVICE", control)
+    with pytest.raises(DeviceError, match=r"libnvidia-ml\.so\.1.*NVIDIA_DRIVER_CAPABILITIES") as caught:
+        resolve_device("auto")
+    assert not isinstance(caught.value, NoDriverError)
+
+
+@no_driver
 def test_without_a_driver_auto_is_the_cpu_and_cuda_is_refused() -> None:
     assert resolve_device("auto", budget_bytes=GIB).kind is DeviceKind.CPU
     with pytest.raises(NoDriverError):
@@ -84,7 +109,7 @@ def test_an_old_driver_that_does_not_tell_its_own_share_is_read_without_it(insta
 def test_what_a_card_does_not_tell_is_none(install: Any) -> None:
     silent = {
         "nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_NOT_SUPPORTED,
-        "nvmlDeviceGetTemperature": pynvml.NVML_ERROR_NOT_SUPPORTED,
+        "nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN,
         "nvmlDeviceGetComputeRunningProcesses_v3": pynvml.NVML_ERROR_NO_PERMISSION,
         "nvmlDeviceGetGraphicsRunningProcesses_v3": pynvml.NVML_ERROR_NOT_SUPPORTED,
     }
@@ -93,6 +118,21 @@ def test_what_a_card_does_not_tell_is_none(install: Any) -> None:
     assert (card.utilisation_percent, card.temperature_celsius, card.processes) == (None, None, None)
     assert card.processes_missing_because is not None
     assert "does not list processes" in card.processes_missing_because
+
+
+def test_a_driver_older_than_a_call_does_not_list_processes(install: Any) -> None:
+    install(
+        FakeCard(),
+        lacks=("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"),
+    )
+    (card,) = read_cards()
+    assert card.processes is None
+
+
+def test_a_card_that_is_lost_is_no_card_that_keeps_something_to_itself(install: Any) -> None:
+    install(FakeCard(fails={"nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_GPU_IS_LOST}))
+    with pytest.raises(DeviceError, match="an NVIDIA card does not answer: GPU is lost"):
+        read_cards()
 
 
 def test_processes_are_listed_with_name_and_bytes(install: Any, on_host: None) -> None:
@@ -181,6 +221,30 @@ def test_a_slice_of_a_card_is_read_by_its_own_handle(install: Any, monkeypatch: 
     assert [(card.index, card.name) for card in read_cards()] == [(0, slice_of_card.name)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-unknown")
     assert read_cards() == ()
+
+
+def sliced_card(*sizes_gib: int) -> list[FakeCard]:
+    name = "NVIDIA A100-SXM4-40GB"
+    unasked = {"nvmlDeviceGetCudaComputeCapability": pynvml.NVML_ERROR_INVALID_ARGUMENT}
+    slices = [
+        FakeCard(uuid=f"MIG-{gib}", name=f"{name} MIG 1g.{gib}gb", total=gib * GIB, slice_of=0, fails=unasked)
+        for gib in sizes_gib
+    ]
+    return [FakeCard(name=name, capability=(8, 0), total=40 * GIB, is_sliced=True), *slices]
+
+
+def test_of_a_sliced_card_cuda_shows_the_first_slice_and_no_whole_card(install: Any) -> None:
+    parent, *slices = sliced_card(5, 10)
+    install(parent, FakeCard(uuid="GPU-whole"), *slices)
+    (card,) = read_cards()
+    assert (card.index, card.name, card.uuid) == (0, "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG-5")
+    assert card.total_bytes == 5 * GIB - 312 * MIB
+    assert card.compute_capability == (8, 0)  # of the card it is a slice of
+
+
+def test_a_card_in_slicing_mode_without_a_slice_is_not_shown(install: Any) -> None:
+    install(*sliced_card(), FakeCard(uuid="GPU-whole"))
+    assert [card.uuid for card in read_cards()] == ["GPU-whole"]
 
 
 def test_a_live_card_is_planned_with_what_it_offers_now(install: Any) -> None:

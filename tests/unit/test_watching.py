@@ -12,8 +12,8 @@ import pytest
 
 import memplan
 from memplan import watching
+from memplan.card_readings import BytesReading
 from memplan.checks import CheckVerdict, TrainingPeaks
-from memplan.devices import BytesReading
 from memplan.plans import PlanRequest
 from memplan.probe import Journal
 from memplan.recipe import Recipe

@@ -66,6 +66,7 @@ class Observer:
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._scaler: Any = None
         self._is_built = False
+        self._capped_cards: set[int] = set()
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
         self._finite_losses: list[Any] = []
         self._last: float | None = None
@@ -125,9 +126,14 @@ class Observer:
         self.tell("built", resident_bytes=_status_bytes("VmRSS"), parameters_bytes=_bytes_of(_parameters([optimizer])))
         if self._resident_limit_bytes is not None:
             _limit_data(self._resident_limit_bytes, torch.get_num_threads())
-        if (limit_bytes := self._card_limit_bytes) is not None:
-            cuda: Any = torch.cuda
-            cuda._lazy_call(lambda: _cap_cards(limit_bytes))  # noqa: SLF001 - runs now, or once CUDA is up
+        self._cap_cards(_parameters([optimizer]))
+
+    def _cap_cards(self, tensors: list[Any]) -> None:
+        """Cap the allocator on the cards of some tensors; on a card that is not in use, torch would make a context."""
+        if self._card_limit_bytes is not None:
+            for index in _cards_of(tensors) - self._capped_cards:
+                self._capped_cards.add(index)
+                _cap_card(index, self._card_limit_bytes)
 
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
@@ -149,6 +155,7 @@ class Observer:
         import torch  # noqa: PLC0415 - as above
 
         losses = [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each.numel() == 1]
+        self._cap_cards(losses)  # of a model that was moved after its optimizer was made
         with torch.no_grad():
             self._finite_losses += [torch.isfinite(each) for each in losses]
 
@@ -174,7 +181,7 @@ class Observer:
             self._step_ended(count)
 
     def _step_ended(self, count: int) -> None:
-        cards = _cards()
+        card = _card(_parameters(list(self._counts)))
         now = time.perf_counter()
         self._step = count
         self.tell(
@@ -187,7 +194,7 @@ class Observer:
             optimizers=len(self._counts),
             resident_peak_bytes=_status_bytes("VmHWM"),
             resident_file_bytes=_status_bytes("RssFile"),
-            card=cards,
+            card=card,
         )
         self._passes = self._skipped = 0
         self._finite_losses.clear()
@@ -255,29 +262,35 @@ class OptimizerFinder:
         return spec
 
 
-def _cards() -> dict[str, int] | None:
-    """Wait for the card and read its allocator; None where the process does not use CUDA."""
+def _cards_of(tensors: list[Any]) -> set[int]:
+    return {each.device.index for each in tensors if each.is_cuda}
+
+
+def _card(parameters: list[Any]) -> dict[str, int] | None:
+    """Wait for the parameters' card, of several the fullest, and read its allocator; None where CUDA is not in use."""
     import torch  # noqa: PLC0415 - loaded by the script itself by now
 
     cuda: Any = torch.cuda
-    if not cuda.is_initialized():
+    if not cuda.is_initialized() or cuda.is_current_stream_capturing():  # nothing may wait while a graph is captured
         return None
-    cuda.synchronize()
-    free_bytes, total_bytes = cuda.mem_get_info()
+    index = max(sorted(_cards_of(parameters)), key=cuda.max_memory_reserved, default=cuda.current_device())
+    cuda.synchronize(index)
+    free_bytes, total_bytes = cuda.mem_get_info(index)
     return {
-        "index": cuda.current_device(),
-        "allocated_peak_bytes": cuda.max_memory_allocated(),
-        "reserved_peak_bytes": cuda.max_memory_reserved(),
-        "reserved_bytes": cuda.memory_reserved(),
+        "index": index,
+        "allocated_peak_bytes": cuda.max_memory_allocated(index),
+        "reserved_peak_bytes": cuda.max_memory_reserved(index),
+        "reserved_bytes": cuda.memory_reserved(index),
         "used_bytes": total_bytes - free_bytes,
-        "alloc_retries": int(cuda.memory_stats().get("num_alloc_retries", 0)),
+        "alloc_retries": int(cuda.memory_stats(index).get("num_alloc_retries", 0)),
     }
 
 
-def _cap_cards(limit_bytes: int) -> None:
+def _cap_card(index: int, limit_bytes: int) -> None:
+    """Cap the allocator on a card; torch makes that card the current one to do so, and is set back."""
     import torch  # noqa: PLC0415 - as above
 
-    for index in range(torch.cuda.device_count()):
+    with torch.cuda.device(index):
         total_bytes = torch.cuda.get_device_properties(index).total_memory
         torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, for_replicas, read_config, reference_world_size
 from memplan.configs.keys import get
 from memplan.errors import ConfigError
@@ -17,6 +18,7 @@ from memplan.planning.rates import with_proven_rate
 from memplan.planning.request import subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
+from memplan.units import GIB
 from tests.making import plan
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
 
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
 YACS = "SOLVER:\n  IMS_PER_BATCH: 16\n  BASE_LR: 0.02\n  MAX_ITER: 90000\n"
 LAZY = """\
 from detectron2.config import LazyCall as L
@@ -220,7 +223,7 @@ def test_a_rate_that_the_commands_flag_scales_is_left_alone(tmp_path: Path) -> N
 
     planned = write(recipe)
     assert planned is not None
-    patch, remark = with_proven_rate(planned, recipe, subject, write)
+    patch, remark = with_proven_rate(planned, recipe, subject, write, device=CPU)
     assert patch is not None
     assert [each.key for each in patch.changes] == ["data.samples_per_gpu", "runner.max_iters"]
     assert remark == "the command's --auto-scale-lr scales the learning rate, so the config's is left alone"

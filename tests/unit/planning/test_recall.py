@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan.card_readings import BytesReading
 from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, read_config
-from memplan.devices import BytesReading
 from memplan.planning import recall
 from memplan.planning.patching import write_patch
 from memplan.planning.recall import recalled

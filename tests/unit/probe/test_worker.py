@@ -6,6 +6,10 @@ import importlib
 import subprocess
 import sys
 
+from memplan.cards import DeviceKind, DeviceSpec
+from memplan.probe.trials import trial_environment
+from memplan.units import GIB
+
 
 def test_a_trials_process_loads_neither_the_journal_nor_the_search() -> None:
     program = (
@@ -21,3 +25,21 @@ def test_every_public_name_is_found_where_it_lives() -> None:
     room = importlib.import_module("memplan.probe")
     for name in room.__all__:
         assert getattr(room, name).__name__ == name
+
+
+def test_the_template_is_made_of_every_torch_although_not_all_have_the_same_modules() -> None:
+    program = (
+        "import sys; sys.modules['torch.profiler._cupti_monitor'] = None  # torch 2.13 is the first that has it\n"
+        "from memplan.probe.worker import _preload; _preload()\n"
+        "assert {'torch._dynamo', 'memplan.probe.trial_run'} <= set(sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_trial_sees_a_card_only_where_it_runs_on_one() -> None:
+    cpu = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=0)
+    assert trial_environment(cpu)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in trial_environment(card)
+    assert trial_environment(card)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -9,13 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
+from memplan.card_readings import BytesReading
 from memplan.cards import DeviceKind, DeviceSpec
-from memplan.devices import BytesReading
 from memplan.probe import TrialRequest, run_trial
 from memplan.probe.commands import cards as command_cards
-from memplan.probe.commands import hook as command_hook
 from memplan.probe.commands import trial as command_trial
 from memplan.probe.commands.cards import allocator_limit_bytes, visible_cards
 from memplan.recipe import Recipe
@@ -119,33 +117,6 @@ def test_a_python_that_does_not_take_the_hook_is_not_waited_for(
     assert "is PYTHONPATH kept" in outcome.evidence
 
 
-def test_the_hook_asks_cuda_for_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {
-        "is_initialized": True,
-        "synchronize": None,
-        "mem_get_info": (7 * GIB, 8 * GIB),
-        "current_device": 1,
-        "max_memory_allocated": 600,
-        "max_memory_reserved": 700,
-        "memory_reserved": 640,
-        "memory_stats": {"num_alloc_retries": 2},
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
-    assert command_hook._cards() == {
-        "index": 1,
-        "allocated_peak_bytes": 600,
-        "reserved_peak_bytes": 700,
-        "reserved_bytes": 640,
-        "used_bytes": GIB,
-        "alloc_retries": 2,
-    }
-
-
-def test_without_cuda_there_is_no_card_to_ask_for() -> None:
-    assert command_hook._cards() is None
-
-
 @pytest.fixture
 def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A watch over a card of which others hold 200 MiB, and process 7 so much as it is told."""
@@ -238,15 +209,3 @@ def test_replicas_are_shown_a_card_each_from_the_chosen_one_on(
     )
     assert visible_cards(request).get("CUDA_VISIBLE_DEVICES") == shown
     assert visible_cards(replace(request, device=CPU)) == {"CUDA_VISIBLE_DEVICES": ""}
-
-
-@pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])
-def test_the_allocators_share_is_one_of_the_card_itself(
-    limit_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card, capped = SimpleNamespace(total_memory=8 * GIB), []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *values: capped.append(values))
-    command_hook._cap_cards(limit_bytes)
-    assert capped == [(share, 0), (share, 1)]

@@ -1,0 +1,103 @@
+"""What the hook asks of the cards and does to them, with made-up cards behind torch.cuda."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memplan.probe.commands.hook import Observer, _card
+from memplan.units import GIB
+from tests.fake_cuda import FakeCuda, FakeMemory
+
+
+def tensor_on(index: int | None) -> Any:
+    device = torch.device("cpu") if index is None else torch.device("cuda", index)
+    return SimpleNamespace(is_cuda=index is not None, device=device)
+
+
+def observer(limit_bytes: int | None) -> Observer:
+    return Observer(events_path="/nowhere", steps=3, card_limit_bytes=limit_bytes)
+
+
+def test_the_card_of_the_parameters_is_read_whichever_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = FakeMemory(total=8 * GIB, used=GIB, reserved=640, reserved_peak=700, allocated_peak=600, alloc_retries=2)
+    cuda = FakeCuda([FakeMemory(), held]).install(monkeypatch)
+    assert _card([tensor_on(1)]) == {
+        "index": 1,
+        "allocated_peak_bytes": 600,
+        "reserved_peak_bytes": 700,
+        "reserved_bytes": 640,
+        "used_bytes": GIB,
+        "alloc_retries": 2,
+    }
+    assert cuda.current == 0
+
+
+def test_of_several_cards_the_fullest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda([FakeMemory(reserved_peak=1), FakeMemory(reserved_peak=3), FakeMemory(reserved_peak=2)]).install(
+        monkeypatch
+    )
+    found = _card([tensor_on(0), tensor_on(1), tensor_on(2)])
+    assert found is not None
+    assert found["index"] == 1
+
+
+def test_where_the_parameters_are_kept_on_the_host_the_current_card_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda([FakeMemory(), FakeMemory()], current=1).install(monkeypatch)
+    found = _card([tensor_on(None)])
+    assert found is not None
+    assert found["index"] == 1
+
+
+def test_a_process_that_does_not_use_cuda_has_no_card() -> None:
+    assert _card([tensor_on(None)]) is None
+
+
+def test_nothing_waits_for_the_card_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda([FakeMemory()], is_capturing=True).install(monkeypatch)
+    assert _card([tensor_on(0)]) is None
+
+
+@pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])
+def test_the_allocators_share_is_one_of_the_card_itself(
+    limit_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda([FakeMemory(total=8 * GIB)]).install(monkeypatch)
+    observer(limit_bytes)._cap_cards([tensor_on(0)])
+    assert cuda.cards[0].share == share
+
+
+def test_a_cap_touches_no_other_card_and_leaves_the_current_one_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda([FakeMemory(), FakeMemory(), FakeMemory()]).install(monkeypatch)
+    observer(4 * GIB)._cap_cards([tensor_on(1), tensor_on(None)])
+    assert [card.share for card in cuda.cards] == [None, 0.5, None]
+    assert cuda.contexts == {1}
+    assert cuda.current == 0
+
+
+def test_a_card_is_capped_once_and_what_the_script_sets_afterwards_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
+    hook = observer(4 * GIB)
+    hook._cap_cards([tensor_on(0)])
+    cuda.cards[0].share = 0.25
+    hook._cap_cards([tensor_on(0)])
+    assert cuda.cards[0].share == 0.25
+
+
+def test_without_a_limit_no_card_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
+    observer(None)._cap_cards([tensor_on(0)])
+    assert cuda.cards[0].share is None
+
+
+def test_a_model_that_was_moved_after_its_optimizer_was_made_is_capped_by_its_first_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda([FakeMemory(), FakeMemory()]).install(monkeypatch)
+    with FakeTensorMode():
+        observer(4 * GIB)._look_at_losses(torch.ones((), device="cuda:1"))
+    assert [card.share for card in cuda.cards] == [None, 0.5]
