@@ -51,7 +51,7 @@ class FakeCuda:
         return self
 
     def _card(self, device: Any) -> FakeMemory:
-        return self.cards[self.current if device is None else torch.device("cuda", device).index]
+        return self.cards[self.current if device is None else _index(device)]
 
     def is_initialized(self) -> bool:
         return True
@@ -63,7 +63,7 @@ class FakeCuda:
         return self.current
 
     def set_device(self, device: Any) -> None:
-        self.current = torch.device("cuda", device).index if isinstance(device, int) else device.index
+        self.current = _index(device)
         self.contexts.add(self.current)
 
     def _exchange_device(self, device: int) -> int:
@@ -110,6 +110,10 @@ class FakeCuda:
         self._card(device).share = fraction
         if device is not None:
             self.set_device(device)
+
+
+def _index(device: Any) -> int:
+    return device if isinstance(device, int) else torch.device(device).index
 
 
 _FUNCTIONS = (

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from memplan.cards import DeviceKind, DeviceSpec
+from memplan.probe import cuda_readings
 from memplan.probe.attribution import AttributedPeak, Component, ForwardSpan, MemoryEvent, ResidentBlock, attribute_peak
 from memplan.probe.cuda_readings import CudaReadings, breakdown_of, mark_position, memory_events, resident_blocks
 from memplan.units import GIB, MIB
+from tests.fake_cuda import FakeCuda, FakeMemory
 from tests.fake_driver import FakeCard
 
 SEGMENTS: list[dict[str, Any]] = [
@@ -130,3 +132,62 @@ def test_a_slice_of_a_card_that_lists_no_processes_degrades_likewise(
     assert readings._context_bytes() == GIB
     (note,) = readings._notes
     assert "the driver does not list processes here (WSL, MIG or missing permission)" in note
+
+
+@pytest.fixture
+def trial(install: Any, on_host: None, monkeypatch: pytest.MonkeyPatch) -> tuple[CudaReadings, FakeCuda, FakeCard]:
+    """A trial with 8 GiB of a card of 16, on which others hold 1 GiB; its context takes 400 MiB from then on."""
+    driver = FakeCard(total=16 * GIB, reserved=0, free=15 * GIB)
+    install(driver)
+    cuda = FakeCuda([FakeMemory(total=16 * GIB)]).install(monkeypatch)
+
+    def toy_step(device: torch.device) -> None:
+        cuda.cards[0].reserved = 20 * MIB
+        driver.computing[os.getpid()] = 420 * MIB
+        driver.free -= 420 * MIB
+
+    def give_workspaces_back() -> None:
+        assert cuda.cards[0].reserved, "the cache is emptied after what it can give back"
+
+    monkeypatch.setattr(cuda_readings, "_take_a_toy_step", toy_step)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", give_workspaces_back, raising=False)
+    return CudaReadings(CARD, 8 * GIB), cuda, driver
+
+
+def test_the_allocator_may_take_what_context_and_neighbours_leave_of_the_budget(
+    trial: tuple[CudaReadings, FakeCuda, FakeCard],
+) -> None:
+    readings, cuda, _ = trial
+    assert readings.start() == torch.device("cuda", 0)
+    assert cuda.cards[0].share == (8 * GIB - GIB - 400 * MIB) / (16 * GIB)
+    readings.release_limits()
+    assert cuda.cards[0].share == 1.0
+
+
+def test_the_peaks_of_a_trial_leave_out_the_toy_step_and_count_all_that_came_later(
+    trial: tuple[CudaReadings, FakeCuda, FakeCard],
+) -> None:
+    readings, cuda, driver = trial
+    readings.start()
+    readings.before_building()
+    card = cuda.cards[0]
+    assert (card.reserved, card.reserved_peak) == (0, 0)
+    card.reserved, card.reserved_peak, card.allocated_peak = 2 * GIB, 3 * GIB, 2 * GIB  # the cache was emptied once
+    driver.computing[os.getpid()] = 2 * GIB + 500 * MIB  # libraries came
+    driver.free = 16 * GIB - (1 * GIB + 100 * MIB) - (2 * GIB + 500 * MIB)  # and neighbours grew
+    peaks = readings.read_peaks()
+    assert (peaks.allocated_bytes, peaks.reserved_bytes) == (2 * GIB, 3 * GIB)
+    assert peaks.process_bytes == 3 * GIB + 500 * MIB
+    assert peaks.device_bytes == peaks.process_bytes + GIB + 100 * MIB
+    assert peaks.breakdown.total_bytes == peaks.process_bytes
+    assert peaks.breakdown.context == 500 * MIB
+
+
+@pytest.mark.parametrize(("reserved", "is_full"), [(5 * GIB, False), (6 * GIB, True)])
+def test_memory_is_full_near_the_allocators_cap(
+    trial: tuple[CudaReadings, FakeCuda, FakeCard], reserved: int, is_full: bool
+) -> None:
+    readings, cuda, _ = trial
+    readings.start()
+    cuda.cards[0].reserved_peak = reserved
+    assert readings.memory_is_full() is is_full
