@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.evaluation.interpolations import resolved
-from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.languages.shell_source import with_computed
 from memplan.configs.languages.spans import line_ending
 from memplan.errors import ConfigError, PatchError
 
@@ -69,10 +66,7 @@ class Document:
     @property
     def resolved_values(self) -> dict[str, Any]:
         """The effective values with interpolations filled in, and sums of scripts worked out, as their loaders do."""
-        if self.syntax.name == "Shell":
-            return with_computed(self.source.text, self.values)
-        is_lazy = style_of(self.source.text) is PythonStyle.LAZY_CONFIG
-        return resolved(self.values) if self.syntax.name == "YAML" or is_lazy else self.values
+        return self.syntax.resolve(self.source.text, self.values)
 
     @property
     def path(self) -> Path:

@@ -81,6 +81,13 @@ def with_value(values: Any, key: str, new: Any) -> Any:
     return {**values, actual: with_value(nested, rest, new) if rest else new}
 
 
+def outermost_list(values: Mapping[str, Any], key: str) -> str | None:
+    """Return the key of the outermost list that a dotted key leads through; None where it leads through none."""
+    parts = key.split(".")
+    outer = (".".join(parts[:end]) for end in range(1, len(parts)))
+    return next((each for each in outer if isinstance(get(values, each), list | tuple)), None)
+
+
 def merged(base: Any, over: Any) -> Any:
     """Return nested dicts with others laid over them; lists and single values are replaced whole."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):

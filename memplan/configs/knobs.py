@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
-from memplan.configs.keys import get
+from memplan.configs.keys import contains, get
 from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import precision_of, spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
@@ -14,15 +14,31 @@ from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
     from memplan.configs.documents import Document
 
+# The knobs that a recipe is made of, as far as configs hold them.
+RECIPE_KNOBS = (
+    KnobName.MICRO_BATCH_SIZE,
+    KnobName.ACCUMULATION_STEPS,
+    KnobName.PRECISION,
+    KnobName.LEARNING_RATE,
+    KnobName.ACTIVATION_CHECKPOINTING,
+)
 _SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
-
-
 _WIDEST_VALUE = 80
+
+
+def keys_in(values: Mapping[str, Any], keys: KnobKeys) -> KnobKeys:
+    """Return those of an ecosystem's keys that a config sets."""
+    return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+
+
+def is_count(value: Any) -> bool:
+    """Say whether a value counts something: a whole number above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:

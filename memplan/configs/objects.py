@@ -16,6 +16,7 @@ from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
 from memplan.configs.replicas import for_replicas
@@ -55,13 +56,6 @@ _USUAL_NAMES = {
         "use_checkpoint",
     ),
 }
-_RECIPE_KNOBS = (
-    KnobName.MICRO_BATCH_SIZE,
-    KnobName.ACCUMULATION_STEPS,
-    KnobName.PRECISION,
-    KnobName.LEARNING_RATE,
-    KnobName.ACTIVATION_CHECKPOINTING,
-)
 
 
 def config_of_object(
@@ -119,7 +113,7 @@ def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
 
 
 def _missing(read: UserConfig, recipe: Recipe) -> str | None:
-    for name in _RECIPE_KNOBS:
+    for name in RECIPE_KNOBS:
         before, after = getattr(read.recipe, name), getattr(recipe, name)
         if before != after and after is not None and read.knob(name) is None:
             return f'it has no {name}, so {before} cannot become {after}; name its place with keys={{"{name}": "..."}}'
@@ -152,7 +146,7 @@ def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
     if not isinstance(ecosystem, Plain):
         return found
-    absent = [name for name in _RECIPE_KNOBS if not keys.get(name)]
+    absent = [name for name in RECIPE_KNOBS if not keys.get(name)]
     return replace(found, world_size=assumed.world_size, **{str(name): getattr(assumed, name) for name in absent})
 
 

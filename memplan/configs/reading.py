@@ -11,9 +11,9 @@ from memplan.configs.documents import key_within
 from memplan.configs.ecosystems.loader_keys import loader_keys
 from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.originals import find_original, original_within, remark_on_sidecar
 from memplan.configs.several_files import load_named
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
-from memplan.configs.writing.marker import find_original, original_within, remark_on_sidecar
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import UserConfig
     from memplan.recipe import Recipe
 
-# Ecosystem -> its batch of all replicas: a batch per optimizer step in those that accumulate by themselves.
 _BASE_BATCH = "auto_scale_lr.base_batch_size"
+# Ecosystem -> its batch of all replicas: a batch per optimizer step in those that accumulate by themselves.
 _BATCH_OF_ALL = {
     "deepspeed": "train_batch_size",
     "detectron2": "SOLVER.IMS_PER_BATCH",
@@ -28,8 +28,6 @@ _BATCH_OF_ALL = {
     "torchtitan": "training.global_batch_size",
     "ultralytics": "batch",
 }
-
-
 # Those of them whose batch is easily taken for that of one.
 _UNSAID = ("detectron2", "detectron2-lazy")
 

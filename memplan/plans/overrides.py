@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.detectron2 import Detectron2
-from memplan.configs.writing.child_file import cfg_options
-from memplan.configs.writing.command_lines import as_flags, as_pairs
+from memplan.configs.layout.child_file import cfg_options
+from memplan.configs.layout.command_lines import as_flags, as_pairs
 from memplan.errors import UsageError
 from memplan.recipe import Precision
 

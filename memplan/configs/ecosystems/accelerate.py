@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystem import SingleFile
 from memplan.configs.keys import get
 from memplan.configs.knobs import (
+    RECIPE_KNOBS,
     declared_recipe,
     obstacle_of_single_values,
     single_assignments,
 )
 from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_flags
+from memplan.configs.layout.command_lines import as_flags
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,24 +32,12 @@ if TYPE_CHECKING:
 
 _STEPS = "deepspeed_config.gradient_accumulation_steps"
 DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
-_OBSTRUCTING = (
-    KnobName.MICRO_BATCH_SIZE,
-    KnobName.ACCUMULATION_STEPS,
-    KnobName.PRECISION,
-    KnobName.LEARNING_RATE,
-    KnobName.ACTIVATION_CHECKPOINTING,
-)
 
 
-class Accelerate:
+class Accelerate(SingleFile):
     """accelerate's launch configuration."""
 
     name = "accelerate"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these files do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of ``accelerate launch``, which has no sections."""
@@ -95,7 +85,7 @@ class Accelerate:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which key is missing or has no word for the value."""
-        return obstacle_of_single_values(config, recipe, names=_OBSTRUCTING)
+        return obstacle_of_single_values(config, recipe, names=RECIPE_KNOBS)
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the knobs' new values."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import count_at, obstacle_of_single_values, rate_at, reason_for, single_assignments
 from memplan.configs.languages.syntaxes import JSON
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -33,15 +33,10 @@ _RATES = ("scheduler.params.warmup_max_lr", "scheduler.params.warmup_min_lr")
 _AGREEING = (_MICRO, _STEPS, _GLOBAL, _RATE, *_RATES, *_LENGTHS, "fp16.enabled", "bf16.enabled")
 
 
-class DeepSpeed:
+class DeepSpeed(SingleFile):
     """DeepSpeed's own JSON."""
 
     name = "deepspeed"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these files do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
         """Return nothing: DeepSpeed takes its values from the file."""

@@ -17,6 +17,7 @@ from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
     count_at,
+    keys_in,
     obstacle_of_single_values,
     rate_at,
     rate_ratio,
@@ -24,12 +25,11 @@ from memplan.configs.knobs import (
     same_kind,
     scaled_counts,
 )
-from memplan.configs.languages.literals import write_python
+from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.layout.child_file import child_path_of
+from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.child_file import child_path_of
-from memplan.configs.writing.child_yaml import yaml_child_text
-from memplan.configs.writing.command_lines import python_word
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -89,7 +89,7 @@ class Detectron2:
             KnobName.PRECISION: (_AMP,),
             KnobName.ITERATIONS: tuple(_DEFAULT_LENGTHS),
         }
-        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+        return keys_in(document.values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:  # noqa: ARG002 - the contract; keys are fixed
         """Share the batch among the reference's cards, with detectron2's defaults where the files are silent.

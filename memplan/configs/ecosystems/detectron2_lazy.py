@@ -16,17 +16,19 @@ from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
     declared_precision,
+    keys_in,
     obstacle_of_single_values,
     reason_for,
     recipe_from,
     single_assignments,
 )
+from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.syntaxes import PYTHON
+from memplan.configs.layout.child_file import child_path_of, lazy_child_text
+from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.layout.remarks import MAX_COLUMNS
 from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.child_file import child_path_of, lazy_child_text
-from memplan.configs.writing.command_lines import as_pairs, python_word
-from memplan.configs.writing.remarks import MAX_COLUMNS
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class Detectron2Lazy:
             KnobName.PRECISION: (_AMP,),
             KnobName.ITERATIONS: tuple(key for key in _LENGTHS if isinstance(get(values, key), int)),
         }
-        return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+        return keys_in(values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe, the batch of all cards as that of one."""

@@ -10,18 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
-    count_at,
+    declared_accumulation,
+    is_count,
     obstacle_of_single_values,
     reason_for,
     recipe_from,
     single_assignments,
 )
 from memplan.configs.languages.syntaxes import JSON, SHELL, YAML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_flags
+from memplan.configs.layout.command_lines import as_flags
+from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -42,15 +43,11 @@ _SAVING = "save_steps"
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
-class HuggingFace:
+class HuggingFace(SingleFile):
     """Flat files of TrainingArguments."""
 
     name = "huggingface"
     loader_package: str | None = "transformers"
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these configs do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of a program that parses TrainingArguments, which have none for what is within a section."""
@@ -74,18 +71,17 @@ class HuggingFace:
             name: tuple(each for each in named if contains(document.values, each))[:1] for name, named in keys.items()
         }
         counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps", "logging_steps")
-        lengths = tuple(each for each in counted if _is_count(document.values.get(each)))
+        lengths = tuple(each for each in counted if is_count(document.values.get(each)))
         floors = (_FLOOR,) if isinstance(get(document.values, _FLOOR), float) else ()
         return {**found, KnobName.MIN_LEARNING_RATE: floors, KnobName.OPTIMIZER_STEPS: lengths}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe, with the defaults of TrainingArguments where the file is silent."""
-        steps = keys.get(KnobName.ACCUMULATION_STEPS)
         found = recipe_from(
             document,
             keys,
             precision=_precision(document.values),
-            accumulation_steps=count_at(document, steps[0]) if steps else 1,
+            accumulation_steps=declared_accumulation(document, keys),
         )
         return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
 
@@ -110,10 +106,6 @@ class HuggingFace:
         """Return the arguments' new values; those that are missing from the file are added."""
         found = _in_step(config, single_assignments(config, change, names=tuple(KnobName)))
         return [*found, *_missing(config, change), *_switches(config, change)]
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _precision(values: Mapping[str, Any]) -> Precision:

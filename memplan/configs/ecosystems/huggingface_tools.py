@@ -13,8 +13,8 @@ from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
 from memplan.configs.knobs import count_at, reason_for
 from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.layout.command_lines import as_flags, as_pairs
 from memplan.configs.user_config import KnobName
-from memplan.configs.writing.command_lines import as_flags, as_pairs
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:

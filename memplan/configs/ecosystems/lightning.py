@@ -11,33 +11,25 @@ from typing import TYPE_CHECKING
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
+    TrainerConfigs,
     UsualKeys,
     has_trainer,
-    keys_of,
     present,
     sharing_remarks,
-    trainer_assignments,
-    trainer_obstacle,
 )
 from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
 from memplan.configs.keys import followed
-from memplan.configs.knobs import (
-    declared_recipe,
-)
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.layout.child_yaml import yaml_child_text
+from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.originals import has_marker
 from memplan.configs.user_config import PatchStyle
-from memplan.configs.writing.child_yaml import yaml_child_text
-from memplan.configs.writing.command_lines import as_pairs
-from memplan.configs.writing.marker import has_marker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
-    from memplan.configs.user_config import RecipeChange, UserConfig
-    from memplan.recipe import Recipe
 
 _EXPERIMENT = "memplan"
 _USUAL = UsualKeys(
@@ -73,12 +65,13 @@ _USUAL = UsualKeys(
 )
 
 
-class LightningHydra:
+class LightningHydra(TrainerConfigs):
     """Lightning projects configured by Hydra or OmegaConf."""
 
     name = "lightning-hydra"
     loader_package = "omegaconf"
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+    usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
@@ -104,14 +97,6 @@ class LightningHydra:
         is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
         return document.syntax is YAML and is_known and bool(present(values, _USUAL.batch))
 
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""
-        return keys_of(document.values, _USUAL)
-
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe, with the Trainer's defaults where the config is silent."""
-        return declared_recipe(document, keys)
-
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return which batch size was taken, and what else could be meant by it."""
         values = document.values
@@ -123,14 +108,6 @@ class LightningHydra:
         if not present(values, _USUAL.rate):
             found.append(NO_RATE)
         return (*found, *sharing_remarks(document, taken))
-
-    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what the project's keys cannot say."""
-        return trainer_obstacle(config, recipe)
-
-    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the new values; the Trainer's arguments that are missing are added."""
-        return trainer_assignments(config, change)
 
 
 def _is_experiment(document: Document) -> bool:

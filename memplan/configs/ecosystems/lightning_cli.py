@@ -14,29 +14,23 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.ecosystem import Assignment, ChildForm
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
+    TrainerConfigs,
     UsualKeys,
     has_trainer,
-    keys_of,
     present,
     sharing_remarks,
-    trainer_assignments,
-    trainer_obstacle,
 )
-from memplan.configs.knobs import declared_recipe
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.layout.child_file import child_path_of
+from memplan.configs.layout.child_yaml import yaml_child_text
+from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import PatchStyle
-from memplan.configs.writing.child_file import child_path_of
-from memplan.configs.writing.child_yaml import yaml_child_text
-from memplan.configs.writing.command_lines import as_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
-    from memplan.configs.user_config import RecipeChange, UserConfig
-    from memplan.recipe import Recipe
 
 _USUAL = UsualKeys(
     batch=("data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size"),
@@ -56,12 +50,13 @@ _SUBCOMMAND = "fit"
 _SECTIONS = ("trainer", "data", "model", "optimizer", "lr_scheduler")
 
 
-class LightningCLI:
+class LightningCLI(TrainerConfigs):
     """Files for ``--config`` of a LightningCLI program."""
 
     name = "lightning-cli"
     loader_package = None
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+    usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm:
         """Lay a file of changes over the config as the last ``--config``."""
@@ -83,9 +78,15 @@ class LightningCLI:
         pairs = as_pairs([replace(each, key=each.key.removeprefix(start)) for each in assignments], prefix="--")
         return pairs and f"{_SUBCOMMAND} {pairs}"
 
+    def prefix_of(self, document: Document) -> str:
+        """Return ``fit.`` where the config is one for all subcommands, else nothing."""
+        values = document.values
+        is_nested = "trainer" not in values and has_trainer(values.get(_SUBCOMMAND))
+        return f"{_SUBCOMMAND}." if is_nested else ""
+
     def recognises(self, document: Document) -> bool:
         """See YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
-        values = document.values.get(_SUBCOMMAND) if _prefix(document) else document.values
+        values = document.values.get(_SUBCOMMAND) if self.prefix_of(document) else document.values
         if document.syntax is not YAML or not isinstance(values, Mapping):
             return False
         sections = [each for each in (values.get(name) for name in _SECTIONS) if isinstance(each, Mapping)]
@@ -94,29 +95,13 @@ class LightningCLI:
         is_own = by_class or ("seed_everything" in values and not by_target)
         return has_trainer(values) and is_own
 
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the Trainer's keys, and the first of the usual keys for batch size and learning rate."""
-        return keys_of(document.values, _USUAL, prefix=_prefix(document))
-
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe, with the Trainer's defaults where the config is silent."""
-        return declared_recipe(document, keys)
-
     def remarks(self, document: Document) -> tuple[str, ...]:
         """Return what the config leaves to the code."""
-        usual = _USUAL.below(_prefix(document))
+        usual = _USUAL.below(self.prefix_of(document))
         found = [] if present(document.values, usual.rate) else [NO_RATE]
         batch = present(document.values, usual.batch)
         found += _remarks_on_classes(document)
-        return (*found, *(sharing_remarks(document, batch[0], prefix=_prefix(document)) if batch else ()))
-
-    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what the project's keys cannot say."""
-        return trainer_obstacle(config, recipe, prefix=_prefix(config.document))
-
-    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the new values; the Trainer's arguments that are missing are added."""
-        return trainer_assignments(config, change, prefix=_prefix(config.document))
+        return (*found, *(sharing_remarks(document, batch[0], prefix=self.prefix_of(document)) if batch else ()))
 
 
 def _remarks_on_classes(document: Document) -> list[str]:
@@ -138,10 +123,3 @@ def _class_paths(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
         else:
             yield from _class_paths(value, f"{prefix}{name}.")
-
-
-def _prefix(document: Document) -> str:
-    """Return what stands before every key: ``fit.`` where the config is one for all subcommands."""
-    values = document.values
-    is_nested = "trainer" not in values and has_trainer(values.get(_SUBCOMMAND))
-    return f"{_SUBCOMMAND}." if is_nested else ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.batch_sharing import division_of_batch
 from memplan.configs.keys import contains, followed, get
-from memplan.configs.knobs import obstacle_of_single_values, reason_for, single_assignments
+from memplan.configs.knobs import declared_recipe, is_count, obstacle_of_single_values, reason_for, single_assignments
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
@@ -79,47 +79,59 @@ def has_trainer(values: Any) -> bool:
     return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
 
 
-def keys_of(values: Mapping[str, Any], usual: UsualKeys, *, prefix: str = "") -> KnobKeys:
-    """Return the Trainer's keys that are set, and the first of a project's usual ones; fractions are no counts."""
-    usual = usual.below(prefix)
-    steps = [f"{prefix}trainer.{name}" for name in ("max_steps", "min_steps")]
-    passes = [f"{prefix}trainer.{name}" for name in ("val_check_interval", "limit_train_batches")]
-    return {
-        KnobName.MICRO_BATCH_SIZE: present(values, usual.batch)[:1],
-        KnobName.LEARNING_RATE: present(values, usual.rate)[:1],
-        KnobName.ACTIVATION_CHECKPOINTING: present(values, usual.checkpointing)[:1],
-        KnobName.MIN_LEARNING_RATE: _absolute_rates(values, usual.schedulers),
-        KnobName.PRECISION: present(values, (f"{prefix}trainer.precision",)),
-        KnobName.ACCUMULATION_STEPS: present(values, (f"{prefix}trainer.accumulate_grad_batches",)),
-        KnobName.OPTIMIZER_STEPS: tuple(key for key in steps if _is_count(get(values, key))),
-        KnobName.ITERATIONS: tuple(key for key in passes if _is_count(get(values, key))),
-    }
+class TrainerConfigs:
+    """What configs with a section for the Trainer share: its keys, and the project's usual ones for the rest."""
 
+    usual: UsualKeys
 
-def trainer_obstacle(config: UserConfig, recipe: Recipe, *, prefix: str = "") -> str | None:
-    """Return which of the project's own keys is missing; the Trainer's can be added."""
-    steps = f"{prefix}trainer.accumulate_grad_batches"
-    if recipe.accumulation_steps != 1 and isinstance(get(config.values, steps), Mapping):
-        return f"{steps} is a schedule by epoch, which memplan leaves as it is"
-    names = [KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING]
-    if config.knob(KnobName.PRECISION) is not None:
-        names.append(KnobName.PRECISION)
-    elif recipe.precision not in (config.recipe.precision, *_words(config.values)):
-        return f"Lightning's Trainer has no word for {recipe.precision}"
-    return obstacle_of_single_values(config, recipe, names=names)
+    def prefix_of(self, document: Document) -> str:  # noqa: ARG002 - a config's form may say so
+        """Return what stands before every key."""
+        return ""
 
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the Trainer's keys that are set, and the first of a project's usual ones; fractions are no counts."""
+        values, prefix = document.values, self.prefix_of(document)
+        usual = self.usual.below(prefix)
+        steps = [f"{prefix}trainer.{name}" for name in ("max_steps", "min_steps")]
+        passes = [f"{prefix}trainer.{name}" for name in ("val_check_interval", "limit_train_batches")]
+        return {
+            KnobName.MICRO_BATCH_SIZE: present(values, usual.batch)[:1],
+            KnobName.LEARNING_RATE: present(values, usual.rate)[:1],
+            KnobName.ACTIVATION_CHECKPOINTING: present(values, usual.checkpointing)[:1],
+            KnobName.MIN_LEARNING_RATE: _absolute_rates(values, usual.schedulers),
+            KnobName.PRECISION: present(values, (f"{prefix}trainer.precision",)),
+            KnobName.ACCUMULATION_STEPS: present(values, (f"{prefix}trainer.accumulate_grad_batches",)),
+            KnobName.OPTIMIZER_STEPS: tuple(key for key in steps if is_count(get(values, key))),
+            KnobName.ITERATIONS: tuple(key for key in passes if is_count(get(values, key))),
+        }
 
-def trainer_assignments(config: UserConfig, change: RecipeChange, *, prefix: str = "") -> list[Assignment]:
-    """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
-    found = single_assignments(config, change, names=tuple(KnobName))
-    steps, precision = change.recipe.accumulation_steps, change.recipe.precision
-    if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
-        reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-        found.append(Assignment(key=f"{prefix}trainer.accumulate_grad_batches", value=steps, reason=reason))
-    if config.knob(KnobName.PRECISION) is None and precision != config.recipe.precision:
-        word, reason = _words(config.values)[precision], reason_for(change, KnobName.PRECISION)
-        found.append(Assignment(key=f"{prefix}trainer.precision", value=word, reason=reason))
-    return found
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe, with the Trainer's defaults where the config is silent."""
+        return declared_recipe(document, keys)
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return which of the project's own keys is missing; the Trainer's can be added."""
+        steps = f"{self.prefix_of(config.document)}trainer.accumulate_grad_batches"
+        if recipe.accumulation_steps != 1 and isinstance(get(config.values, steps), Mapping):
+            return f"{steps} is a schedule by epoch, which memplan leaves as it is"
+        names = [KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING]
+        if config.knob(KnobName.PRECISION) is not None:
+            names.append(KnobName.PRECISION)
+        elif recipe.precision not in (config.recipe.precision, *_words(config.values)):
+            return f"Lightning's Trainer has no word for {recipe.precision}"
+        return obstacle_of_single_values(config, recipe, names=names)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
+        prefix, found = self.prefix_of(config.document), single_assignments(config, change, names=tuple(KnobName))
+        steps, precision = change.recipe.accumulation_steps, change.recipe.precision
+        if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
+            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
+            found.append(Assignment(key=f"{prefix}trainer.accumulate_grad_batches", value=steps, reason=reason))
+        if config.knob(KnobName.PRECISION) is None and precision != config.recipe.precision:
+            word, reason = _words(config.values)[precision], reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=f"{prefix}trainer.precision", value=word, reason=reason))
+        return found
 
 
 def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> list[str]:
@@ -157,7 +169,3 @@ def _is_rate(value: Any) -> bool:
         return not isinstance(value, bool | int) and float(value) > 0
     except (TypeError, ValueError):
         return False
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -12,27 +12,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
 from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knobs import (
-    count_at,
+    declared_accumulation,
     declared_precision,
+    keys_in,
     obstacle_of_single_values,
     reason_for,
     recipe_from,
     single_assignments,
 )
 from memplan.configs.languages.syntaxes import PYTHON
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.child_file import cfg_options, python_child_form
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import ChildForm, KnobKeys
+    from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -56,20 +55,10 @@ _SCHEDULER_LENGTHS = (
 _SCHEDULER_RATES = ("eta_min", "eta_max")
 
 
-class MMEngine:
+class MMEngine(OpenMMLabFiles):
     """Configs of mmengine's Runner."""
 
     name = "mmengine"
-    loader_package = "mmengine"
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
-
-    def child_form(self, document: Document) -> ChildForm | None:
-        """Name the parent in ``_base_``, from a file beside it."""
-        return python_child_form(document)
-
-    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return options of the train script."""
-        return cfg_options(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with the Runner's training loader or optimizer wrapper."""
@@ -86,7 +75,7 @@ class MMEngine:
             KnobName.ACCUMULATION_STEPS: (_STEPS_KEY,),
             KnobName.ITERATIONS: tuple(_iteration_keys(document.values)),
         }
-        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+        return keys_in(document.values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; mapped keys win over the optimizer wrapper, the rate is the one at run time.
@@ -102,12 +91,11 @@ class MMEngine:
                 hint="give it a train_dataloader, without which the Runner trains nothing",
             )
         mapped = bool(keys.get(KnobName.PRECISION))
-        steps = keys.get(KnobName.ACCUMULATION_STEPS)
         found = recipe_from(
             document,
             keys,
             precision=declared_precision(document, keys) if mapped else _precision(document.values),
-            accumulation_steps=count_at(document, steps[0]) if steps else 1,
+            accumulation_steps=declared_accumulation(document, keys),
         )
         return at_run_time(document.values, found)
 

@@ -11,26 +11,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
+from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
 from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.keys import contains, get
 from memplan.configs.knobs import (
+    RECIPE_KNOBS,
     declared_accumulation,
     declared_precision,
+    keys_in,
     obstacle_of_single_values,
     reason_for,
     recipe_from,
     single_assignments,
 )
 from memplan.configs.languages.syntaxes import PYTHON
-from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
-from memplan.configs.writing.child_file import cfg_options, python_child_form
+from memplan.configs.user_config import KnobName, RecipeChange, UserConfig
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import ChildForm
 
 _MICRO_BATCH_KEYS = ("data.train_dataloader.samples_per_gpu", "data.samples_per_gpu", "data.imgs_per_gpu")
 _HALF, _HALF_CUMULATIVE = "Fp16OptimizerHook", "GradientCumulativeFp16OptimizerHook"
@@ -39,29 +38,12 @@ _KNOWN_HOOKS = (None, "OptimizerHook", _CUMULATIVE, _HALF, _HALF_CUMULATIVE)
 _HOOK_OWN_KEYS = frozenset({"type", "cumulative_iters", "loss_scale"})
 _SIGNS = ("lr_config", "optimizer_config", "runner", "total_epochs", "total_iters", "checkpoint_config", "log_config")
 _CUMULATIVE_KEY = "optimizer_config.cumulative_iters"
-_OBSTRUCTING = (
-    KnobName.MICRO_BATCH_SIZE,
-    KnobName.LEARNING_RATE,
-    KnobName.ACTIVATION_CHECKPOINTING,
-    KnobName.PRECISION,
-    KnobName.ACCUMULATION_STEPS,
-)
 
 
-class OpenMMLab0:
+class OpenMMLab0(OpenMMLabFiles):
     """Configs of mmcv's runners."""
 
     name = "openmmlab-0.x"
-    loader_package = "mmengine"
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
-
-    def child_form(self, document: Document) -> ChildForm | None:
-        """Name the parent in ``_base_``, from a file beside it."""
-        return python_child_form(document)
-
-    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return options of the train script; older repositories call them ``--options``."""
-        return cfg_options(assignments)
 
     def recognises(self, document: Document) -> bool:
         """See a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""
@@ -83,7 +65,7 @@ class OpenMMLab0:
         }
         if _section(values, "optimizer_config").get("type") in (_CUMULATIVE, _HALF_CUMULATIVE):
             keys[KnobName.ACCUMULATION_STEPS] = (_CUMULATIVE_KEY,)
-        return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+        return keys_in(values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; mapped keys for precision win over the optimizer hook, the rate is the one at run time."""
@@ -110,7 +92,7 @@ class OpenMMLab0:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what this generation of configs cannot say."""
-        if found := obstacle_of_single_values(config, recipe, names=_by_key(config, _OBSTRUCTING)):
+        if found := obstacle_of_single_values(config, recipe, names=_by_key(config, RECIPE_KNOBS)):
             return found
         if _wanted_hook(config, recipe) != _current_hook(config.values) and _hook(config.values) not in _KNOWN_HOOKS:
             return f"optimizer_config.type={_hook(config.values)!r} is a hook memplan does not know"
@@ -121,7 +103,7 @@ class OpenMMLab0:
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return batch, learning rate and schedule, and the optimizer hook that accumulates and scales."""
-        names = _by_key(config, (*_OBSTRUCTING, KnobName.MIN_LEARNING_RATE, KnobName.ITERATIONS))
+        names = _by_key(config, (*RECIPE_KNOBS, KnobName.MIN_LEARNING_RATE, KnobName.ITERATIONS))
         singles = single_assignments(config, change, names=names)
         return [*(before_run_time(config, change, each) for each in singles), *_hook_assignments(config, change)]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystem import SingleFile
 from memplan.configs.knobs import (
+    RECIPE_KNOBS,
     declared_recipe,
     obstacle_of_single_values,
     single_assignments,
 )
-from memplan.configs.user_config import KnobName, PatchStyle, RecipeChange, UserConfig
+from memplan.configs.user_config import KnobName, RecipeChange, UserConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,20 +21,9 @@ if TYPE_CHECKING:
     from memplan.configs.languages.syntaxes import Syntax
     from memplan.recipe import Recipe
 
-_OBSTRUCTING = (
-    KnobName.MICRO_BATCH_SIZE,
-    KnobName.ACCUMULATION_STEPS,
-    KnobName.PRECISION,
-    KnobName.LEARNING_RATE,
-    KnobName.ACTIVATION_CHECKPOINTING,
-)
 
-
-class Plain:
+class Plain(SingleFile):
     """A config whose knobs are declared with ``--map``, ``memplan.knobs`` or ``[tool.memplan]``."""
-
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
@@ -41,9 +32,6 @@ class Plain:
     def name(self) -> str:
         """The language's name."""
         return f"plain-{self._syntax.name.lower()}"
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these configs do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
         """Return nothing: how the program takes its values is not known."""
@@ -67,7 +55,7 @@ class Plain:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which declared key is missing or has no word for the value."""
-        return obstacle_of_single_values(config, recipe, names=_OBSTRUCTING)
+        return obstacle_of_single_values(config, recipe, names=RECIPE_KNOBS)
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the declared knobs' new values."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.knobs import (
+    RECIPE_KNOBS,
     declared_accumulation,
     declared_precision,
     obstacle_of_single_values,
@@ -20,8 +21,8 @@ from memplan.configs.knobs import (
 )
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.syntaxes import ARGUMENTS, SHELL
+from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_switched_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,22 +44,12 @@ _NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
 }
 _FLOORS = ("min_lr", "warmup_lr")
-_OBSTRUCTING = (
-    KnobName.MICRO_BATCH_SIZE,
-    KnobName.PRECISION,
-    KnobName.LEARNING_RATE,
-    KnobName.ACTIVATION_CHECKPOINTING,
-)
 
 
-class _ScriptFlags:
+class _ScriptFlags(SingleFile):
     """What both kinds of script share."""
 
-    loader_package = None
     syntax: Syntax
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: scripts do not inherit."""
 
     def recognises(self, document: Document) -> bool:
         """See a script with a batch size under one of its usual names."""
@@ -98,7 +89,7 @@ class _ScriptFlags:
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which flag is missing, or cannot be taken back."""
         adds_steps = _computes_rate(config.document) and self.syntax is SHELL
-        names = _OBSTRUCTING if adds_steps else (*_OBSTRUCTING, KnobName.ACCUMULATION_STEPS)
+        names = [each for each in RECIPE_KNOBS if not (adds_steps and each is KnobName.ACCUMULATION_STEPS)]
         if found := obstacle_of_single_values(config, recipe, names=names):
             return found
         knob = config.knob(KnobName.PRECISION)
@@ -121,7 +112,6 @@ class LaunchScript(_ScriptFlags):
     """Shell scripts that start a training with flags."""
 
     name = "launch-script"
-    styles = (PatchStyle.IN_PLACE,)
     syntax = SHELL
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:

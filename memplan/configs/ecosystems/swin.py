@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import declared_accumulation, obstacle_of_single_values, reason_for, single_assignments
+from memplan.configs.knobs import (
+    count_at,
+    declared_accumulation,
+    keys_in,
+    obstacle_of_single_values,
+    reason_for,
+    single_assignments,
+)
 from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.errors import ConfigError
+from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
@@ -29,15 +35,10 @@ _CHECKPOINTING = "TRAIN.USE_CHECKPOINT"
 _SCALED = ("TRAIN.BASE_LR", "TRAIN.WARMUP_LR", "TRAIN.MIN_LR")
 
 
-class Swin:
+class Swin(SingleFile):
     """Swin Transformer's yacs configs."""
 
     name = "swin"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: the script takes one file and options."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``KEY VALUE`` words for the script's ``--opts``."""
@@ -56,7 +57,7 @@ class Swin:
             KnobName.ACCUMULATION_STEPS: (_STEPS,) if get(document.values, _STEPS) else (),
             KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING,),
         }
-        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+        return keys_in(document.values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; the rate is the script's.
@@ -64,12 +65,9 @@ class Swin:
         Raises:
             ConfigError: the batch size is not a whole number of at least 1.
         """
-        batch = get(document.values, _BATCH)
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise ConfigError(f"{_BATCH}={batch!r} must be a whole number of at least 1", where=str(document.path))
         is_half = get(document.values, _AMP) is not False
         return Recipe(
-            micro_batch_size=batch,
+            micro_batch_size=count_at(document, _BATCH),
             accumulation_steps=declared_accumulation(document, keys),
             precision=Precision.FP16 if is_half else Precision.FP32,
             activation_checkpointing=bool(get(document.values, _CHECKPOINTING)),

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import get
-from memplan.configs.knobs import declared_accumulation, reason_for, recipe_from, single_assignments
+from memplan.configs.knobs import (
+    declared_accumulation,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
 from memplan.configs.languages.syntaxes import SHELL, YAML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_switched_flags
+from memplan.configs.layout.command_lines import as_switched_flags
+from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -29,15 +35,10 @@ _STEPS, _CHECKPOINTING = "grad_accum_steps", "grad_checkpointing"
 _SIGNS = ("opt", "sched", "lr_base", "warmup_lr", "model_ema", "reprob", "drop_path", "smoothing", "amp_dtype", _STEPS)
 
 
-class Timm:
+class Timm(SingleFile):
     """Arguments of timm's train.py."""
 
     name = "timm"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these files do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of train.py; what it can only switch on cannot be switched off there."""
@@ -80,8 +81,8 @@ class Timm:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what train.py has no argument for."""
-        if recipe.world_size != config.recipe.world_size:
-            return "the number of replicas is set by the launcher, not by the config"
+        if found := obstacle_of_single_values(config, recipe, names=()):
+            return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):
             return f"timm's train.py has no argument for {recipe.precision}"
         if config.document.syntax is SHELL and config.recipe.precision in _DTYPES and recipe.precision not in _DTYPES:

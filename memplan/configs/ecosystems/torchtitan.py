@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import count_at, obstacle_of_single_values, rate_at, reason_for, single_assignments
+from memplan.configs.knobs import count_at, keys_in, obstacle_of_single_values, rate_at, reason_for, single_assignments
+from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import TOML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_pairs, python_word
+from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -32,15 +33,10 @@ _SHARDS = ("parallelism.data_parallel_replicate_degree", "parallelism.data_paral
 _WORDS = {Precision.BF16: "bfloat16", Precision.FP32: "float32"}
 
 
-class TorchTitan:
+class TorchTitan(SingleFile):
     """torchtitan's training files."""
 
     name = "torchtitan"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these files do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags, which come after the file."""
@@ -58,7 +54,7 @@ class TorchTitan:
             KnobName.LEARNING_RATE: (_RATE,),
             KnobName.OPTIMIZER_STEPS: _LENGTHS,
         }
-        return {name: tuple(each for each in found if contains(document.values, each)) for name, found in keys.items()}
+        return keys_in(document.values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; accumulation follows from the global batch and the replicas the file spells out.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
-from memplan.configs.knobs import count_at, reason_for
+from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.knobs import count_at, obstacle_of_single_values, reason_for
+from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.configs.writing.command_lines import as_pairs, python_word
+from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -30,15 +31,10 @@ _WORDS: dict[Precision, Any] = {Precision.FP32: False, Precision.FP16: True, Pre
 _SIGNS = ("imgsz", "lr0", "lrf", _NOMINAL, "mosaic", "close_mosaic", "task", "mode", "warmup_epochs", "hsv_h", "dfl")
 
 
-class Ultralytics:
+class Ultralytics(SingleFile):
     """Ultralytics' training arguments."""
 
     name = "ultralytics"
-    loader_package = None
-    styles = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: these files do not inherit."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words of ``yolo``."""
@@ -77,8 +73,8 @@ class Ultralytics:
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what these arguments cannot say."""
-        if recipe.world_size != config.recipe.world_size:
-            return "the number of replicas is set by the launcher, not by the config"
+        if found := obstacle_of_single_values(config, recipe, names=()):
+            return found
         if recipe.activation_checkpointing:
             return "Ultralytics has no activation checkpointing"
         return None if recipe.precision in _WORDS else f"amp has no way to say {recipe.precision}"

@@ -14,7 +14,7 @@ from memplan.configs.documents import read_source
 from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import PackageAnswer
-from memplan.configs.writing.marker import bases_named_in
+from memplan.configs.originals import bases_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from memplan.configs.evaluation.hydra_defaults import compose, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged
 from memplan.configs.languages.yaml_source import load_yaml
-from memplan.configs.writing.marker import bases_named_in
+from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:

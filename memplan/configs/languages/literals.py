@@ -141,6 +141,18 @@ def write_toml(value: Any, *, like: str | None = None) -> str:
     return write_json(value, like=like)
 
 
+def python_word(value: Any) -> str | None:
+    """Write a single value as ``argparse`` types read it; None for anything nested."""
+    if isinstance(value, dict | list | tuple):
+        return None
+    return f"{without_noise(value):g}" if isinstance(value, float) and _is_short(value) else str(value)
+
+
+def _is_short(value: float) -> bool:
+    """Say whether ``%g``'s six digits keep all of a number."""
+    return float(f"{value:g}") == without_noise(value)
+
+
 def _float(value: float, *, exponent: bool, dotted: bool) -> str:
     """Write a float that reads back as the very same number, in the fewest digits."""
     text = repr(value)

@@ -12,11 +12,10 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.literals import write_python
+from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.shell_arithmetic import computed_number
 from memplan.configs.languages.shell_words import Word, commands_in, expanded, literal_behind
 from memplan.configs.languages.spans import Edit, Location, Span
-from memplan.configs.writing.command_lines import python_word
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:

@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memplan.configs.languages.argparse_source import load_arguments, locate_in_arguments, no_addition
+from memplan.configs.languages.interpolations import resolved
 from memplan.configs.languages.json_source import add_to_json, load_json, locate_in_json
 from memplan.configs.languages.literals import write_json, write_python, write_toml, write_yaml
 from memplan.configs.languages.python_source import add_to_python, locate_in_python
-from memplan.configs.languages.shell_source import add_to_shell, load_shell, locate_in_shell, write_shell
+from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.languages.shell_source import (
+    add_to_shell,
+    load_shell,
+    locate_in_shell,
+    with_computed,
+    write_shell,
+)
 from memplan.configs.languages.toml_source import add_to_toml, load_toml, locate_in_toml
 from memplan.configs.languages.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
 from memplan.errors import ConfigError
@@ -35,6 +43,10 @@ class Loader(Protocol):
         """Return the data; raise a ``ConfigError`` that begins with ``where`` if it is invalid."""
 
 
+def _as_they_are(_text: str, values: dict[str, Any]) -> dict[str, Any]:
+    return values
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """One config language.
@@ -47,6 +59,7 @@ class Syntax:
         locate: (text, dotted key) -> where the value is written, or None.
         add: (text, key -> literal) -> edit that sets new keys, or None where the file's form does not allow it.
         write: value -> literal.
+        resolve: (text, its values) -> the values with what refers to others worked out, as a program would get them.
     """
 
     name: str
@@ -56,6 +69,16 @@ class Syntax:
     locate: Callable[[str, str], Location | None]
     add: Callable[[str, dict[str, str]], Edit | None]
     write: LiteralWriter
+    resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = _as_they_are
+
+
+def _resolved_by_omegaconf(_text: str, values: dict[str, Any]) -> dict[str, Any]:
+    return resolved(values)
+
+
+def _resolved_where_lazy(text: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Resolve what a LazyConfig holds, which is OmegaConf's; other Python configs have no interpolations."""
+    return resolved(values) if style_of(text) is PythonStyle.LAZY_CONFIG else values
 
 
 PYTHON = Syntax(
@@ -66,6 +89,7 @@ PYTHON = Syntax(
     locate=locate_in_python,
     add=add_to_python,
     write=write_python,
+    resolve=_resolved_where_lazy,
 )
 YAML = Syntax(
     name="YAML",
@@ -75,6 +99,7 @@ YAML = Syntax(
     locate=locate_in_yaml,
     add=add_to_yaml,
     write=write_yaml,
+    resolve=_resolved_by_omegaconf,
 )
 JSON = Syntax(
     name="JSON",
@@ -102,6 +127,7 @@ SHELL = Syntax(
     locate=locate_in_shell,
     add=add_to_shell,
     write=write_shell,
+    resolve=with_computed,
 )
 ARGUMENTS = Syntax(  # told from other Python by its content
     name="Argparse",

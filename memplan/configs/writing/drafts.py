@@ -14,18 +14,12 @@ from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.languages.spans import splice
+from memplan.configs.originals import bases_named_in, find_original, has_marker
 from memplan.configs.reading import own_keys, read_config
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.configs.writing.group_files import group_patches, own_assignments
 from memplan.configs.writing.in_place import edited_text, stale_comments, with_followed_names
-from memplan.configs.writing.marker import (
-    bases_named_in,
-    find_original,
-    has_marker,
-    marker_edit,
-    marker_line,
-    sidecar_patch,
-)
+from memplan.configs.writing.marker import marker_edit, marker_line, sidecar_patch
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from memplan.configs.languages.python_source import is_read_elsewhere
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.spans import Edit, appended_lines, splice
 from memplan.configs.languages.syntaxes import PYTHON
-from memplan.configs.writing.python_statements import class_imports, member_lines
+from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from memplan.configs.discovery import common_root
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import contains, get
+from memplan.configs.layout.remarks import NOT_SET
 from memplan.configs.user_config import PatchStyle
 from memplan.configs.writing.applying import require_unchanged
 from memplan.configs.writing.diffs import unified_diff
 from memplan.configs.writing.drafts import default_style, draft_child, draft_companion, draft_flags, draft_in_place
-from memplan.configs.writing.remarks import NOT_SET
 from memplan.configs.writing.verification import verify
 from memplan.errors import PatchError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.evaluation.nested_values import DELETE_KEY
-from memplan.configs.keys import get
+from memplan.configs.keys import get, with_value
 from memplan.configs.languages.literals import write_python
-from memplan.configs.writing.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
+from memplan.configs.layout.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +27,14 @@ class WholeList:
     key: str
     value: list[Any] | tuple[Any, ...]
     remarks: dict[str, str]
+
+    def with_member(self, assignment: Assignment, remark: str) -> WholeList:
+        """Return the list with something in one of its members changed."""
+        inner = assignment.key.removeprefix(f"{self.key}.")
+        index, _, member = inner.partition(".")
+        said = [*([self.remarks[index]] if index in self.remarks else []), f"{member} {remark}".strip()]
+        value = with_value(self.value, inner, assignment.value)
+        return WholeList(key=self.key, value=value, remarks={**self.remarks, index: "; ".join(said)})
 
 
 def grouped(entries: Iterable[tuple[Sequence[str], Any]]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.literals import without_noise, write_yaml
+from memplan.configs.languages.literals import python_word, write_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,13 +69,6 @@ def yaml_word(value: Any) -> str | None:
     return None if isinstance(value, dict) else write_yaml(value)
 
 
-def python_word(value: Any) -> str | None:
-    """Write a single value as ``argparse`` types read it; None for anything nested."""
-    if isinstance(value, dict | list | tuple):
-        return None
-    return f"{without_noise(value):g}" if isinstance(value, float) and _is_short(value) else str(value)
-
-
 def bracketed_word(value: Any) -> str | None:
     """Write a value as OpenMMLab's ``DictAction`` reads it, lists in brackets; None for a dict."""
     if isinstance(value, list | tuple):
@@ -83,8 +76,3 @@ def bracketed_word(value: Any) -> str | None:
         opening, closing = "[]" if isinstance(value, list) else "()"
         return None if None in words else f"{opening}{','.join(map(str, words))}{closing}"
     return python_word(value)
-
-
-def _is_short(value: float) -> bool:
-    """Say whether ``%g``'s six digits keep all of a number."""
-    return float(f"{value:g}") == without_noise(value)

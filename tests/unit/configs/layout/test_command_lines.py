@@ -10,7 +10,7 @@ import pytest
 
 from memplan.configs import RecipeChange, plan_patch, read_config
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.writing.command_lines import as_flags, as_pairs, bracketed_word
+from memplan.configs.layout.command_lines import as_flags, as_pairs, bracketed_word
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:

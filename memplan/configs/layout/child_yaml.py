@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import get, with_value
+from memplan.configs.keys import get, outermost_list, with_value
 from memplan.configs.languages.literals import write_yaml
-from memplan.configs.writing.remarks import remark_on, with_remark
+from memplan.configs.layout.remarks import remark_on, with_remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list
     """Turn assignments to members of a list into one of the list: laying over replaces lists whole."""
     found: dict[str, Assignment] = {}
     for each in assignments:
-        key = _list_key(parent, each.key)
+        key = outermost_list(parent.values, each.key)
         if key is None:
             found[each.key] = each
             continue
@@ -58,9 +58,3 @@ def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list
         value = with_value(before, each.key.removeprefix(f"{key}."), each.value)
         found[key] = Assignment(key=key, value=value, reason=each.reason)
     return list(found.values())
-
-
-def _list_key(parent: UserConfig, key: str) -> str | None:
-    parts = key.split(".")
-    outer = [".".join(parts[:end]) for end in range(1, len(parts))]
-    return next((each for each in outer if isinstance(get(parent.values, each), list | tuple)), None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import PatchStyle, RecipeChange, plan_patch, read_config
-from memplan.configs.evaluation.interpolations import resolved
 from memplan.configs.keys import followed
+from memplan.configs.languages.interpolations import resolved
 from memplan.configs.workloads import ConfigNode
 from memplan.recipe import Recipe
 

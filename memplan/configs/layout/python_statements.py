@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import contains, differences, get
 from memplan.configs.languages.literals import PythonName
-from memplan.configs.writing.python_lines import dict_spelling, entry_lines, grouped, value_lines
-from memplan.configs.writing.remarks import remark_on
+from memplan.configs.layout.python_lines import dict_spelling, entry_lines, grouped, value_lines
+from memplan.configs.layout.remarks import remark_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

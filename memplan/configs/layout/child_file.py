@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystem import Assignment, ChildForm
-from memplan.configs.keys import get, with_value
+from memplan.configs.keys import get, outermost_list
 from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.writing.command_lines import as_pairs, bracketed_word
-from memplan.configs.writing.python_lines import WholeList, entry_lines, grouped
-from memplan.configs.writing.python_statements import class_imports, member_lines, update_lines
-from memplan.configs.writing.remarks import remark_on
+from memplan.configs.layout.command_lines import as_pairs, bracketed_word
+from memplan.configs.layout.python_lines import WholeList, entry_lines, grouped
+from memplan.configs.layout.python_statements import class_imports, member_lines, update_lines
+from memplan.configs.layout.remarks import remark_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,23 +83,12 @@ def _with_whole_lists(document: Document, assignments: list[Assignment]) -> list
     """Gather the assignments to members of one list: inheritance replaces lists whole."""
     found: dict[str, Assignment | WholeList] = {}
     for each in assignments:
-        key = _list_key(document, each.key)
+        key = outermost_list(document.values, each.key)
         if key is None:
             found[each.key] = each
             continue
-        gathered = found.setdefault(key, WholeList(key=key, value=get(document.values, key), remarks={}))
-        index, _, member = each.key.removeprefix(f"{key}.").partition(".")
-        remark = f"{member} {remark_on(document, each)}".strip()
-        earlier = gathered.remarks.get(index) if isinstance(gathered, WholeList) else None
-        remarks = {index: f"{earlier}; {remark}" if earlier else remark}
-        value = with_value(gathered.value, each.key.removeprefix(f"{key}."), each.value)
-        previous = gathered.remarks if isinstance(gathered, WholeList) else {}
-        found[key] = WholeList(key=key, value=value, remarks=previous | remarks)
+        whole = found.get(key)
+        if not isinstance(whole, WholeList):
+            whole = WholeList(key=key, value=get(document.values, key), remarks={})
+        found[key] = whole.with_member(each, remark_on(document, each))
     return list(found.values())
-
-
-def _list_key(document: Document, key: str) -> str | None:
-    """Return the key of the outermost list that a dotted key leads through."""
-    parts = key.split(".")
-    outer = [".".join(parts[:end]) for end in range(1, len(parts))]
-    return next((each for each in outer if isinstance(get(document.values, each), list | tuple)), None)

@@ -1,0 +1,120 @@
+"""What a config said before memplan first changed it: the one comment that memplan leaves, read.
+
+A config in a language without comments has it in a file beside it, ``x.json.memplan``. That file also says which values
+memplan wrote, and counts as long as they stand: a config put back, or changed there by hand, is its own original.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.configs.documents import read_source
+from memplan.configs.keys import get
+from memplan.configs.user_config import OriginalRecipe
+from memplan.errors import ConfigError, UsageError
+from memplan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs.documents import Document, SourceFile
+
+OVER = "over"  # relative paths of what an overlay is laid over
+WRITTEN = "written"  # the values that memplan wrote into the file beside which this comment lies
+RECIPE_FIELDS = (
+    "micro_batch_size",
+    "accumulation_steps",
+    "precision",
+    "learning_rate",
+    "activation_checkpointing",
+    "world_size",
+)
+MARKER = re.compile(r"^#[ \t]*memplan:[ \t]*(\{[^\r\n]*\})[ \t]*(?=\r?$)", re.MULTILINE)
+_SIDECAR_SUFFIX = ".memplan"
+
+
+def find_original(document: Document) -> OriginalRecipe | None:
+    """Return what a config said before memplan changed it or a config it inherits from; None where neither happened.
+
+    Raises:
+        ConfigError: the marker was damaged.
+    """
+    for source in (document.source, *document.inherited):
+        match = MARKER.search(source.text)
+        if match is not None:
+            return _parsed(source, match)
+    sidecar = _sidecar_source(document)
+    match = None if sidecar is None else MARKER.search(sidecar.text)
+    if sidecar is None or match is None or not _still_stands(document, match):
+        return None
+    return _parsed(sidecar, match)
+
+
+def original_within(original: OriginalRecipe | None, section: str) -> OriginalRecipe | None:
+    """Return what a section of a config said before, from what its config said."""
+    if original is None:
+        return None
+    start = f"{section}."
+    values = {key.removeprefix(start): value for key, value in original.values.items() if key.startswith(start)}
+    return replace(original, values=values)
+
+
+def sidecar_path_of(path: Path) -> Path:
+    """Return where the marker of a config without comments lies: ``x.json`` -> ``x.json.memplan``."""
+    return path.with_name(f"{path.name}{_SIDECAR_SUFFIX}")
+
+
+def remark_on_sidecar(document: Document) -> str | None:
+    """Say that a marker beside a config is no longer about it; None where it is, or where there is none."""
+    sidecar = _sidecar_source(document)
+    if sidecar is None or find_original(document) is not None:
+        return None
+    return f"{sidecar.path.name} is about another state of this file, whose values are taken as the original"
+
+
+def bases_named_in(source: SourceFile) -> tuple[str, ...]:
+    """Return the relative paths of what an overlay of memplan's is laid over, the nearest last; else none."""
+    match = MARKER.search(source.text)
+    if match is None:
+        return ()
+    try:
+        found = json.loads(match[1]).get(OVER, [])
+    except ValueError:
+        return ()
+    named = found if isinstance(found, list) else [found]
+    return tuple(each for each in named if isinstance(each, str))
+
+
+def has_marker(text: str) -> bool:
+    """Say whether memplan wrote or changed a file with this text."""
+    return MARKER.search(text) is not None
+
+
+def _sidecar_source(document: Document) -> SourceFile | None:
+    path = sidecar_path_of(document.path)
+    return read_source(path) if document.syntax.comment_prefix is None and path.is_file() else None
+
+
+def _still_stands(document: Document, match: re.Match[str]) -> bool:
+    try:
+        written = json.loads(match[1]).get(WRITTEN, {})
+    except ValueError:
+        return True  # what is wrong with it is said where it is read
+    return bool(written) and all(get(document.values, key) == value for key, value in written.items())
+
+
+def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
+    try:
+        facts = json.loads(match[1])
+        recipe = Recipe(**{name: facts[name] for name in RECIPE_FIELDS if name in facts})
+        return OriginalRecipe(recipe=recipe, values=dict(facts["values"]), options=dict(facts["options"]))
+    except (ValueError, KeyError, TypeError, UsageError) as error:
+        line = source.text.count("\n", 0, match.start()) + 1
+        raise ConfigError(
+            f"the memplan comment cannot be read: {error}",
+            where=f"{source.path}:{line}",
+            hint="restore it, or delete the line to take this config as the original",
+        ) from None
