@@ -128,7 +128,7 @@ INTENDED: dict[str, dict[str, str]] = {
     "launch-script": {
         "double": r"batch_size|train_batch_size|micro_batch_size|per_device_train_batch_size",
         "rate": r"lr|learning_rate|min_lr|warmup_lr",
-        "halve": r"(?!)",
+        "halve": r"(max(_train)?|(num_|lr_)?warmup|save|checkpointing|eval|validation|logging)_steps",
         "precision": r"precision|(accelerate_launch\.)?mixed_precision|amp|use_amp|fp16|amp_dtype",
     },
 }

@@ -36,11 +36,13 @@ class FilePatch:
         path: the file, absolute.
         original_text: its whole text before the patch, line endings and byte order mark kept; None where it is new.
         patched_text: its whole text after the patch.
+        new_folder: outermost folder that is made for the file; None where its folder was there when it was planned.
     """
 
     path: str
     original_text: str | None
     patched_text: str
+    new_folder: str | None = None
 
     @property
     def original_sha256(self) -> str | None:

@@ -82,6 +82,17 @@ def folders_for(paths: Collection[Path]) -> Iterator[None]:
         raise
 
 
+def remove_empty_folders(folder: Path, *, outermost: Path) -> None:
+    """Remove a folder and those around it, as far as the outermost one, while they are empty."""
+    for each in (folder, *folder.parents):
+        if not each.is_relative_to(outermost):
+            return
+        try:
+            each.rmdir()
+        except OSError:  # something lies in it
+            return
+
+
 def _staged(path: Path, content: bytes) -> str:
     """Write content beside its file and return the temporary file's name."""
     temporary: str | None = None

@@ -69,8 +69,9 @@ def probe(
     wait_limit: Annotated[str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min.")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
     loader: Annotated[
-        bool, typer.Option("--loader", help="Have the patch change workers and pinning of the data loader too.")
-    ] = False,
+        bool | None,
+        typer.Option("--loader/--no-loader", help="Have the patch change workers and pinning of the data loader too."),
+    ] = None,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
     fresh: Fresh = False,

@@ -138,7 +138,7 @@ def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_
         elif each.format_name == _DEEPSPEED:
             yield f"{name} is all 'auto', so it follows the arguments"
         if each.format_name == _ACCELERATE:
-            yield from (f"{name}: {remark}" for remark in Accelerate().remarks(each.document))
+            yield from (f"{name}: {remark}" for remark in Accelerate().remarks(each.document, each.keys))
     named = {
         _DEEPSPEED: _named_deepspeed(document, format_name),
         _ACCELERATE: _named_launch_file(document, format_name),

@@ -109,6 +109,8 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if name == "global_batch":
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if name == "loader":
+        return isinstance(value, bool)
     return isinstance(value, str)
 
 
@@ -117,7 +119,7 @@ def _hint(name: str) -> str:
         return 'write knobs=dict(micro_batch_size="data.samples_per_gpu")'
     if name in _NUMBERS:
         return "give a number above 0 and at most 1"
-    return "give a whole number" if name == "global_batch" else "give it as text"
+    return {"global_batch": "give a whole number", "loader": "give true or false"}.get(name, "give it as text")
 
 
 def _unknown(what: str, name: object, known: tuple[str, ...], where: str) -> ConfigError:

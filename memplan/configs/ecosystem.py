@@ -100,8 +100,8 @@ class Ecosystem(Protocol):
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Return the recipe the config sets."""
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
-        """Return what a user should know about this config, one sentence each."""
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
+        """Return what a user should know about this config and the keys of its knobs, one sentence each."""
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return why the config cannot express a recipe, or None."""

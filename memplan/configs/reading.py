@@ -69,7 +69,7 @@ def read_config(
         memplan_options=options,
         notes=(
             *document.notes,
-            *ecosystem.remarks(document),
+            *ecosystem.remarks(document, keys),
             *_notes_on_precision(document, declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
             *((stale,) if stale else ()),

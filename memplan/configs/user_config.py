@@ -88,6 +88,7 @@ class MemplanOptions:
         precision: precisions to compare.
         global_batch: samples per optimizer step to hold.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
+        loader: whether the patch may change the settings of the data loader.
     """
 
     workload: str | None = None
@@ -99,6 +100,7 @@ class MemplanOptions:
     precision: tuple[str, ...] | None = None
     global_batch: int | None = None
     lr_rule: str | None = None
+    loader: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

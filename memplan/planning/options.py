@@ -41,7 +41,7 @@ def request_from(
     trace_limit: str | float | None = None,
     trial_limit: str | float | None = None,
     command: str | None = None,
-    change_loader: bool = False,
+    change_loader: bool | None = None,
 ) -> PlanRequest:
     """Combine the command line with what the config asks for; the command line wins.
 
@@ -63,7 +63,7 @@ def request_from(
         world_size=_replicas(command) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
-        change_loader=change_loader,
+        change_loader=bool(section.loader if change_loader is None else change_loader),
         trace_limit_s=read_duration(trace_limit),
         trial_limit_s=read_duration(trial_limit),
     )

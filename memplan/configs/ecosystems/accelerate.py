@@ -77,7 +77,7 @@ class Accelerate(SingleFile):
             )
         return declared_recipe(document, keys)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say how many processes share the work."""
         processes = document.values.get("num_processes", 1)
         counted = f"figures are those of one of them; --world-size {processes} counts them all"

@@ -38,7 +38,7 @@ class DeepSpeed(SingleFile):
 
     name = "deepspeed"
 
-    def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
+    def override_line(self, assignments: Sequence[Assignment]) -> None:
         """Return nothing: DeepSpeed takes its values from the file."""
         return
 
@@ -80,7 +80,7 @@ class DeepSpeed(SingleFile):
             world_size=replicas,
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what the training arguments decide."""
         automatic = [key for key in _AGREEING if get(document.values, key) == AUTO]
         return (f"left to the training arguments: {', '.join(automatic)}",) if automatic else ()

@@ -91,7 +91,7 @@ class Detectron2:
         }
         return keys_in(document.values, keys)
 
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:  # noqa: ARG002 - the contract; keys are fixed
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the reference's cards, with detectron2's defaults where the files are silent.
 
         Raises:
@@ -109,7 +109,7 @@ class Detectron2:
             world_size=cards,
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what detectron2 does itself on other numbers of cards."""
         cards = get(document.values, _REFERENCE)
         said = f"{_REFERENCE}={cards}: detectron2 rescales batch, rate and lengths itself on other numbers of cards"

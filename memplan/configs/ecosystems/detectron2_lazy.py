@@ -87,7 +87,7 @@ class Detectron2Lazy:
         """Read the recipe, the batch of all cards as that of one."""
         return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say where the batch is that of one card, against this ecosystem's habit."""
         return () if contains(document.values, _TOTAL) else (f"{_OWN} is taken as the batch of one card",)
 

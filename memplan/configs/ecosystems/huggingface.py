@@ -85,7 +85,7 @@ class HuggingFace(SingleFile):
         )
         return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these files."""
         values, found = document.values, []
         if values.get("auto_find_batch_size"):

@@ -88,9 +88,9 @@ class Axolotl(HuggingFace):
             raise ConfigError(what, where=str(document.path))
         return replace(found, accumulation_steps=product // found.micro_batch_size)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what else in the file depends on the micro-batch."""
-        found = list(super().remarks(document))
+        found = list(super().remarks(document, keys))
         if "eval_batch_size" in document.values:
             found.append("eval_batch_size is left alone, though axolotl wants it equal to micro_batch_size")
         if document.values.get("sample_packing"):

@@ -24,12 +24,13 @@ from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.originals import has_marker
-from memplan.configs.user_config import PatchStyle
+from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
 
 _EXPERIMENT = "memplan"
 _USUAL = UsualKeys(
@@ -97,15 +98,15 @@ class LightningHydra(TrainerConfigs):
         is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
         return document.syntax is YAML and is_known and bool(present(values, _USUAL.batch))
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return which batch size was taken, and what else could be meant by it."""
         values = document.values
         if _is_experiment(document):
             return ("this is an experiment, read without the config it is laid over: name that one instead",)
-        sources = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
-        taken, *others = [*sources, ""]
-        found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each]
-        if not present(values, _USUAL.rate):
+        taken = keys[KnobName.MICRO_BATCH_SIZE][0]
+        others = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
+        found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each != taken]
+        if not keys.get(KnobName.LEARNING_RATE):
             found.append(NO_RATE)
         return (*found, *sharing_remarks(document, taken))
 

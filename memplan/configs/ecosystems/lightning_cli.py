@@ -17,7 +17,6 @@ from memplan.configs.ecosystems.lightning_trainer import (
     TrainerConfigs,
     UsualKeys,
     has_trainer,
-    present,
     sharing_remarks,
 )
 from memplan.configs.languages.syntaxes import YAML
@@ -25,12 +24,13 @@ from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_file import child_path_of
 from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
-from memplan.configs.user_config import PatchStyle
+from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
 
 _USUAL = UsualKeys(
     batch=("data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size"),
@@ -95,11 +95,10 @@ class LightningCLI(TrainerConfigs):
         is_own = by_class or ("seed_everything" in values and not by_target)
         return has_trainer(values) and is_own
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what the config leaves to the code."""
-        usual = _USUAL.below(self.prefix_of(document))
-        found = [] if present(document.values, usual.rate) else [NO_RATE]
-        batch = present(document.values, usual.batch)
+        found = [] if keys.get(KnobName.LEARNING_RATE) else [NO_RATE]
+        batch = keys.get(KnobName.MICRO_BATCH_SIZE)
         found += _remarks_on_classes(document)
         return (*found, *(sharing_remarks(document, batch[0], prefix=self.prefix_of(document)) if batch else ()))
 

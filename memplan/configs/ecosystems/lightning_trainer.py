@@ -84,7 +84,7 @@ class TrainerConfigs:
 
     usual: UsualKeys
 
-    def prefix_of(self, document: Document) -> str:  # noqa: ARG002 - a config's form may say so
+    def prefix_of(self, document: Document) -> str:
         """Return what stands before every key."""
         return ""
 

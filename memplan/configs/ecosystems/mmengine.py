@@ -99,10 +99,10 @@ class MMEngine(OpenMMLabFiles):
         )
         return at_run_time(document.values, found)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
         found = remarks_on_runtime_rate(document.values)
-        if not contains(document.values, f"{_WRAPPER}.optimizer.lr"):
+        if not keys.get(KnobName.LEARNING_RATE):
             found.append("the config has no optim_wrapper.optimizer.lr, so its learning rates are left alone")
         if "activation_checkpointing" in document.values:
             found.append("activation_checkpointing names modules of the model; memplan leaves it as it is")

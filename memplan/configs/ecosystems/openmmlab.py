@@ -78,7 +78,7 @@ class OpenMMLab0(OpenMMLabFiles):
         )
         return at_run_time(document.values, found)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
         values = document.values
         found = remarks_on_runtime_rate(values)
@@ -86,7 +86,7 @@ class OpenMMLab0(OpenMMLabFiles):
             found.append(
                 "fp16 without an Fp16OptimizerHook is taken as fp16 training, but mmseg 0.x ignores it in training"
             )
-        if not contains(values, "optimizer.lr"):
+        if not keys.get(KnobName.LEARNING_RATE):
             found.append("the config has no optimizer.lr, so its learning rates are left alone")
         return tuple(found)
 

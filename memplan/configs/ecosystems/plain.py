@@ -33,7 +33,7 @@ class Plain(SingleFile):
         """The language's name."""
         return f"plain-{self._syntax.name.lower()}"
 
-    def override_line(self, assignments: Sequence[Assignment]) -> None:  # noqa: ARG002 - the contract
+    def override_line(self, assignments: Sequence[Assignment]) -> None:
         """Return nothing: how the program takes its values is not known."""
         return
 
@@ -41,7 +41,7 @@ class Plain(SingleFile):
         """Take every config of the language."""
         return document.syntax is self._syntax
 
-    def own_keys(self, document: Document) -> KnobKeys:  # noqa: ARG002 - the contract; a plain config has none
+    def own_keys(self, document: Document) -> KnobKeys:
         """Return nothing: the user declares the knobs."""
         return {}
 
@@ -49,7 +49,7 @@ class Plain(SingleFile):
         """Read the recipe from the declared keys."""
         return declared_recipe(document, keys)
 
-    def remarks(self, document: Document) -> tuple[str, ...]:  # noqa: ARG002 - the contract
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return nothing: nothing is known about such a config."""
         return ()
 

@@ -2,10 +2,13 @@
 
 The usual names are looked for in order; others are declared. Scripts in the style of MAE compute their rate where
 ``--lr`` is unset, as ``blr * global batch / 256``, accumulation (``--accum_iter``) included; it is not written then.
+Lengths in steps are those of accelerate's and diffusers' examples, which count optimizer steps. Lengths in iterations
+are left alone: they are optimizer steps to Megatron-LM's ``--train-iters`` and forward/backward passes to others.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from memplan.configs.knobs import (
     RECIPE_KNOBS,
     declared_accumulation,
     declared_precision,
+    is_count,
     obstacle_of_single_values,
     reason_for,
     recipe_from,
@@ -25,7 +29,7 @@ from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -44,6 +48,19 @@ _NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
 }
 _FLOORS = ("min_lr", "warmup_lr")
+_STEPS = (
+    "max_train_steps",
+    "max_steps",
+    "warmup_steps",
+    "num_warmup_steps",
+    "lr_warmup_steps",
+    "save_steps",
+    "checkpointing_steps",
+    "eval_steps",
+    "validation_steps",
+    "logging_steps",
+)
+_ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
 
 
 class _ScriptFlags(SingleFile):
@@ -64,7 +81,11 @@ class _ScriptFlags(SingleFile):
             name: tuple(each for each in names if _is_single(values.get(each)))[:1] for name, names in _NAMES.items()
         }
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
-        return {**found, KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else ()}
+        return {
+            **found,
+            KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else (),
+            KnobName.OPTIMIZER_STEPS: tuple(each for each in _STEPS if is_count(values.get(each))),
+        }
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe from the flags that are there."""
@@ -75,16 +96,15 @@ class _ScriptFlags(SingleFile):
             accumulation_steps=declared_accumulation(document, keys),
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what was taken for what, and what is left to the script."""
-        keys = self.own_keys(document)
-        batch = next(iter(keys[KnobName.MICRO_BATCH_SIZE]), None)
-        found = [] if batch is None else [f"--{batch} is taken as the batch of one device"]
+        batch = keys.get(KnobName.MICRO_BATCH_SIZE)
+        found = [f"--{batch[0]} is taken as the batch of one device"] if batch else []
         if _computes_rate(document):
             found.append("lr is unset: the script scales blr with the global batch itself, so no rate is written")
-        elif not keys[KnobName.LEARNING_RATE]:
+        elif not keys.get(KnobName.LEARNING_RATE):
             found.append("no learning rate was found under its usual names; name it with --map learning_rate=NAME")
-        return tuple(found)
+        return (*found, *_remarks_on_lengths(document, keys))
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which flag is missing, or cannot be taken back."""
@@ -138,6 +158,24 @@ class ScriptArguments(_ScriptFlags):
 
 def _computes_rate(document: Document) -> bool:
     return _MAE_RATE in document.values and document.values.get("lr") is None
+
+
+def _remarks_on_lengths(document: Document, keys: KnobKeys) -> Iterator[str]:
+    """Say what lengths are taken to count, and which are left alone."""
+    counted = keys.get(KnobName.OPTIMIZER_STEPS, ())
+    if counted:
+        yield f"{_listed(counted)} taken to count optimizer steps"
+    if computed := tuple(each for each in _STEPS if "$" in str(document.values.get(each))):
+        yield f"{_listed(computed)} worked out by the script, and left alone"
+    known = (*counted, *keys.get(KnobName.ITERATIONS, ()))
+    counts = (name for name, value in document.values.items() if _ITERATIONS.fullmatch(name) and is_count(value))
+    if unclear := tuple(each for each in counts if each not in known):
+        hint = f"--map iterations={unclear[0]} for forward/backward passes, or --map optimizer_steps={unclear[0]}"
+        yield f"{_listed(unclear)} left alone, as scripts differ in what they count: {hint}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(f'--{each}' for each in names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _is_single(value: Any) -> bool:

@@ -73,7 +73,7 @@ class Swin(SingleFile):
             activation_checkpointing=bool(get(document.values, _CHECKPOINTING)),
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what the script scales itself, and what is taken from its defaults."""
         rates = ", ".join(each for each in _SCALED if contains(document.values, each)) or "TRAIN.BASE_LR"
         found = [f"the script scales {rates} with the global batch itself, so no rate is written"]

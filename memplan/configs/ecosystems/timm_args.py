@@ -73,7 +73,7 @@ class Timm(SingleFile):
             accumulation_steps=declared_accumulation(document, keys),
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say who sets the learning rate where the file does not."""
         if document.values.get("lr") is not None:
             return ()

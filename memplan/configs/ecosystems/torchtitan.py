@@ -80,7 +80,7 @@ class TorchTitan(SingleFile):
             world_size=replicas,
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what lies between all and nothing."""
         if get(document.values, _MODE) == "selective":
             return (f"{_MODE} is selective, which memplan leaves as it is",)

@@ -50,7 +50,7 @@ class Ultralytics(SingleFile):
         keys = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
         return {name: tuple(each for each in found if each in document.values) for name, found in keys.items()}
 
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:  # noqa: ARG002 - the contract; keys are fixed
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the devices, and derive accumulation as the trainer does."""
         batch, devices = count_at(document, _BATCH), _devices(document.values)
         if document.values.get(_NOMINAL) is not None:
@@ -64,7 +64,7 @@ class Ultralytics(SingleFile):
             world_size=devices,
         )
 
-    def remarks(self, document: Document) -> tuple[str, ...]:  # noqa: ARG002 - the contract
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say why the learning rate is left alone."""
         return (
             "Ultralytics multiplies its loss with the batch, so learning rates are left alone",

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _GAP = re.compile(r"(?:[ \t]|\\\r?\n)+")
+_NESTED = r"\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\)"  # ``$(a $(b))`` and ``$(((a + b) * 2))``, three deep
 _WORD = re.compile(
-    r"""(?:\\[^\r\n]|"(?:[^"\\]|\\.)*"|'[^']*'|\$\{[^}\n]*\}|\$\([^)\n]*\)|[^\s"'\\;&|<>()#]|(?<=\S)#)+""", re.DOTALL
+    rf"""(?:\\[^\r\n]|"(?:[^"\\]|\\.)*"|'[^']*'|`[^`\n]*`|\$\{{[^}}\n]*\}}|\${_NESTED}|[^\s"'\\;&|<>()#`]|(?<=\S)#)+""",
+    re.DOTALL,
 )
 _REDIRECTION = re.compile(r"\d+[<>]")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.documents import digest_of
 from memplan.errors import PatchError
-from memplan.textfiles import folders_for, write_files_together
+from memplan.textfiles import folders_for, remove_empty_folders, write_files_together
 
 if TYPE_CHECKING:
     from memplan.patches import ConfigPatch, FilePatch
@@ -32,7 +32,9 @@ def apply_patch(patch: ConfigPatch) -> None:
 
 
 def undo_patch(patch: ConfigPatch) -> None:
-    """Put every file back as it was before the patch, byte for byte; files that the patch created are removed.
+    """Put every file back as it was before the patch, byte for byte; files and folders that it created are removed.
+
+    A folder stays where something else has come to lie in it.
 
     Raises:
         PatchError: the patch is not applied, or a file changed since.
@@ -50,6 +52,9 @@ def undo_patch(patch: ConfigPatch) -> None:
                 hint="take the change back by hand, so that nothing of yours is lost",
             )
     write_files_together({Path(each.path).resolve(): each.original_text for each in patch.files})
+    for each in patch.files:
+        if each.new_folder is not None:
+            remove_empty_folders(Path(each.path).parent, outermost=Path(each.new_folder))
 
 
 def require_unchanged(target: Path, sha256: str | None) -> None:

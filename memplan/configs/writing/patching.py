@@ -100,7 +100,14 @@ def _proven(config: UserConfig, draft: Draft) -> str:
 def _files_of(draft: Draft) -> tuple[FilePatch, ...]:
     if draft.text == draft.before:
         return ()
-    return (FilePatch(path=str(draft.path), original_text=draft.before, patched_text=draft.text), *draft.beside)
+    missing = [each for each in draft.path.parents if not each.exists()]
+    own = FilePatch(
+        path=str(draft.path),
+        original_text=draft.before,
+        patched_text=draft.text,
+        new_folder=str(missing[-1]) if missing else None,
+    )
+    return (own, *draft.beside)
 
 
 def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> ValueChange:

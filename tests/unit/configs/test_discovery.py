@@ -53,6 +53,12 @@ def test_the_config_wins_over_the_project(tmp_path: Path) -> None:
     assert found.precision == ("fp32", "bf16")
 
 
+def test_the_loader_is_opened_in_the_project_and_closed_in_the_config(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.memplan]\nloader = true\n")
+    assert options_of(tmp_path / "x.py", {}).loader is True
+    assert options_of(tmp_path / "x.py", {"memplan": {"loader": False}}).loader is False
+
+
 def test_declared_knobs_are_read_from_the_project_and_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.memplan.knobs]\nmicro_batch_size = "data.n"\n')
     (tmp_path / "x.yaml").write_text("data: {n: 4, m: 6}\nsteps: 10\nevery: 5\n")
@@ -76,6 +82,7 @@ def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
         ({"worklod": "a:b"}, "no memplan option 'worklod'.*did you mean workload"),
         ({"max_util": "high"}, "memplan.max_util='high' is not understood"),
         ({"knobs": "data.n"}, "memplan.knobs='data.n' is not understood"),
+        ({"loader": "yes"}, r"memplan.loader='yes' is not understood.*give true or false"),
         ("a:b", "memplan = 'a:b' is not a section"),
     ],
 )

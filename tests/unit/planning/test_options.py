@@ -31,6 +31,13 @@ def test_the_command_line_wins_over_the_config() -> None:
     assert (request.device, request.max_utilisation) == ("cpu", 0.9)
 
 
+@pytest.mark.parametrize(("said", "result"), [(None, True), (False, False)])
+def test_the_config_may_open_the_loader_and_the_command_line_close_it(said: bool | None, *, result: bool) -> None:
+    section = MemplanOptions(loader=True)
+    assert request_from(section, change_loader=said).change_loader is result
+    assert request_from(None).change_loader is False
+
+
 def test_sizes_and_precisions_are_lists_with_commas() -> None:
     assert parse_sizes("8,16, 32") == (8, 16, 32)
     assert parse_precisions("fp32, bf16,fp32") == (Precision.FP32, Precision.BF16)

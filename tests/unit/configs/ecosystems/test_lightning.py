@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
+from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
 
@@ -180,6 +180,21 @@ def test_an_accumulation_schedule_is_left_as_it_is(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD + "  accumulate_grad_batches: {0: 4}\n")
     assert "schedule by epoch" in str(expressible(config, Recipe(micro_batch_size=4, accumulation_steps=2)))
     assert expressible(config, Recipe(micro_batch_size=8)) is None
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_undoing_takes_away_the_folder_that_was_made_unless_something_else_lies_in_it(
+    tmp_path: Path, *, is_kept: bool
+) -> None:
+    (tmp_path / "data.yaml").write_text("data: {batch_size: 4}\n")
+    config = config_of(tmp_path, "defaults:\n  - data\ntrainer:\n  devices: 1\n")
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)))
+    apply_patch(patch)
+    if is_kept:
+        (tmp_path / "experiment" / "own.yaml").write_text("a: 1\n")
+    undo_patch(patch)
+    assert (tmp_path / "experiment").exists() == is_kept
+    assert not (tmp_path / "experiment" / "memplan.yaml").exists()
 
 
 def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:

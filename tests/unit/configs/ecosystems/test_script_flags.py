@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +57,10 @@ def test_words_are_taken_apart_as_a_shell_does() -> None:
         ("torchrun --nproc_per_node 8 a/train.py --batch-size 4", {"batch_size": 4}),
         ("python -m torch.distributed.launch --nproc 2 t.py --bf16 True", {"bf16": True}),
         ("CUDA_VISIBLE_DEVICES=0 python -m pkg.train --lr 'x y'", {"lr": "x y"}),
+        (
+            "python t.py --a $(date $(x)) --b $(( (N + 1) * 2 )) --c `date +%F` --n 4",
+            {"a": "$(date $(x))", "b": "$(( (N + 1) * 2 ))", "c": "`date +%F`", "n": 4},
+        ),
         ('N=4\npython t.py --n $N --m ${M:-3} --k "$K"', {"n": 4, "m": 3, "k": "$K"}),
     ],
 )
@@ -143,3 +148,41 @@ def test_a_switch_has_no_default_to_edit(tmp_path: Path) -> None:
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, learning_rate=2e-4, activation_checkpointing=True))
     with pytest.raises(PatchError, match="it has no default"):
         plan_patch(config, change, style=PatchStyle.IN_PLACE)
+
+
+DIFFUSERS = (
+    "accelerate launch train_dreambooth.py --train_batch_size 2 --gradient_accumulation_steps 1 \\\n"
+    "  --learning_rate 1e-4 --max_train_steps $STEPS --lr_warmup_steps 100 --checkpointing_steps epoch\n"
+)
+
+
+def test_lengths_in_optimizer_steps_follow_the_global_batch(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"STEPS=1000\n{DIFFUSERS}")
+    assert "--max_train_steps, --lr_warmup_steps are taken to count optimizer steps" in config.notes
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4), optimizer_step_factor=Fraction(1, 4))
+    text = plan_patch(config, change).files[0].patched_text
+    wanted = f"STEPS=250\n{DIFFUSERS}".replace("size 2", "size 8").replace("1e-4", "4e-4").replace("100", "25")
+    assert text.startswith(wanted)
+
+
+def test_lengths_stay_where_the_global_batch_is_held(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"STEPS=1000\n{DIFFUSERS}")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=1, accumulation_steps=2), iteration_factor=Fraction(2))
+    text = plan_patch(config, change).files[0].patched_text
+    assert text.startswith(f"STEPS=1000\n{DIFFUSERS}".replace("size 2", "size 1").replace("steps 1 ", "steps 2 "))
+
+
+def test_a_length_that_memplan_does_not_scale_is_named(tmp_path: Path) -> None:
+    command = "python t.py --batch-size 4 --lr 0.1 --max-steps $((EPOCHS * 100)) --train-iters 500\n"
+    notes = config_of(tmp_path, command).notes
+    assert "--max_steps is worked out by the script, and left alone" in notes
+    assert any(each.startswith("--train_iters is left alone, as scripts differ") for each in notes)
+
+
+def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("python t.py --batch-size 4 --eta 0.1 --train-iters 500\n")
+    mapped = {"learning_rate": "eta", "iterations": "train_iters"}
+    assert len(read_config(tmp_path / "x.sh").notes) == 3
+    assert read_config(tmp_path / "x.sh", knob_keys=mapped).notes == (
+        "--batch_size is taken as the batch of one device",
+    )
