@@ -183,8 +183,8 @@ def plan(
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
         format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
-        loader: have the patch change settings of the data loader too, by the rules of :mod:`memplan.recommend.loader`; None
-            as the config asks.
+        loader: have the patch change settings of the data loader too, by the rules of :mod:`memplan.recommend.loader`;
+            None as the config asks.
         wait: wait until the memory is free that the plan may use at most.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
         trace_limit: longest time one trace may take, likewise; None for ten minutes.
