@@ -17,7 +17,8 @@ COMMANDS = typer.main.get_command(cli.app).commands
 
 
 def options_of(command: str) -> set[str]:
-    return {option for parameter in COMMANDS[command].params for option in parameter.opts if option.startswith("--")}
+    spelled = (each for parameter in COMMANDS[command].params for each in (*parameter.opts, *parameter.secondary_opts))
+    return {option for option in spelled if option.startswith("--")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
