@@ -3,8 +3,9 @@
     python benchmarks/truth.py --out DIR [--known benchmarks/truth] [--minutes 8.5] [--only WORD] [--list]
 
 Runs what the records under ``--known`` and ``--out`` lack, each case in a process of its own, and appends one JSON line
-per case to ``DIR/records-<time>.jsonl``; histories of the allocator go to ``DIR/histories-<time>.jsonl``. Needs torch,
-timm, transformers, torchvision and nvidia-ml-py; of memplan, nothing.
+per case to ``DIR/records-<time>.jsonl``; histories of the allocator go to ``DIR/histories-<time>.jsonl``. What failed
+is told in ``DIR/failures-<time>.jsonl`` and tried again last. Needs torch, timm, transformers, torchvision and
+nvidia-ml-py; of memplan, nothing.
 
 The step is a plain training loop: gradients set to None at its top, the batch moved to the card in every micro-step,
 autocast, a gradient scaler for fp16, two warm-up steps and three timed ones. Peaks are read for every phase of every
@@ -27,21 +28,22 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # the parent forks, so it must not wake the driver
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's own, by which it is asked
 
 import pynvml
 import torch
-from truth_cases import OPTIMIZERS, Case, matrix, trainable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from truth_cases import MODELS, OPTIMIZERS, Case, matrix, trainable
 
 HERE = Path(__file__).parent
+DEVICE = "cuda"
+KINDS = ("allocated", "requested", "active", "reserved")
 STEPS = 5
 WARM_UP_STEPS = 2
 CASE_LIMIT_S = 150
+SETTLING_LOOKS, SETTLING_S = 20, 0.05
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16, "bf16-true": torch.bfloat16}
 
 
@@ -55,8 +57,7 @@ class PhasePeaks:
         """Read the peaks since the last mark, and begin anew."""
         torch.cuda.synchronize()
         stats = torch.cuda.memory_stats()
-        kinds = ("allocated", "requested", "active", "reserved")
-        peaks = {f"peak_{kind}_bytes": stats[f"{kind}_bytes.all.peak"] for kind in kinds}
+        peaks = {f"peak_{kind}_bytes": stats[f"{kind}_bytes.all.peak"] for kind in KINDS}
         self.rows.append(
             {"step": step, "phase": phase, **peaks, "allocated_bytes": stats["allocated_bytes.all.current"]}
         )
@@ -71,8 +72,19 @@ def used_on_card_bytes() -> int:
     """Return what the driver shows in use on the first visible card."""
     pynvml.nvmlInit()
     first = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
-    handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdecimal() else 0)
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    find = pynvml.nvmlDeviceGetHandleByIndex if first.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID
+    return int(pynvml.nvmlDeviceGetMemoryInfo(find(int(first) if first.isdecimal() else first)).used)
+
+
+def settled_on_card_bytes() -> int:
+    """Return what is in use once the driver has what the process before held back: two equal readings in a row."""
+    read = used_on_card_bytes()
+    for _ in range(SETTLING_LOOKS):
+        time.sleep(SETTLING_S)
+        earlier, read = read, used_on_card_bytes()
+        if read == earlier:
+            break
+    return read
 
 
 def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]:
@@ -83,7 +95,7 @@ def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]
     if case.activation_checkpointing:
         switch = getattr(model, "gradient_checkpointing_enable", None) or model.set_grad_checkpointing
         switch()
-    model.to("cuda")
+    model.to(DEVICE)
     if case.precision == "bf16-true":
         model.to(torch.bfloat16)
     if case.channels_last:
@@ -99,7 +111,7 @@ def on_card(case: Case, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(on_card(case, each) for each in value)
     half = torch.bfloat16 if case.precision == "bf16-true" and value.is_floating_point() else value.dtype
-    moved = value.to("cuda", half)
+    moved = value.to(DEVICE, half)
     return moved.contiguous(memory_format=torch.channels_last) if case.channels_last and moved.dim() == 4 else moved
 
 
@@ -107,7 +119,7 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
     """Run the steps and return what was read outside of the peaks."""
     model, optimizer, batch, loss_of = build(case)
     peaks.mark(-1, "setup")
-    scaler = torch.amp.GradScaler("cuda") if case.precision == "fp16" else None
+    scaler = torch.amp.GradScaler(DEVICE) if case.precision == "fp16" else None
     autocast = case.precision in ("fp16", "bf16")
     seconds, losses = [], []
     for step in range(STEPS):
@@ -116,7 +128,7 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         for _ in range(case.accumulation_steps):
             moved = on_card(case, batch)
-            with torch.autocast("cuda", _HALF[case.precision]) if autocast else contextlib.nullcontext():
+            with torch.autocast(DEVICE, _HALF[case.precision]) if autocast else contextlib.nullcontext():
                 loss = loss_of(model, moved) / case.accumulation_steps
             peaks.mark(step, "forward")
             (scaler.scale(loss) if scaler else loss).backward()
@@ -150,13 +162,14 @@ def measure(case: Case) -> tuple[dict[str, Any], list[list[int]] | None]:
     """Run a case in this process, which nothing else uses, and return its record and its history."""
     if case.allocator_settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = case.allocator_settings
-    before_bytes = used_on_card_bytes()
+    before_bytes = settled_on_card_bytes()
     torch.backends.cudnn.benchmark = case.cudnn_benchmark
     torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"  # in convolutions it is allowed by default
     torch.cuda.init()
-    torch.zeros(1, device="cuda")
+    torch.zeros(1, device=DEVICE)
     torch.cuda.synchronize()
-    context_bytes = used_on_card_bytes() - before_bytes - torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()  # so that a history begins with nothing
+    context_bytes = used_on_card_bytes() - before_bytes
     if case.cap_bytes is not None:
         torch.cuda.set_per_process_memory_fraction(case.cap_bytes / torch.cuda.get_device_properties(0).total_memory)
     if case.keeps_history:
@@ -166,21 +179,19 @@ def measure(case: Case) -> tuple[dict[str, Any], list[list[int]] | None]:
         read = train(case, peaks)
     except torch.OutOfMemoryError as error:
         ending = f"out of memory: {error}"
+    peaks.mark(STEPS, "end")  # of a step that ran out of memory, too
     stats = torch.cuda.memory_stats()
     record = {
         "key": case.key,
         "case": dataclasses.asdict(case),
         "ending": ending,
+        "used_before_bytes": before_bytes,
         "context_at_start_bytes": context_bytes,
         "process_after_last_step_bytes": used_on_card_bytes() - before_bytes,
         "reserved_after_last_step_bytes": torch.cuda.memory_reserved(),
         "alloc_retries": stats.get("num_alloc_retries", 0),
         "phases": peaks.rows,
-        **{
-            f"peak_{kind}_bytes": peaks.highest(kind)
-            for kind in ("allocated", "requested", "active", "reserved")
-            if peaks.rows
-        },
+        **{f"peak_{kind}_bytes": peaks.highest(kind) for kind in KINDS},
         **read,
         "provenance": provenance(),
     }
@@ -246,24 +257,34 @@ def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
     ]
 
 
-def recorded_keys(folder: Path) -> set[str]:
-    """Return the keys of all cases that a folder holds records of."""
-    return {json.loads(line)["key"] for path in folder.glob("records*.jsonl") for line in path.read_text().splitlines()}
+def keys_in(folder: Path, pattern: str) -> set[str]:
+    """Return the keys of all cases that the files of a folder name."""
+    return {json.loads(line)["key"] for path in folder.glob(pattern) for line in path.read_text().splitlines()}
 
 
-def in_a_process_of_its_own(case: Case, records: Path, histories: Path) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where one command writes to."""
+
+    records: Path
+    histories: Path
+    failures: Path
+
+
+def in_a_process_of_its_own(case: Case, files: Files) -> str:
     """Fork, measure, append to the files, and say how it ended; a child that hangs is ended."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             record, history = measure(case)
-            append(records, record)
+            append(files.records, record)
             if history is not None:
-                append(histories, {"key": case.key, "actions": ACTIONS, "events": history})
+                append(files.histories, {"key": case.key, "actions": ACTIONS, "events": history})
             code = 0
-        except BaseException:  # noqa: BLE001 - whatever happens, the child must not run the parent's loop
+        except BaseException as error:  # noqa: BLE001 - whatever happens, the child must not run the parent's loop
             traceback.print_exc()
+            append(files.failures, {"key": case.key, "ending": f"{type(error).__name__}: {error}"})
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -272,10 +293,14 @@ def in_a_process_of_its_own(case: Case, records: Path, histories: Path) -> str:
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return "recorded" if status == 0 else f"FAILED with status {status}"
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                append(files.failures, {"key": case.key, "ending": f"killed by signal {-code}"})
+            return "recorded" if code == 0 else f"FAILED with status {code}"
         time.sleep(0.05)
     os.kill(child, 9)
     os.waitpid(child, 0)
+    append(files.failures, {"key": case.key, "ending": f"still running after {CASE_LIMIT_S} s"})
     return f"ENDED after {CASE_LIMIT_S} s"
 
 
@@ -287,10 +312,19 @@ def append(path: Path, value: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def missing(known: Path, out: Path, only: str | None) -> Iterator[Case]:
-    """Yield the cases that no record is there of."""
-    done = recorded_keys(known) | recorded_keys(out)
-    return (case for case in matrix() if case.key not in done and (only is None or only in case.key))
+def missing(known: Path, out: Path, only: str | None) -> list[Case]:
+    """Return the cases that no record is there of, those that failed before last."""
+    done = keys_in(known, "records*.jsonl") | keys_in(out, "records*.jsonl")
+    failed = keys_in(known, "failures*.jsonl") | keys_in(out, "failures*.jsonl")
+    cases = [case for case in matrix() if case.key not in done and (only is None or only in case.key)]
+    return sorted(cases, key=lambda case: case.key in failed)
+
+
+def import_what_models_need(cases: list[Case]) -> None:
+    """Import in the parent, once, what each child would import: make every model where it takes no memory."""
+    for name in dict.fromkeys(case.model for case in cases):
+        with contextlib.suppress(Exception), torch.device("meta"):  # a model that fails is told by its own case
+            MODELS[name].make().model()
 
 
 def main() -> None:
@@ -303,23 +337,22 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    cases = list(missing(options.known, options.out, options.only))
+    cases = missing(options.known, options.out, options.only)
     if options.list:
         print(*(case.key for case in cases), f"{len(cases)} of {len(matrix())} cases missing", sep="\n")
         return
-    import timm  # noqa: F401 - once, before the forks
-    import torchvision  # noqa: F401
-    import transformers  # noqa: F401
-
-    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
-    records, histories = (options.out / f"{name}-{stamp}.jsonl" for name in ("records", "histories"))
     ends_at = time.monotonic() + 60 * options.minutes
+    import_what_models_need(cases)
+    if torch.cuda.is_initialized():
+        raise SystemExit("one of the model libraries woke the card, and no fork of this process can use it any more")
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
+    files = Files(**{name: options.out / f"{name}-{stamp}.jsonl" for name in ("records", "histories", "failures")})
     for number, case in enumerate(cases, 1):
         if time.monotonic() > ends_at:
             print(f"time is up, {len(cases) - number + 1} cases are left")
             break
         started = time.monotonic()
-        ending = in_a_process_of_its_own(case, records, histories)
+        ending = in_a_process_of_its_own(case, files)
         print(f"{number:3d}/{len(cases)} {case.key:60s} {ending} {time.monotonic() - started:5.1f} s", flush=True)
 
 

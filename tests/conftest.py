@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from memplan.configs.ecosystems.huggingface import HuggingFace
+from memplan.devices import read_cards
+from memplan.errors import DeviceError
 
 settings.register_profile("memplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests
@@ -43,11 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if Path("/proc/driver/nvidia/version").exists():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no NVIDIA driver on this machine"))
+    on_a_card = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _why_no_card() if on_a_card else None
+    for item in on_a_card if reason is not None else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_card() -> str | None:
+    try:
+        return None if read_cards() else "no card is visible"
+    except DeviceError as error:
+        return error.problem
 
 
 @pytest.fixture

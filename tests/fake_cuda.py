@@ -53,6 +53,9 @@ class FakeCuda:
     def _card(self, device: Any) -> FakeMemory:
         return self.cards[self.current if device is None else _index(device)]
 
+    def init(self) -> None:
+        self.contexts.add(self.current)
+
     def is_initialized(self) -> bool:
         return True
 
@@ -93,7 +96,10 @@ class FakeCuda:
         return self._card(device).allocated_peak
 
     def memory_stats(self, device: Any = None) -> dict[str, Any]:
-        return {"num_alloc_retries": self._card(device).alloc_retries}
+        card = self._card(device)
+        kinds = dict.fromkeys(("allocated", "requested", "active"), card.allocated_peak)
+        peaks = {f"{kind}_bytes.all.peak": size for kind, size in {**kinds, "reserved": card.reserved_peak}.items()}
+        return {"num_alloc_retries": card.alloc_retries, "allocated_bytes.all.current": card.allocated_peak, **peaks}
 
     def empty_cache(self) -> None:
         for card in self.cards:
@@ -117,7 +123,7 @@ def _index(device: Any) -> int:
 
 
 _FUNCTIONS = (
-    "is_initialized", "is_current_stream_capturing", "current_device", "set_device", "_exchange_device",
+    "init", "is_initialized", "is_current_stream_capturing", "current_device", "set_device", "_exchange_device",
     "_maybe_exchange_device", "synchronize", "get_device_properties", "mem_get_info", "memory_reserved",
     "max_memory_reserved", "max_memory_allocated", "memory_stats", "empty_cache", "reset_peak_memory_stats",
     "set_per_process_memory_fraction",

@@ -45,6 +45,21 @@ def fits(config: Any) -> Workload:
     return workload()
 
 
+class Scaled(torch.nn.Module):
+    """512x512 weights (1 MiB), each multiplied with a number of its own: no matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(512, 512))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.weight * batch.sum()
+
+
+def multiplies_elementwise(config: Any) -> Workload:
+    return workload(model=Scaled)
+
+
 def needs_one_gib_at_once(config: Any) -> Workload:
     return workload(lambda: torch.ones(256 * MIB).mean())
 

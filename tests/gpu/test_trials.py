@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan.devices import resolve_device
-from memplan.probe import TrialRequest, run_trial
+from memplan.estimators import estimate, trace_step
+from memplan.probe import TrialRequest, run_trial, trial_template
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import WorkloadReference
+from memplan.workload import TrainingCommand, WorkloadReference
+
+if TYPE_CHECKING:
+    from memplan.children import Template
+    from memplan.workload import WorkloadSource
 
 pytestmark = pytest.mark.gpu
 WORKLOADS = Path(__file__).parents[1] / "contract"
 
 
 def end_of(
-    function: str, *, budget_bytes: int | None = None, config: dict[str, int] | None = None, **knobs: object
+    function: str,
+    *,
+    budget_bytes: int | None = None,
+    config: dict[str, int] | None = None,
+    template: Template | None = None,
+    **knobs: object,
 ) -> Outcome:
+    source = WorkloadReference(
+        target=f"trial_workloads:{function}", config=config or {}, config_path=None, search_path=(str(WORKLOADS),)
+    )
+    return run_trial(request(source, budget_bytes, **knobs), template=template)
+
+
+def request(source: WorkloadSource, budget_bytes: int | None = None, **knobs: object) -> TrialRequest:
     device = resolve_device("cuda:0")
-    return run_trial(
-        TrialRequest(
-            source=WorkloadReference(
-                target=f"trial_workloads:{function}",
-                config=config or {},
-                config_path=None,
-                search_path=(str(WORKLOADS),),
-            ),
-            recipe=Recipe(**{"micro_batch_size": 8, **knobs}),
-            device=device,
-            budget_bytes=budget_bytes or device.total_bytes,
-        )
+    return TrialRequest(
+        source=source,
+        recipe=Recipe(**{"micro_batch_size": 8, **knobs}),
+        device=device,
+        budget_bytes=budget_bytes or device.total_bytes,
     )
 
 
@@ -73,6 +85,69 @@ def test_a_cap_stands_for_a_smaller_card(cap_gib: int) -> None:
     assert half.kind is OutcomeKind.FITS, half
     assert half.measurement is not None
     assert cap_gib // 2 * GIB < half.measurement.peak_allocated_bytes < cap_gib * GIB
+
+
+def test_forks_of_one_template_may_use_the_card_and_read_the_same() -> None:
+    with trial_template() as template:
+        measured = [end_of("fits", template=template).measurement for _ in range(2)]
+        assert template.is_running  # no fork was refused
+    peaks = {(each.peak_allocated_bytes, each.peak_reserved_bytes) for each in measured if each is not None}
+    assert len(peaks) == 1
+    assert None not in measured
+
+
+def test_a_training_without_a_matrix_product_has_no_workspace() -> None:
+    outcome = end_of("multiplies_elementwise")
+    assert outcome.measurement is not None, outcome
+    assert outcome.measurement.breakdown.workspaces == 0
+    assert outcome.measurement.peak_allocated_bytes < 16 * MIB
+
+
+SCRIPT = """
+import sys, torch
+net = torch.nn.Linear(512, 512, bias=False, device="cuda")
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(99):
+    optimizer.zero_grad()
+    net(torch.ones(int(sys.argv[1]), 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def script_in(folder: Path) -> TrainingCommand:
+    (folder / "train.py").write_text(SCRIPT)
+    template = f"{sys.executable} train.py {{micro_batch_size}}"
+    return TrainingCommand(template=template, steps=6, config_path=None, working_folder=str(folder))
+
+
+def test_a_training_command_is_read_on_the_card_like_a_workload(tmp_path: Path) -> None:
+    outcome = run_trial(request(script_in(tmp_path)))
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    measured = outcome.measurement
+    assert measured is not None
+    assert (measured.breakdown.parameters, measured.breakdown.optimizer_state) == (MIB, 2 * MIB)
+    assert measured.breakdown.context > 50 * MIB
+    assert min(measured.breakdown.values()) >= 0
+
+
+def test_a_training_command_is_held_to_the_budget(tmp_path: Path) -> None:
+    outcome = run_trial(request(script_in(tmp_path), 2 * GIB, micro_batch_size=2 << 20))  # 4 GiB of input
+    assert outcome.kind is OutcomeKind.DEVICE_OUT_OF_MEMORY, outcome
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_estimate_of_a_small_step_is_what_the_card_takes(precision: str) -> None:
+    source = WorkloadReference(
+        target="trial_workloads:fits", config={}, config_path=None, search_path=(str(WORKLOADS),)
+    )
+    wanted = request(source, precision=precision)
+    measured = run_trial(wanted).measurement
+    assert measured is not None
+    assert measured.peak_reserved_bytes is not None
+    trace = trace_step(source, wanted.recipe, wanted.device)
+    estimated = estimate(trace, micro_batch_size=wanted.recipe.micro_batch_size, device=wanted.device)
+    assert estimated.peak_allocated_bytes == pytest.approx(measured.peak_allocated_bytes, rel=0.03)
+    assert estimated.peak_reserved_bytes == pytest.approx(measured.peak_reserved_bytes, rel=0.05)
 
 
 def test_a_kernel_that_reads_beyond_its_tensor_is_no_want_of_memory() -> None:

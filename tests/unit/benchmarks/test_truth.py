@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+
+from memplan.units import GIB, MIB
+from tests.fake_cuda import FakeCuda, FakeMemory
+from tests.fake_driver import FakeCard
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -62,6 +72,74 @@ def test_events_are_kept_with_addresses_numbered_in_the_order_they_come(truth: M
 def test_what_a_record_holds_is_not_recorded_again(truth: ModuleType, tmp_path: Path) -> None:
     first, second, *_ = truth.matrix()
     truth.append(tmp_path / "records-1.jsonl", {"key": first.key})
-    left = list(truth.missing(tmp_path, tmp_path / "new", None))
+    left = truth.missing(tmp_path, tmp_path / "new", None)
     assert first not in left
     assert left[0] == second
+
+
+def test_what_failed_before_is_tried_again_behind_all_others(truth: ModuleType, tmp_path: Path) -> None:
+    first, second, *_ = truth.matrix()
+    truth.append(tmp_path / "failures-1.jsonl", {"key": first.key})
+    left = truth.missing(tmp_path / "known", tmp_path, None)
+    assert (left[0], left[-1]) == (second, first)
+
+
+def test_cases_that_fail_are_told_and_do_not_stop_the_others(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "truth.py", "--out", str(tmp_path), "--only", "unet-fp32"],
+        cwd=BENCHMARKS,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (told,) = tmp_path.glob("failures*.jsonl")
+    count = len(told.read_text().splitlines())
+    assert count > 1
+    assert ended.stdout.count("FAILED with status 1") == count
+    assert not list(tmp_path.glob("records*.jsonl"))
+
+
+@pytest.fixture
+def tiny(truth: ModuleType, cases: ModuleType, install: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """A case named tiny of 512x512 weights (1 MiB), run on the CPU beside a made-up card."""
+    parts = importlib.import_module("truth_models").Trainable(
+        model=lambda: torch.nn.Linear(512, 512, bias=False),
+        batch=lambda size: torch.ones(size, 512),
+        loss=lambda model, batch: model(batch).square().mean(),
+    )
+    install(FakeCard())
+    monkeypatch.setitem(cases.MODELS, "tiny", cases.Entry(make=lambda: parts, sizes=(1, 2)))
+    monkeypatch.setattr(truth, "DEVICE", "cpu")
+    monkeypatch.setattr(truth, "provenance", dict)
+    monkeypatch.setattr(truth, "SETTLING_S", 0)
+    return FakeCuda([FakeMemory(allocated_peak=5, reserved_peak=7)]).install(monkeypatch)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "bf16-true"])
+def test_a_case_is_recorded_with_every_phase_of_every_step(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, precision: str
+) -> None:
+    case = cases.Case(model="tiny", micro_batch_size=2, precision=precision, accumulation_steps=2)
+    record, history = truth.measure(case)
+    assert json.loads(json.dumps(record))["case"] == dataclasses.asdict(case)
+    assert (record["ending"], history) == ("fits", None)
+    assert record["parameter_bytes"] == record["gradient_bytes"] == (MIB // 2 if precision == "bf16-true" else MIB)
+    phases = [(row["step"], row["phase"]) for row in record["phases"]]
+    assert phases[:6] == [(-1, "setup"), *[(0, "forward"), (0, "backward")] * 2, (0, "optimizer step")]
+    assert len(phases) == 1 + 5 * 5 + 1
+    assert len(record["step_times_s"]) == 3
+
+
+def test_a_capped_case_that_runs_out_of_memory_is_a_record_too(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(truth, "build", run_out)
+    record, _ = truth.measure(cases.Case(model="tiny", micro_batch_size=2, cap_bytes=4 * GIB))
+    assert record["ending"] == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert tiny.cards[0].share == 0.5
+    assert [row["phase"] for row in record["phases"]] == ["end"]
+    assert record["peak_reserved_bytes"] == 7
