@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from memplan.configs.ecosystems.accelerate import Accelerate
 from memplan.configs.ecosystems.huggingface import HuggingFace
+from memplan.configs.ecosystems.huggingface_tools import LlamaFactory
 from memplan.devices import read_cards
 from memplan.errors import DeviceError
 
@@ -75,4 +77,5 @@ def golden(request: pytest.FixtureRequest):
 @pytest.fixture
 def memplans_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave transformers' own parser out, which takes a second to start; test_training_arguments.py has it read."""
-    monkeypatch.setattr(HuggingFace, "loader_package", None)
+    for ecosystem in (HuggingFace, LlamaFactory, Accelerate):
+        monkeypatch.setattr(ecosystem, "loader_packages", ())

@@ -63,7 +63,7 @@ class ChildForm:
 class SingleFile:
     """What the ecosystems share whose configs do not inherit: a change is written where the value stands."""
 
-    loader_package: str | None = None
+    loader_packages: tuple[str, ...] = ()
     styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
 
     def child_form(self, document: Document) -> None:
@@ -82,8 +82,8 @@ class Ecosystem(Protocol):
         """The ways a change can be written, the default first."""
 
     @property
-    def loader_package(self) -> str | None:
-        """Package whose own loader proves a patch where it is installed; None where there is none."""
+    def loader_packages(self) -> tuple[str, ...]:
+        """Packages with which its programs load a config, and which prove a patch where they are installed."""
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""

@@ -81,6 +81,17 @@ def with_value(values: Any, key: str, new: Any) -> Any:
     return {**values, actual: with_value(nested, rest, new) if rest else new}
 
 
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values that are no sections, or empty ones, by their dotted keys; names with a dot are left out."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if "." in str(name):
+            continue
+        inner = leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {}
+        found |= inner or {f"{prefix}{name}": value}
+    return found
+
+
 def outermost_list(values: Mapping[str, Any], key: str) -> str | None:
     """Return the key of the outermost list that a dotted key leads through; None where it leads through none."""
     parts = key.split(".")

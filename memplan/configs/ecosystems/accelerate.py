@@ -38,6 +38,7 @@ class Accelerate(SingleFile):
     """accelerate's launch configuration."""
 
     name = "accelerate"
+    loader_packages = ("accelerate",)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of ``accelerate launch``, which has no sections."""

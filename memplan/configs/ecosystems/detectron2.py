@@ -57,7 +57,7 @@ class Detectron2:
     """detectron2's yacs configs."""
 
     name = "detectron2"
-    loader_package = None
+    loader_packages = ()
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm:

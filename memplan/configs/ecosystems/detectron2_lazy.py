@@ -47,7 +47,7 @@ class Detectron2Lazy:
     """detectron2's LazyConfig."""
 
     name = "detectron2-lazy"
-    loader_package = None
+    loader_packages = ()
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:

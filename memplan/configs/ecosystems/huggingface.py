@@ -47,7 +47,7 @@ class HuggingFace(SingleFile):
     """Flat files of TrainingArguments."""
 
     name = "huggingface"
-    loader_package: str | None = "transformers"
+    loader_packages: tuple[str, ...] = ("transformers",)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of a program that parses TrainingArguments, which have none for what is within a section."""

@@ -32,7 +32,7 @@ class LlamaFactory(HuggingFace):
     """LLaMA-Factory's training files."""
 
     name = "llama-factory"
-    loader_package = None
+    loader_packages = ("omegaconf", "transformers")
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words, which are laid over the file."""
@@ -66,7 +66,7 @@ class Axolotl(HuggingFace):
     """axolotl's training files."""
 
     name = "axolotl"
-    loader_package = None
+    loader_packages = ("yaml",)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of ``axolotl train``."""

@@ -70,7 +70,7 @@ class LightningHydra(TrainerConfigs):
     """Lightning projects configured by Hydra or OmegaConf."""
 
     name = "lightning-hydra"
-    loader_package = "omegaconf"
+    loader_packages = ("omegaconf",)
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual = _USUAL
 

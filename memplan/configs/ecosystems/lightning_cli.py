@@ -1,7 +1,8 @@
 """LightningCLI's YAML: the arguments of Trainer, model and data module, by class or by plain argument.
 
 Of repeated ``--config`` files the later one wins, so a change is written as an overlay beside the config. Keys of a
-class given by name stand under ``init_args``. A file for several subcommands has the training's keys under ``fit``.
+class given by name stand under ``init_args``, those that its signature does not name under ``dict_kwargs``. A file for
+several subcommands has the training's keys under ``fit``.
 """
 
 from __future__ import annotations
@@ -33,15 +34,23 @@ if TYPE_CHECKING:
     from memplan.configs.ecosystem import KnobKeys
 
 _USUAL = UsualKeys(
-    batch=("data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size"),
+    batch=(
+        "data.init_args.batch_size",
+        "data.batch_size",
+        "data.init_args.train_batch_size",
+        "data.dict_kwargs.batch_size",
+    ),
     rate=(
         "optimizer.init_args.lr",
+        "optimizer.dict_kwargs.lr",
         "optimizer.lr",
         "model.init_args.optimizer.init_args.lr",
         "model.init_args.lr",
         "model.init_args.learning_rate",
         "model.lr",
         "model.learning_rate",
+        "model.dict_kwargs.lr",
+        "model.dict_kwargs.learning_rate",
     ),
     checkpointing=("model.init_args.gradient_checkpointing", "model.init_args.activation_checkpointing"),
     schedulers=("lr_scheduler.init_args", "lr_scheduler", "model.init_args.lr_scheduler.init_args"),
@@ -54,7 +63,7 @@ class LightningCLI(TrainerConfigs):
     """Files for ``--config`` of a LightningCLI program."""
 
     name = "lightning-cli"
-    loader_package = None
+    loader_packages = ("jsonargparse",)
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual = _USUAL
 

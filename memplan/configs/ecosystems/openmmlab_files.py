@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class OpenMMLabFiles:
     """Python configs that mmengine's ``Config`` loads, those of mmcv's runners included."""
 
-    loader_package = "mmengine"
+    loader_packages = ("mmengine",)
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan import children
-from memplan.configs.documents import read_source
 from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import PackageAnswer
-from memplan.configs.originals import bases_named_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,34 +28,33 @@ def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(request.text.encode())
         notes: list[str] = []
-        loaded, distribution = _LOADERS[request.package](Path(temporary))
+        loaded, distribution = _LOADERS[request.package]((*map(Path, request.over), Path(temporary)))
         values = as_plain(loaded, notes)
     finally:
         Path(temporary).unlink()
     reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))
 
 
-def _load_with_mmengine(path: Path) -> tuple[Any, str]:
+def _load_with_mmengine(files: tuple[Path, ...]) -> tuple[Any, str]:
     config = importlib.import_module("mmengine.config").Config
-    return config.fromfile(str(path), import_custom_modules=False).to_dict(), "mmengine"
+    return config.fromfile(str(files[-1]), import_custom_modules=False).to_dict(), "mmengine"
 
 
-def _load_with_omegaconf(path: Path) -> tuple[Any, str]:
+def _load_with_omegaconf(files: tuple[Path, ...]) -> tuple[Any, str]:
     """Load a single file with OmegaConf; a defaults list, or an experiment laid over one, is composed by Hydra."""
     omegaconf = importlib.import_module("omegaconf").OmegaConf
-    over = bases_named_in(read_source(path))
-    primary = path.parent / over[0] if over else path
+    primary, *experiment = files
     loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)
     if not has_defaults(loaded):
         return loaded, "omegaconf"
     hydra = importlib.import_module("hydra")
-    overrides = [experiment_override(loaded, path.stem)] if over else []
+    overrides = [experiment_override(loaded, each.stem) for each in experiment]
     with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
         composed = hydra.compose(config_name=primary.stem, overrides=overrides)
     return omegaconf.to_container(composed, resolve=False), "hydra-core"
 
 
-_LOADERS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+_LOADERS: dict[str, Callable[[tuple[Path, ...]], tuple[Any, str]]] = {
     "mmengine": _load_with_mmengine,
     "omegaconf": _load_with_omegaconf,
 }

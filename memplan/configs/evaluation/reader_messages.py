@@ -49,11 +49,13 @@ class PackageRequest:
         package: name of the package.
         path: where the text belongs, absolute; it need not be there yet.
         text: what to load.
+        over: files that it is laid over, in order, absolute.
     """
 
     package: str
     path: str
     text: str
+    over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

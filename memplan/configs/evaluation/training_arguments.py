@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 import json
 import sys
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
 from memplan import children
+from memplan.configs.evaluation.judgement import Reading, judged_by
 from memplan.configs.evaluation.plain_data import as_plain
-from memplan.configs.evaluation.reader_messages import PackageAnswer, PackageRefusal
-from memplan.configs.languages.shell_source import with_computed
 from memplan.configs.languages.syntaxes import syntax_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.configs.evaluation.reader_messages import PackageRequest
+    from memplan.configs.documents import SourceFile
 
 _PACKAGE = "transformers"
 _LOOKS_AT_DEVICES = ("torch", "accelerate")
@@ -37,41 +34,14 @@ _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
 }
 
 
-def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
-    """Reply with what the package makes of a patched text, or with a refusal that says which of the two it refuses."""
-    path = Path(request.path)
-    loader = f"{_PACKAGE} {importlib.metadata.version(_PACKAGE)}"
-    of_original = True
-    try:
-        original, parsed = _read(path.read_text(encoding="utf-8"), path)
-        of_original = False
-        reply(_answer(original, parsed, *_read(request.text, path), loader))
-    except Exception as error:  # noqa: BLE001 - whatever the package raises is its verdict on the file
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        reply(PackageRefusal(loader=loader, problem=problem, of_original=of_original))
-
-
-def _answer(
-    original: dict[str, Any], known: dict[str, Any], patched: dict[str, Any], parsed: dict[str, Any], loader: str
-) -> PackageAnswer:
-    """Take the package's word for every argument that it leaves as the original file has it.
-
-    It rewrites some by itself, such as paths and lists of reporters; 3 epochs that become 3.0 are the same.
-    """
-    left = (name for name in parsed if name not in known or known[name] == original[name])
-    judged = {name: patched[name] if parsed[name] == patched[name] else parsed[name] for name in left}
-    changed = (name for name, value in patched.items() if name not in original or original[name] != value)
-    return PackageAnswer(
-        values={**patched, **judged}, loader=loader, unjudged=tuple(each for each in changed if each not in judged)
-    )
-
-
-def _read(text: str, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all values of a text as memplan reads them, and the arguments among them as the package does."""
-    syntax = syntax_of(path)
-    values: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(text, where=path.name), [])
+def _read(files: tuple[SourceFile, ...]) -> Reading:
+    """Return the arguments among a file's values as the package has them."""
+    source = files[-1]
+    syntax = syntax_of(source.path)
+    own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name), [])
     load = _LOADED_BY_THE_PARSER.get(syntax.name)
-    return values, _parsed(with_computed(text, values) if load is None else load(text), from_words=load is None)
+    values = syntax.resolve(source.text, own) if load is None else load(source.text)
+    return Reading(own=own, packages=_parsed(values, from_words=load is None))
 
 
 def _parsed(values: dict[str, Any], *, from_words: bool) -> dict[str, Any]:
@@ -104,6 +74,9 @@ def _plain(value: Any) -> Any:
 
 def _refuse(message: str) -> NoReturn:
     raise ValueError(message)
+
+
+answer = judged_by(_PACKAGE, _read)
 
 
 if __name__ == "__main__":

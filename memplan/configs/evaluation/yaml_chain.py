@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 BASE_KEY = "_BASE_"
 MAX_DEPTH = 20
@@ -60,12 +61,31 @@ def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Seque
     )
 
 
+def laid_over_in_order(files: Sequence[SourceFile]) -> Any:
+    """Return the values of files that are laid over one another and inherit from none."""
+    return _laid_over([(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), [])) for each in files])
+
+
 def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
     """Merge the values of files into one another, as repeated ``--config`` files are: the later one wins."""
     for source, values in layers[:-1]:
         if not isinstance(values, dict):
             raise ConfigError("it does not hold keys and values at its top", where=str(source.path))
-    return functools.reduce(merged, (values for _, values in layers))
+    return functools.reduce(_appended, (values for _, values in layers))
+
+
+def _appended(base: Any, over: Any) -> Any:
+    """Merge two files' values; what stands under ``name+`` is appended to the list of that name (jsonargparse 4)."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    laid = dict(base)
+    for name, value in over.items():
+        held = str(name).removesuffix("+")
+        if held != name and isinstance(base.get(held), list):
+            laid[held] = [*base[held], *(value if isinstance(value, list) else [value])]
+        else:
+            laid[name] = _appended(base[name], value) if name in base else value
+    return laid
 
 
 def _inheriting(

@@ -92,9 +92,9 @@ def _verified_by(names: list[str], proofs: list[str]) -> str:
 
 def _proven(config: UserConfig, draft: Draft) -> str:
     """Read a draft back, and return the name of the loader that did."""
-    package = ecosystem_named(config.format_name).loader_package
+    packages = ecosystem_named(config.format_name).loader_packages
     texts = {str(draft.path): draft.text, **{each.path: each.patched_text for each in draft.beside}}
-    return verify(draft.path, texts, draft.expected, document=config.document, package=package)
+    return verify(draft.path, texts, draft.expected, document=config.document, packages=packages)
 
 
 def _files_of(draft: Draft) -> tuple[FilePatch, ...]:

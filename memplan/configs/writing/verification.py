@@ -14,49 +14,63 @@ from memplan.configs.keys import first_difference, get
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
 
 OWN_READER = "memplan's own reader"
 PACKAGE_TIMEOUT_S = 60.0
-_CHILD_MODULES = {"transformers": "memplan.configs.evaluation.training_arguments"}
+# Package as it is imported -> the child that asks it; all others only load a file.
+_CHILD_MODULES = {
+    "accelerate": "memplan.configs.evaluation.launch_file",
+    "jsonargparse": "memplan.configs.evaluation.repeated_configs",
+    "transformers": "memplan.configs.evaluation.training_arguments",
+    "yaml": "memplan.configs.evaluation.plain_yaml",
+}
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+")
 _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
 def verify(
-    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, document: Document, package: str | None
+    path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, document: Document, packages: Sequence[str]
 ) -> str:
-    """Load a patched config as if its files lay where they belong and compare all its values; return the loader's name.
+    """Load a patched config as if its files lay where they belong and compare all its values; name the loaders.
 
     Args:
         path: where the config will lie.
         texts: absolute path -> whole patched text, for each file that changes.
         expected: what it must evaluate to.
         document: the user's config as it is.
-        package: the ecosystem's own package, which checks too where it is installed and can load the config, and only
-            one file of it changes.
+        packages: the ecosystem's own, which check too where they are installed and can load the config, and only one
+            file of it changes.
 
     Raises:
-        PatchError: it does not load, also by the package where that loads the file as it is, or another value than the
-            intended ones differs.
+        PatchError: it does not load, also by a package that loads the file as it is, or another value than the intended
+            ones differs.
     """
     try:
-        loaded = load_patched(document, path, texts).values
+        loaded = load_patched(document, path, texts)
     except ConfigError as error:
         raise PatchError(f"the patched config would not load: {error.problem}", where=str(document.path)) from error
-    _compare(expected, loaded, document.path)
+    _compare(expected, loaded.values, document.path)
     is_alone = not any(Path(each).suffix == path.suffix and each != str(path) for each in texts)
-    answer = None if package is None or not is_alone else _loaded_by(package, path, texts[str(path)])
+    over = tuple(str(each) for each in loaded.laid_over)
+    requests = (PackageRequest(package=each, path=str(path), text=texts[str(path)], over=over) for each in packages)
+    proofs = [_proof(each, expected, document.path) for each in (requests if is_alone else ())]
+    return " and ".join(each for each in proofs if each is not None) or OWN_READER
+
+
+def _proof(request: PackageRequest, expected: Mapping[str, Any], source: Path) -> str | None:
+    """Compare what a package makes of a config with what it must be; return its name, or None where it has no say."""
+    answer = _loaded_by(request)
     if answer is None:
-        return OWN_READER
+        return None
     if isinstance(answer, PackageRefusal):
-        return _without(answer, document.path)
-    if package == "omegaconf":
-        _compare(_with_floats(expected), _with_floats(answer.values), document.path)
+        return _without(answer, source)
+    if request.package == "omegaconf":
+        _compare(_with_floats(expected), _with_floats(answer.values), source)
     else:
-        _compare(expected, answer.values, document.path)
+        _compare(expected, answer.values, source)
     if answer.unjudged:
         return f"{answer.loader}, and {OWN_READER} for {', '.join(answer.unjudged)}"
     return answer.loader
@@ -93,12 +107,11 @@ def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Pat
         )
 
 
-def _loaded_by(package: str, path: Path, text: str) -> PackageAnswer | PackageRefusal | None:
-    """Return what the package makes of a text; None where it is missing or cannot load this config by itself."""
-    if find_spec(package) is None or _FILE_PLACEHOLDER.search(text):
+def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None:
+    """Return what a package makes of a text; None where it is missing or cannot load this config by itself."""
+    if find_spec(request.package) is None or _FILE_PLACEHOLDER.search(request.text):
         return None
-    request = PackageRequest(package=package, path=str(path), text=text)
-    module = _CHILD_MODULES.get(package, "memplan.configs.evaluation.package_loader")
+    module = _CHILD_MODULES.get(request.package, "memplan.configs.evaluation.package_loader")
     ending = run_child(module, request, watch=_too_long)
     return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)
 

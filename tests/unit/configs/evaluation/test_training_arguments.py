@@ -87,7 +87,7 @@ def test_a_patch_that_transformers_refuses_is_not_offered(tmp_path: Path, old: s
             {str(path): patched.read_text(encoding="utf-8")},
             read_config(patched).values,
             document=read_config(path).document,
-            package="transformers",
+            packages=("transformers",),
         )
 
 
