@@ -24,14 +24,14 @@ settings.register_profile("memplan", deadline=None, suppress_health_check=[Healt
 settings.load_profile("memplan")  # machines are noisy: how long an example takes says nothing about the law it tests
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
-os.environ["MEMPLAN_CACHE_DIR"] = tempfile.mkdtemp(prefix="memplan-tests-")  # no test reads or writes the user's own
+
+# No test reads or writes the user's own cache, nor do tests side by side wait for each other's turns on the machine.
+for variable in ("MEMPLAN_CACHE_DIR", "MEMPLAN_TURNS_DIR"):
+    os.environ[variable] = tempfile.mkdtemp(prefix="memplan-tests-")
+    atexit.register(shutil.rmtree, os.environ[variable], ignore_errors=True)
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Tests side by side do not wait for each other's turns, nor for those of other programs on this machine.
-os.environ["MEMPLAN_TURNS_DIR"] = tempfile.mkdtemp(prefix="memplan-turns-")
-atexit.register(shutil.rmtree, os.environ["MEMPLAN_TURNS_DIR"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -58,7 +58,7 @@ def test_a_frameworks_script_is_counted_in_optimizer_steps_and_measured(script: 
 def test_replicas_under_torchrun_are_all_counted(tmp_path: Path) -> None:
     def replicated(count: int) -> Outcome:
         script = f"{SCRIPTS / 'with_replicas.py'} --bs {{micro_batch_size}}"
-        template = f"{sys.executable} -m torch.distributed.run --nproc-per-node {count} {script}"
+        template = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {count} {script}"
         return ran(template, tmp_path, Recipe(micro_batch_size=8, world_size=count))
 
     one, two = replicated(1), replicated(2)

@@ -8,21 +8,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from memplan.turns import turn_on, turns_folder
 
+# Takes turns, and gives each up when it is told to.
 HOLDER = """
-import sys, time
+import sys
 from memplan.turns import turn_on
 for round in range(int(sys.argv[2])):
     with turn_on("card", told=lambda text: print("told", text, flush=True)):
         print(sys.argv[1], flush=True)
-        time.sleep(float(sys.argv[3]))
+        sys.stdin.readline()
 """
 
 
@@ -32,14 +33,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "turns"
 
 
-def holder(name: str, *, rounds: int = 1, for_s: float = 600.0) -> subprocess.Popen[str]:
-    program = [sys.executable, "-c", HOLDER, name, str(rounds), str(for_s)]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+def holder(name: str, *, rounds: int = 1, program: str = HOLDER) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, name, str(rounds)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+def end_turn_of(process: subprocess.Popen[str], folder: Path) -> None:
+    """End a process's turn once somebody queues for the next one."""
+    with (folder / "card.queue").open("r+") as queue:
+        while try_to_lock(queue):
+            fcntl.flock(queue, fcntl.LOCK_UN)
+            time.sleep(0.01)
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def try_to_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_a_turn_that_is_free_is_taken_without_a_word() -> None:
@@ -63,14 +83,20 @@ def test_whoever_waits_is_told_who_has_the_turn_and_gets_it_when_that_one_is_kil
         process.communicate()
 
 
-def test_two_that_want_many_turns_have_them_by_turns() -> None:
-    first = holder("x", rounds=6, for_s=0.3)
+def test_two_that_want_many_turns_have_them_by_turns(folder: Path) -> None:
+    first = holder("x", rounds=3)
     assert line_of(first) == "x"
-    second = holder("y", rounds=3, for_s=0.3)
-    assert line_of(second).startswith("told")
-    said_by_first, said_by_second = (each.communicate()[0].splitlines() for each in (first, second))
-    assert said_by_second.count("y") == 3
-    assert any(line.startswith("told") for line in said_by_first), "the first had to wait for the second as well"
+    second = holder("y", rounds=2)
+    for _ in range(2):
+        assert line_of(second).startswith("told waiting")
+        end_turn_of(first, folder)
+        assert line_of(second) == "y", "the first wants its next turn at once, and has to wait for it"
+        assert line_of(first).startswith("told waiting")
+        end_turn_of(second, folder)
+        assert line_of(first) == "x"
+    for process in (first, second):
+        process.communicate()
+        assert process.returncode == 0
 
 
 def test_an_interrupt_while_waiting_is_answered_and_gives_the_place_up() -> None:
@@ -118,15 +144,14 @@ def test_files_and_folder_are_open_to_every_user(folder: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user, whom only root can become")
 def test_a_file_that_another_user_is_just_making_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    become_another = "import os\nfrom memplan import turns\nprint('starts', flush=True)\nos.seteuid(65534)\n"
+    other_user = "import os\nfrom memplan import turns\nprint('starts', flush=True)\nos.seteuid(65534)\n" + HOLDER
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are for one user alone
         Path(folder).chmod(0o1777)
         monkeypatch.setenv("MEMPLAN_TURNS_DIR", folder)
         with turn_on("card", told=print):
             pass
         (Path(folder) / "card.turn").chmod(0o600)
-        program = [sys.executable, "-c", become_another + HOLDER, "other", "1", "0"]
-        other = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        other = holder("other", program=other_user)
         assert line_of(other) == "starts"
         time.sleep(0.3)
         (Path(folder) / "card.turn").chmod(0o666)
@@ -139,8 +164,12 @@ def test_whoever_waits_for_a_process_that_has_not_signed_yet_is_not_told_of_an_e
     said: list[str] = []
     with (folder / "card.queue").open("r+") as queue:
         fcntl.flock(queue, fcntl.LOCK_EX)
-        threading.Timer(0.2, fcntl.flock, (queue, fcntl.LOCK_UN)).start()
-        with turn_on("card", told=said.append):
+
+        def told(text: str) -> None:
+            said.append(text)
+            fcntl.flock(queue, fcntl.LOCK_UN)
+
+        with turn_on("card", told=told):
             pass
     assert said == ["waiting for card, which another process is using"]
 

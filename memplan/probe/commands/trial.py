@@ -200,7 +200,7 @@ class _Watch:
         limit_s = self._request.build_limit_s if since is None else self._request.time_limit_s
         if running_s <= limit_s:
             return None
-        done = f"{steps} steps" if steps else why_no_steps(self.events)
+        done = f"{steps} {'step' if steps == 1 else 'steps'}" if steps else why_no_steps(self.events)
         evidence = f"still running after {running_s:.0f} s (limit {limit_s:.0f} s): {done}"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
 
