@@ -46,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module("yapf")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """Drop the name of the running test: a template of child processes serves one environment, and it changes."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_a_card = [item for item in items if item.get_closest_marker("gpu")]
     reason = _why_no_card() if on_a_card else None

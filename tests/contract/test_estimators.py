@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -69,10 +69,23 @@ def source_of(workload: Workload) -> PickledWorkload:
     return PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
 
 
+TEMPLATE = trace_template()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_template_ends_with_these_tests():
+    with TEMPLATE:
+        yield
+
+
+def traced(source: PickledWorkload, recipe: Recipe, device: DeviceSpec, **options: Any) -> StepTrace:
+    """Trace in a fork of a template, which spares the import of torch."""
+    return trace_step(source, recipe, device, template=TEMPLATE, **options)
+
+
 @functools.cache
-def linear_trace(device: DeviceSpec, precision: Precision = Precision.FP32) -> StepTrace:
-    recipe = Recipe(micro_batch_size=4, precision=precision)
-    return trace_step(source_of(linear_workload()), recipe, device)
+def linear_trace(device: DeviceSpec) -> StepTrace:
+    return trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), device)
 
 
 @DEVICES
@@ -85,7 +98,9 @@ def test_parameters_gradients_and_adam_state_are_exact_to_the_byte(device: Devic
 
 
 def test_weights_in_half_precision_take_half() -> None:
-    breakdown = estimate(linear_trace(CARD, Precision.BF16_TRUE), micro_batch_size=4, device=CARD).breakdown
+    recipe = Recipe(micro_batch_size=4, precision=Precision.BF16_TRUE)
+    trace = traced(source_of(linear_workload()), recipe, CARD)
+    breakdown = estimate(trace, micro_batch_size=4, device=CARD).breakdown
     assert (breakdown.parameters, breakdown.gradients) == (MIB // 2, MIB // 2)
 
 
@@ -114,11 +129,8 @@ def test_a_larger_batch_never_needs_less(device: DeviceSpec) -> None:
 
 @DEVICES
 def test_the_same_question_gets_the_same_answer(device: DeviceSpec) -> None:
-    recipe = Recipe(micro_batch_size=4)
-    first, second = (
-        estimate(trace_step(source_of(linear_workload()), recipe, device), micro_batch_size=9, device=device)
-        for _ in range(2)
-    )
+    again = trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), device)
+    first, second = (estimate(each, micro_batch_size=9, device=device) for each in (linear_trace(device), again))
     assert first == second
 
 
@@ -163,7 +175,7 @@ def test_the_trace_tells_what_the_planner_asks() -> None:
         model=lambda: nn.Sequential(nn.Linear(512, 512), nn.BatchNorm1d(512)),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
     assert trace.parameter_count == 512 * 512 + 512 + 2 * 512
     assert trace.uses_batch_norm
     assert (trace.optimizer_name, trace.workload_name) == ("SGD", "Sequential")
@@ -172,7 +184,7 @@ def test_the_trace_tells_what_the_planner_asks() -> None:
 
 def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
     workload = linear_workload(loss=lambda model, batch: (model(batch) @ batch.T).sum())
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
     peak = estimate(trace, micro_batch_size=8192, device=CPU).peak_allocated_bytes
     assert peak > 8192 * 8192 * 4
     assert len(trace.traced_batch_sizes) == 3
@@ -188,9 +200,7 @@ class BranchesOnData(nn.Linear):
 
 def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_estimate_says_so() -> None:
     workload = linear_workload(model=lambda: BranchesOnData(512, 512, bias=False))
-    found = estimate(
-        trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=512, device=CARD
-    )
+    found = estimate(traced(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=512, device=CARD)
     assert found.breakdown.parameters == MIB
     assert "real CPU run" in found.method
     assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
@@ -204,7 +214,7 @@ def loss_that_is_logged(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_loop_that_reads_its_loss_is_traced_all_the_same_and_the_estimate_says_so() -> None:
-    trace = trace_step(source_of(linear_workload(loss=loss_that_is_logged)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(linear_workload(loss=loss_that_is_logged)), Recipe(micro_batch_size=4), CARD)
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
     assert "tests/contract/test_estimators.py:" in note
@@ -212,7 +222,7 @@ def test_a_loop_that_reads_its_loss_is_traced_all_the_same_and_the_estimate_says
 
 
 def test_an_optimizer_may_read_norms() -> None:
-    trace = trace_step(source_of(linear_workload(optimizer=torch.optim.Adafactor)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(linear_workload(optimizer=torch.optim.Adafactor)), Recipe(micro_batch_size=4), CARD)
     assert trace.method == "fake-tensor trace"
     found = estimate(trace, micro_batch_size=1, device=CARD)
     assert found.breakdown.optimizer_state == 2 * 512 * 4  # one row and one column stand for the second moment
@@ -232,7 +242,7 @@ def asking_and_compiled() -> nn.Module:
 
 
 def test_what_a_trace_does_not_follow_is_told() -> None:
-    trace = trace_step(source_of(linear_workload(model=asking_and_compiled)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(linear_workload(model=asking_and_compiled)), Recipe(micro_batch_size=4), CARD)
     assert len(trace.timelines) == 1  # nothing was compiled
     compiled, asked = trace.notes
     assert "uncompiled" in compiled
@@ -245,7 +255,7 @@ def convolving_with_search() -> nn.Module:
 
 
 def test_benchmark_mode_is_among_what_is_not_counted() -> None:
-    trace = trace_step(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
     assert any("benchmark mode" in each for each in trace.uncounted)
 
 
@@ -258,7 +268,7 @@ class TakesFours(nn.Linear):
 
 def test_a_model_that_takes_only_some_sizes_is_traced_at_multiples_of_the_recipes_own() -> None:
     workload = linear_workload(model=lambda: TakesFours(512, 512, bias=False))
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
     assert (trace.method, trace.traced_batch_sizes) == ("fake-tensor trace", (4, 8))
 
 
@@ -276,7 +286,7 @@ def test_a_card_casts_as_cuda_does_and_keeps_one_copy_of_each_weight() -> None:
     workload = linear_workload(
         model=lambda: nn.Linear(512, 512, bias=False), loss=lambda m, b: loss_that_checks_types(m, b) + m(b).sum()
     )
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4, precision=Precision.BF16), CARD)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4, precision=Precision.BF16), CARD)
     assert trace.method == "fake-tensor trace"
     timeline = trace.timelines[0]
     casts = timeline.operators == timeline.operator_names.index("aten._to_copy")
@@ -292,7 +302,7 @@ def loss_under_cuda_autocast(model: nn.Module, batch: torch.Tensor) -> torch.Ten
 
 def test_code_that_names_cuda_is_traced_for_a_card_without_one() -> None:
     workload = linear_workload(loss=loss_under_cuda_autocast)
-    assert trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD).method == "fake-tensor trace"
+    assert traced(source_of(workload), Recipe(micro_batch_size=4), CARD).method == "fake-tensor trace"
 
 
 def fails(*_: object) -> None:
@@ -302,7 +312,7 @@ def fails(*_: object) -> None:
 @pytest.mark.parametrize("part", ["model", "batch", "loss", "optimizer"])
 def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> None:
     with pytest.raises(WorkloadError, match=r"fails raised ZeroDivisionError: on purpose") as caught:
-        trace_step(source_of(linear_workload(**{part: fails})), Recipe(micro_batch_size=4), CPU)
+        traced(source_of(linear_workload(**{part: fails})), Recipe(micro_batch_size=4), CPU)
     assert "in fails" in caught.value.detail
 
 
@@ -320,7 +330,7 @@ def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> Non
 )
 def test_a_broken_contract_names_the_function_that_breaks_it(part: str, function: object, complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint) as caught:
-        trace_step(source_of(linear_workload(**{part: function})), Recipe(micro_batch_size=4), CPU)
+        traced(source_of(linear_workload(**{part: function})), Recipe(micro_batch_size=4), CPU)
     assert "<lambda>" in str(caught.value)
 
 
@@ -343,7 +353,7 @@ def test_an_error_of_the_users_own_is_met_once_and_once_more_only_at_another_siz
 ) -> None:
     log = tmp_path / "log"
     with pytest.raises(WorkloadError) as caught:
-        trace_step(source_of(linear_workload(loss=counted(log, error))), Recipe(micro_batch_size=own_size), CPU)
+        traced(source_of(linear_workload(loss=counted(log, error))), Recipe(micro_batch_size=own_size), CPU)
     assert len(log.read_text().splitlines()) == calls
     assert caught.value.where is not None
     assert caught.value.where.startswith("tests/contract/test_estimators.py:")
@@ -356,8 +366,8 @@ def loss_without_end(*_: object) -> None:
 
 def test_a_trace_without_end_is_stopped_and_says_how_to_give_it_more_time() -> None:
     workload = linear_workload(loss=loss_without_end)
-    with pytest.raises(TraceError, match=r"stopped after 8 s; .*--trace-limit 32 gives it more time") as caught:
-        trace_step(source_of(workload), Recipe(micro_batch_size=2), CPU, limit_s=8)
+    with pytest.raises(TraceError, match=r"stopped after 2 s; .*--trace-limit 8 gives it more time") as caught:
+        traced(source_of(workload), Recipe(micro_batch_size=2), CPU, limit_s=2)
     assert "most recent call first" in caught.value.detail
 
 
@@ -380,12 +390,12 @@ def test_a_trace_that_takes_too_much_memory_is_stopped() -> None:
 
 def test_no_time_at_all_is_refused() -> None:
     with pytest.raises(UsageError, match="trace-limit 0 must be more than 0 seconds"):
-        trace_step(source_of(linear_workload()), Recipe(micro_batch_size=2), CPU, limit_s=0)
+        traced(source_of(linear_workload()), Recipe(micro_batch_size=2), CPU, limit_s=0)
 
 
 def test_a_fused_optimizer_spares_the_copies_of_a_multi_tensor_step() -> None:
     recipe = Recipe(micro_batch_size=4)
-    fused = trace_step(source_of(linear_workload()), recipe, CARD, fused_optimizer=True)
+    fused = traced(source_of(linear_workload()), recipe, CARD, fused_optimizer=True)
     plain, spared = (estimate(each, micro_batch_size=1, device=CARD) for each in (linear_trace(CARD), fused))
     assert (plain.peak_phase, spared.peak_phase) == (Phase.OPTIMIZER_STEP, Phase.BACKWARD)
     assert plain.peak_allocated_bytes > spared.peak_allocated_bytes
@@ -401,7 +411,7 @@ def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(kind
             model=lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))),
             optimizer=lambda parameters: kind(parameters, lr=1e-3, **settings),
         )
-        trace = trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD)
+        trace = traced(source_of(workload), Recipe(micro_batch_size=2), CARD)
         return estimate(trace, micro_batch_size=2, device=CARD).peak_allocated_bytes
 
     assert peak(foreach=True) > peak(foreach=False)
@@ -411,12 +421,12 @@ def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(kind
 def test_an_optimizer_without_a_fused_step_says_so() -> None:
     workload = linear_workload(optimizer=torch.optim.RMSprop)
     with pytest.raises(WorkloadError, match="RMSprop has no fused implementation"):
-        trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD, fused_optimizer=True)
+        traced(source_of(workload), Recipe(micro_batch_size=2), CARD, fused_optimizer=True)
 
 
 def test_gradients_and_optimizer_state_are_held_by_the_module_of_their_parameter() -> None:
     workload = linear_workload(model=lambda: nn.Sequential(nn.Linear(512, 512, bias=False)))
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=2), CARD)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=2), CARD)
     shares = estimate(trace, micro_batch_size=1, device=CARD).top_modules
     held = {each.name: each.held_bytes for each in shares}
     assert held["0"] >= 4 * MIB
@@ -425,13 +435,13 @@ def test_gradients_and_optimizer_state_are_held_by_the_module_of_their_parameter
 def test_a_kernel_that_nothing_counts_is_named_with_its_calls_in_a_step() -> None:
     workload = linear_workload(loss=lambda model, batch: model(batch).topk(3).values.sum())
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
-    found = estimate(trace_step(source_of(workload), recipe, CARD), micro_batch_size=4, device=CARD)
+    found = estimate(traced(source_of(workload), recipe, CARD), micro_batch_size=4, device=CARD)
     assert found.uncounted == ("aten.topk, 2 calls: what its kernel takes inside",)
 
 
 def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
     recipe = Recipe(micro_batch_size=4, world_size=8)
-    found = estimate(trace_step(source_of(linear_workload()), recipe, CARD), micro_batch_size=4, device=CARD)
+    found = estimate(traced(source_of(linear_workload()), recipe, CARD), micro_batch_size=4, device=CARD)
     assert found.breakdown.gradients == 2 * MIB
     assert found.uncounted == ("NCCL's buffers for sending gradients",)
 
@@ -443,7 +453,7 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     worst = linear_workload(batch=samples(1024))
     by_turns = linear_workload(batch=samples(1024), typical_batch=samples(768))
     found = [
-        estimate(trace_step(source_of(each), Recipe(micro_batch_size=16), CARD), micro_batch_size=16, device=CARD)
+        estimate(traced(source_of(each), Recipe(micro_batch_size=16), CARD), micro_batch_size=16, device=CARD)
         for each in (worst, by_turns)
     ]
     # inputs, outputs and their gradients: blocks of 32 MiB, or 24
@@ -455,7 +465,7 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])
 def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_late: bool, gradients: int) -> None:
     workload = linear_workload(zero_grad_before_backward=is_late)
-    timeline = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
+    timeline = traced(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
     is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
     live = live_blocks_at(timeline, int(np.flatnonzero(is_forward & timeline.event_allocates)[-1]))
     assert category_bytes(timeline, live, timeline.block_bytes(4))[Category.GRADIENTS] == gradients
@@ -463,7 +473,7 @@ def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_
 
 def test_where_the_smallest_batch_takes_a_path_of_its_own_two_larger_ones_are_generalised() -> None:
     workload = linear_workload(loss=lambda model, batch: model(batch)[1:].T.reshape(-1).square().sum())
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CARD)
     assert (len(trace.timelines), trace.traced_batch_sizes) == (1, (3, 5))  # of two samples, one row needs no copy
 
 
@@ -477,6 +487,6 @@ class ConvertsItself(nn.Linear):
 
 def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
     workload = linear_workload(model=lambda: ConvertsItself(512, 512, bias=False))
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CARD)
     assert trace.method == "fake-tensor trace"
     assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.parameters == MIB

@@ -57,7 +57,6 @@ def template():
 @pytest.fixture
 def end_of(template: Template):
     def run(function: str, **changes: Any) -> Outcome:
-        os.environ.pop("PYTEST_CURRENT_TEST", None)  # changes with every test, and each would get a template of its own
         return run_trial(request(named(function), **changes), template=template)
 
     return run
