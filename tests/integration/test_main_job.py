@@ -27,6 +27,8 @@ PROBE = ("probe", CONFIG, "--device", "cpu", "--budget", "1.4GiB", "--precision"
 FIXED_HEAP = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
 REPEATABILITY = 0.01
 
+pytestmark = pytest.mark.xdist_group("main job")  # one worker probes, and not each that gets one of these tests
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchedExample:
