@@ -14,7 +14,7 @@ from memplan.units import GIB
 def test_a_trials_process_loads_neither_the_journal_nor_the_search() -> None:
     program = (
         "import sys, memplan.probe.worker, memplan.probe.trial_run\n"
-        "loaded = {'pydantic', 'sqlite3', 'rich', 'typer', 'memplan.probe.search'} & set(sys.modules)\n"
+        "loaded = {'sqlite3', 'rich', 'typer', 'memplan.probe.search'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(loaded)))\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
