@@ -65,9 +65,8 @@ def setting() -> str:
     """Digest of what a prediction depends on: the estimator's source and the libraries that the models come from."""
     import memplan
 
-    files = sorted((Path(memplan.__file__).parent / "estimators").glob("*.py")) + sorted(
-        (HERE / "published").glob("*.py")
-    )
+    folders = (Path(memplan.__file__).parent / "estimators", HERE / "published")
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:12]
     return " ".join([digest, *(f"{name}={_version(name)}" for name in LIBRARIES)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Timeline
+    from memplan.estimators.target.cuda_words import CudaWords
     from memplan.estimators.tracing import TraceRequest
     from memplan.workload import Workload
 
@@ -52,24 +53,41 @@ def trace_workload(request: TraceRequest) -> StepTrace:
         TraceError: the model cannot be traced.
     """
     lower_to(request.device)
-    workload = load_workload(request.source)
-    host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
-    with cuda_words_understood(request.device) as words, collected_garbage():
-        batches = _made_batches(workload, request.batch_sizes[:2])
-        _check_batches(workload, batches)
-        with untouched_fills():
-            model = _built(workload, request)
-        recorder = StepRecorder(
-            workload=workload,
-            recipe=request.recipe,
-            device=request.device,
-            model=model,
-            on_fakes=True,
-            fused_optimizer=request.fused_optimizer,
-        )
-        trace = _traced_somehow(recorder, request, batches)
+    words = cuda_words_understood(request.device, gpu_is_seen=True)
+    try:
+        return _traced_amid(words, request)
+    except WorkloadError:
+        if words is None or not words.was_asked:
+            raise
+    # what the user's code does where it is told of a GPU may be what cannot run here
+    return _traced_amid(cuda_words_understood(request.device, gpu_is_seen=False), request)
+
+
+def _traced_amid(words: CudaWords | None, request: TraceRequest) -> StepTrace:
+    """Load the workload and trace it, with the user's words for CUDA understood as they are meant."""
+    with words or nullcontext():
+        workload = load_workload(request.source)
+        host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
+        with collected_garbage():
+            trace = _traced_workload(workload, request)
     notes = trace.notes if words is None else (*trace.notes, *words.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
+
+
+def _traced_workload(workload: Workload, request: TraceRequest) -> StepTrace:
+    batches = _made_batches(workload, request.batch_sizes[:2])
+    _check_batches(workload, batches)
+    with untouched_fills():
+        model = _built(workload, request)
+    recorder = StepRecorder(
+        workload=workload,
+        recipe=request.recipe,
+        device=request.device,
+        model=model,
+        on_fakes=True,
+        fused_optimizer=request.fused_optimizer,
+    )
+    return _traced_somehow(recorder, request, batches)
 
 
 def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:

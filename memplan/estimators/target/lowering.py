@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,17 +11,18 @@ from memplan.estimators.recorder.fake_model import assign_where_torch_swaps
 from memplan.estimators.target.cuda_autocast import CudaAutocast
 from memplan.estimators.target.cuda_operators import CudaOperators
 from memplan.estimators.target.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.target.flex_attention import FlexAttention
 from memplan.estimators.target.kernels import Kernels, cuda_kernels, host_kernels
 from memplan.estimators.target.operator_rules import unknown_kernels
 from memplan.estimators.target.shape_rules import install_shape_rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from contextlib import AbstractContextManager
 
     from memplan.cards import DeviceSpec
 
 ASSUMED_CAPABILITY = (8, 0)
+_FLEX_ATTENTION = FlexAttention()  # installed in torch for the rest of the process, as everything is that lowers it
 
 # Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
@@ -41,11 +41,18 @@ def lower_to(device: DeviceSpec) -> None:
         CudaOperators(capability).install()
         CudaAutocast().install()
         understand_cuda_autocast()
+        _FLEX_ATTENTION.install()
 
 
-def cuda_words_understood(device: DeviceSpec) -> AbstractContextManager[CudaWords | None]:
-    """Read CUDA devices in user code as the traced device while the context is open; nothing changes for the CPU."""
-    return nullcontext() if device.kind is DeviceKind.CPU else CudaWords()
+def cuda_words_understood(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaWords | None:
+    """Return the context in which CUDA in user code means the traced device; None for the CPU.
+
+    Args:
+        device: what is traced for.
+        gpu_is_seen: whether user code that asks is told that there is a GPU.
+    """
+    capability = lowered_capability(device)
+    return None if capability is None else CudaWords(device, capability, is_seen=gpu_is_seen)
 
 
 def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
@@ -56,11 +63,14 @@ def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
 
 
 def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
-    """Say what had to be assumed about the device."""
+    """Say what had to be assumed about the device, and what was lowered as nobody may expect it."""
     if device.kind is DeviceKind.CPU or device.compute_capability is not None:
-        return ()
+        return _FLEX_ATTENTION.notes
     major, minor = ASSUMED_CAPABILITY
-    return (f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",)
+    return (
+        *_FLEX_ATTENTION.notes,
+        f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",
+    )
 
 
 def kernels_of(device: DeviceSpec) -> Kernels:

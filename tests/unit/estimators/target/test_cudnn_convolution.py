@@ -29,9 +29,15 @@ def forward(
     groups: int = 1,
     stride: int = 1,
     capability: tuple[int, int] = AMPERE,
+    result: torch.Tensor | None = None,
 ) -> HiddenBytes:
     rule = convolution_rules(capability)["aten.convolution"]
-    return rule((pixels, kernel, None, [stride], [0], [1], False, [0], groups), image(dtype=pixels.dtype))
+    made = image(dtype=pixels.dtype) if result is None else result
+    return rule((pixels, kernel, None, [stride], [0], [1], False, [0], groups), made)
+
+
+def weight_of_three(inputs: int, outputs: int) -> torch.Tensor:
+    return torch.empty(outputs, inputs, 3, 3, device="meta")
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
@@ -68,3 +74,48 @@ def test_single_pixels_taken_at_a_distance_are_converted() -> None:
 def test_half_precision_is_converted_from_volta_on() -> None:
     found = forward(image(dtype=torch.float16), weight(dtype=torch.float16), capability=VOLTA)
     assert found == HiddenBytes(beside=3 * MIB // 2)
+
+
+def backward(pixels: torch.Tensor, kernel: torch.Tensor, slope: torch.Tensor, wanted: list[bool]) -> HiddenBytes:
+    rule = convolution_rules(VOLTA)["aten.convolution_backward"]
+    return rule((slope, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted), None)
+
+
+def test_volta_transforms_image_weight_and_result_tile_by_tile() -> None:
+    kernel = weight_of_three(128, 128)
+    found = forward(image(128), kernel, capability=VOLTA, result=image(128))
+    assert found == HiddenBytes(beside=36 * 4 * (128 * 128 + 16 * 16 * (128 + 128)))  # 16 tiles of 4 pixels a side
+    assert backward(image(128), kernel, image(128), [True, True, False]) == HiddenBytes(between=found.beside)
+    assert backward(image(128), kernel, image(128), [False, True, False]) == NOTHING_HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("side", "inputs", "outputs", "listed_bytes"),
+    [(5, 256, 486, 31592448), (19, 512, 486, 150801408), (38, 256, 324, 279207936), (38, 128, 256, 181665792)],
+)
+def test_the_transforms_take_what_cudnn_itself_answers(side: int, inputs: int, outputs: int, listed_bytes: int) -> None:
+    """github.com/Slimakanzer/cudnn-benchmark, out_example.txt: 32 images, windows of 3 x 3, one pixel of padding."""
+    pixels, result = (torch.empty(32, channels, side, side, device="meta") for channels in (inputs, outputs))
+    kernel = weight_of_three(inputs, outputs)
+    found = forward(pixels, kernel, capability=VOLTA, result=result)
+    assert found == HiddenBytes(beside=listed_bytes)
+
+
+def test_the_slope_of_the_image_counts_the_images_tiles() -> None:
+    """The same list: 5 x 5 pixels without padding, two tiles a side for the slope, one for the result of 3 x 3."""
+    pixels, slope = torch.empty(32, 128, 5, 5, device="meta"), torch.empty(32, 256, 3, 3, device="meta")
+    assert backward(pixels, weight_of_three(128, 256), slope, [True, True, False]).between == 11796480
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        forward(image(128), torch.empty(128, 128, 5, 5, device="meta"), capability=VOLTA),
+        forward(image(128), weight_of_three(128, 128), capability=VOLTA, stride=2),
+        forward(image(128), weight_of_three(128, 128), capability=(6, 0)),
+        forward(image(64), weight_of_three(64, 128), capability=VOLTA),
+    ],
+    ids=["larger windows", "a stride", "Pascal", "few channels"],
+)
+def test_other_convolutions_without_tensor_cores_take_nothing_that_can_be_told(found: HiddenBytes) -> None:
+    assert found == NOTHING_HIDDEN

@@ -1,0 +1,149 @@
+"""User code that only a card runs as it is meant, traced where there is none."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from memplan.cards import card_of_size, find_card
+from memplan.children.pickling import pickled
+from memplan.estimators import StepTrace, trace_step
+from memplan.estimators.step_trace import Category
+from memplan.recipe import Precision, Recipe
+from memplan.units import MIB
+from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.cards import DeviceSpec
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+TOKENS, WIDTH = 512, 64  # scores of one sample in single precision: 1 MiB
+
+
+def trace_of(
+    model: Callable[[], nn.Module],
+    batch: Callable[[int], torch.Tensor] = lambda size: torch.zeros(size, WIDTH),
+    *,
+    device: DeviceSpec | None = None,
+    precision: Precision = Precision.FP32,
+) -> StepTrace:
+    workload = Workload(
+        model=model,
+        batch=batch,
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
+    return trace_step(source, Recipe(micro_batch_size=2, precision=precision), device or find_card("rtx-3090"))
+
+
+class Asking(nn.Linear):
+    """Goes by what it is told of the card."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 1
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        assert (properties.name, properties.multi_processor_count) == (torch.cuda.get_device_name("cuda"), 40)
+        assert torch.cuda.get_device_capability(0) == (properties.major, properties.minor) == (7, 5)
+        assert torch.cuda.is_bf16_supported()  # in software
+        assert not torch.cuda.is_bf16_supported(including_emulation=False)
+        assert not torch.cuda.is_tf32_supported()
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        assert free_bytes < total_bytes == properties.total_memory
+        torch.cuda.synchronize()
+        return super().forward(batch)
+
+
+def test_questions_for_the_card_are_answered_as_it_would() -> None:
+    trace = trace_of(lambda: Asking(WIDTH, WIDTH), device=find_card("t4"))
+    assert trace.method == "fake-tensor trace"
+    (note,) = trace.notes
+    assert "test_code_for_cards.py" in note
+    assert note.endswith("is told of t4.")
+
+
+class HalfWhereNative(nn.Linear):
+    """Runs in bfloat16 on cards that have it."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        native = torch.cuda.get_device_capability() >= (8, 0)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=torch.cuda.is_available() and native):
+            return super().forward(batch)
+
+
+@pytest.mark.parametrize(("device", "casts"), [("rtx-3090", True), ("t4", False)])
+def test_a_model_that_goes_by_the_card_is_traced_as_it_runs_there(device: str, casts: bool) -> None:
+    trace = trace_of(lambda: HalfWhereNative(WIDTH, WIDTH), device=find_card(device))
+    assert ("aten._to_copy" in trace.timelines[0].operator_names) is casts
+
+
+def test_a_card_of_a_size_alone_answers_with_the_assumed_capability() -> None:
+    trace = trace_of(lambda: HalfWhereNative(WIDTH, WIDTH), device=card_of_size("24GiB"))
+    assert "aten._to_copy" in trace.timelines[0].operator_names
+
+
+class OnlyRealGpu(nn.Linear):
+    """Does with a GPU what cannot be done without."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_available():
+            torch.cuda.Event(enable_timing=True).record()
+        return super().forward(batch)
+
+
+def test_code_that_needs_a_real_gpu_is_traced_without_what_it_does_there() -> None:
+    (note,) = trace_of(lambda: OnlyRealGpu(WIDTH, WIDTH)).notes
+    assert "torch.cuda.is_available() is asked for and false here" in note
+
+
+class Flexible(nn.Module):
+    """Attention of one head with a causal mask and a learnt slope of distances."""
+
+    def __init__(self, *, compiled: bool) -> None:
+        super().__init__()
+        self.project, self.slope = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.zeros(1))
+        self.attend = torch.compile(flex_attention) if compiled else flex_attention
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        heads = self.project(tokens).unsqueeze(1)
+        mask = create_block_mask(lambda _b, _h, i, j: i >= j, None, None, TOKENS, TOKENS, device=tokens.device)
+        tilted = lambda score, _b, head, i, j: score + self.slope[head] * (i - j)  # noqa: E731
+        return self.attend(heads, heads, heads, score_mod=tilted, block_mask=mask)
+
+
+def flexible_trace(*, compiled: bool, precision: Precision = Precision.FP32) -> StepTrace:
+    return trace_of(
+        lambda: Flexible(compiled=compiled), lambda size: torch.zeros(size, TOKENS, WIDTH), precision=precision
+    )
+
+
+def blocks_of_scores(trace: StepTrace) -> int:
+    """Count blocks of a MiB for each sample."""
+    return int((trace.timelines[0].size_terms[1] == MIB).sum())
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+def test_compiled_flex_attention_keeps_no_scores_and_what_it_captures_gets_gradients(precision: Precision) -> None:
+    trace = flexible_trace(compiled=True, precision=precision)
+    assert (trace.method, trace.notes, blocks_of_scores(trace)) == ("fake-tensor trace", (), 0)
+    timeline = trace.timelines[0]
+    assert (timeline.size_terms[1] == TOKENS * 4).any()  # a sum in single precision for each row
+    slopes = timeline.size_terms[0][timeline.categories == Category.GRADIENTS]
+    assert 4 in slopes  # of the learnt slope
+
+
+def test_uncompiled_flex_attention_keeps_the_whole_matrix_and_the_estimate_says_so() -> None:
+    trace = flexible_trace(compiled=False)
+    assert blocks_of_scores(trace) > 4
+    (note,) = trace.notes
+    assert note.startswith("FlexAttention is called uncompiled")
