@@ -85,6 +85,8 @@ def probe(
 ) -> ProbeResult:
     """Find, by live trials in child processes, the micro-batch of one recipe that lands in the utilisation band.
 
+    Of a large and a clearly smaller one there, both run, it is the faster, or the smaller within 3 %.
+
     Args:
         workload: what is trained; its callables may be anything cloudpickle can carry.
         recipe: the setting; its micro-batch is tried first.

@@ -309,7 +309,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The largest micro-batch of one recipe that was found to fit, and how it was found.
+    """The micro-batch of one recipe that was found to land in the band and to run fast there, and how it was found.
 
     Args:
         best: the trial of the returned micro-batch.

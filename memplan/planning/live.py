@@ -6,6 +6,7 @@ data, and corrects the estimate. The micro-batch that the corrected estimate pro
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,12 @@ from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
 from memplan.plans.changes import DEVICE_TOTAL
-from memplan.probe import PredictedPeak, Reading, ReadingKind, TargetBand, find_micro_batch
+from memplan.probe import Reading, ReadingKind, TargetBand, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
-from memplan.recommend.knee import half_of
+from memplan.recommend.knee import knee_reason, missing_half, smaller_in_band
 from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
@@ -107,7 +108,7 @@ class LiveSearch:
         self._session = session
         self._traces = traces
         self._observer = observer
-        self._searches: list[SearchResult] = []
+        self._searches: dict[Precision, SearchResult] = {}
         self._slow: dict[Precision, str] = {}
 
     def try_current(self) -> Trial:
@@ -141,13 +142,16 @@ class LiveSearch:
             NothingFitsError: no micro-batch that was tried stays below the band's upper edge.
             WorkloadError: trials failed for another reason than memory, and none completed.
         """
+        precision = self._subject.current.precision
         current = self.try_current()
-        self._search(self._subject.current.precision, current)
-        choice = choose(self._candidates(), self._band, current=self._subject.current)
-        if choice is None:
-            raise self._failure()
-        found = self._searches[-1]
-        return ProbeResult(best=choice.trial, trials=self.trials, reached_cap=found.reached_cap, remark=found.remark)
+        self._search(precision, current)
+        first = self._choose()
+        best = self._beside(self._smaller_in_band(first), first, current).trial
+        found = self._searches[precision]
+        remark = found.remark
+        if best.recipe.micro_batch_size != found.best and (reason := knee_reason(best, self.trials, self._band)):
+            remark = f"{remark}; {reason[0].lower()}{reason[1:-1]}"
+        return ProbeResult(best=best, trials=self.trials, reached_cap=found.reached_cap, remark=remark)
 
     def compare(self) -> LiveFindings:
         """Search every precision and choose.
@@ -161,11 +165,9 @@ class LiveSearch:
         for precision, obstacle in obstacles.items():
             if obstacle is None:
                 self._search(precision, current)
-        choice = choose(self._candidates(), self._band, current=self._subject.current)
-        if choice is None:
-            raise self._failure()
-        self._try_half(choice.trial.recipe, current)
-        choice = choose(self._candidates(), self._band, current=self._subject.current) or choice
+        first = self._choose()
+        smaller = self._smaller_in_band(first) or missing_half(first.trial.recipe, self.trials, self._sizes())
+        choice = self._beside(smaller, first, current)
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
             self._judged(precision) if obstacle is None else _unusable(precision, obstacle)
@@ -238,7 +240,7 @@ class LiveSearch:
             sizes=self._sizes(),
             known={size: reading} if size in self._sizes() and self._at(recipe, size) == recipe else {},
         )
-        self._searches.append(found)
+        self._searches[precision] = found
         if found.reached_cap:
             self._observer(Notice(text=f"{precision}: {found.remark}"))
 
@@ -276,18 +278,38 @@ class LiveSearch:
             return sizes
         return [size for size, _ in split_global_batch(wanted, self._subject.current.world_size, sizes)]
 
-    def _predicted(self, recipe: Recipe, first: Trial) -> PredictedPeak:
-        """Draw the line where it counts: at the size expected to reach the band, since peaks are flat at small ones."""
+    def _predicted(self, recipe: Recipe, first: Trial) -> Callable[[int], float]:
+        """Return the device peak in bytes that is expected of a recipe at a micro-batch."""
         if self._traces.of_if_traceable(recipe) is None:
             return _line_from(first)
         if self._request.global_batch_size is not None:
             recipe = replace(recipe, accumulation_steps=2)  # any number above 1 keeps the gradients
-        upper_bytes, cap = self._band.upper_bytes - self._others_bytes, self._request.micro_batch_cap
-        high = max(self._traces.expected_largest(recipe, limit_bytes=upper_bytes, cap=cap) or 1, 2)
-        low = high // 2
-        at_low, at_high = (self._traces.expected_process_bytes(recipe.with_micro_batch_size(b)) for b in (low, high))
-        slope = (at_high - at_low) / (high - low)
-        return PredictedPeak(fixed_bytes=at_low - slope * low + self._others_bytes, slope_bytes=slope)
+        others_bytes = self._others_bytes
+
+        @functools.cache
+        def peak_at(size: int) -> float:
+            return self._traces.expected_process_bytes(recipe.with_micro_batch_size(size)) + others_bytes
+
+        return peak_at
+
+    def _choose(self) -> Choice:
+        choice = choose(self._candidates(), self._band, current=self._subject.current)
+        if choice is None:
+            raise self._failure()
+        return choice
+
+    def _smaller_in_band(self, choice: Choice) -> int | None:
+        recipe = choice.trial.recipe
+        found = self._searches.get(recipe.precision)
+        smallest_inside = found.smallest_inside if found else None
+        return smaller_in_band(recipe, self.trials, self._sizes(), smallest_inside)
+
+    def _beside(self, micro_batch_size: int | None, choice: Choice, reference: Trial) -> Choice:
+        """Run a smaller size, if any, beside the chosen one, and choose again."""
+        if micro_batch_size is None:
+            return choice
+        self._try(self._at(choice.trial.recipe, micro_batch_size), "smaller size", reference)
+        return self._choose()
 
     def _candidates(self) -> list[Trial]:
         wanted = self._request.global_batch_size
@@ -304,31 +326,25 @@ class LiveSearch:
         if not self._subject.is_command or self._subject.obstacle(accumulated) is None:
             self._session.try_recipe(accumulated, "accumulation")
 
-    def _try_half(self, recipe: Recipe, reference: Trial) -> None:
-        """Run half the chosen micro-batch, where nothing that was tried shows what the last doubling gains."""
-        sizes = [size for size in self._sizes() if 2 * size <= recipe.micro_batch_size]
-        if sizes and half_of(self.trials, recipe) is None:
-            self._try(self._at(recipe, sizes[-1]), "half the size", reference)
-
     def _failure(self) -> NothingFitsError | WorkloadError:
         trials = self._session.trials
         if not any(trial.outcome.kind.is_too_large or trial.fits for trial in trials):
             worst = trials[-1].outcome
             return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
-        remarks = dict.fromkeys(search.remark for search in self._searches if search.best is None)
-        needed = min((search.needed_bytes for search in self._searches if search.needed_bytes), default=None)
+        remarks = dict.fromkeys(search.remark for search in self._searches.values() if search.best is None)
+        needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
         why = "; ".join(remarks or ["every trial is above the band"])
         return nothing_fits(self._band, why, needed_device_bytes=needed)
 
 
-def _line_from(first: Trial) -> PredictedPeak:
+def _line_from(first: Trial) -> Callable[[int], float]:
     """Take what does not follow the batch from the one reading there is, where there is no estimate."""
     measured = first.outcome.measurement
     if measured is None:
-        return PredictedPeak(fixed_bytes=0, slope_bytes=1)
-    fixed = sum(measured.breakdown[name] for name in _FIXED_PARTS)
-    slope = max(measured.peak_device_bytes - fixed, 1) / first.recipe.micro_batch_size
-    return PredictedPeak(fixed_bytes=fixed, slope_bytes=slope)
+        return float
+    fixed_bytes = sum(measured.breakdown[name] for name in _FIXED_PARTS)
+    slope = max(measured.peak_device_bytes - fixed_bytes, 1) / first.recipe.micro_batch_size
+    return lambda size: fixed_bytes + slope * size
 
 
 def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:

@@ -144,12 +144,6 @@ class Traces:
         context_bytes = found.breakdown.context
         return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
 
-    def expected_largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
-        """Return the largest micro-batch whose corrected process peak is within the limit; None where 1 is not."""
-        context_bytes = self._device.context_bytes or 0
-        uncorrected_bytes = context_bytes + round((limit_bytes - context_bytes) / self._correction)
-        return self.largest(recipe, limit_bytes=uncorrected_bytes, cap=cap)
-
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
         """Take the context that a trial measured, and by how much the rest exceeded its estimate.
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from memplan.probe.journal import Journal, JournalRun, StoredRun, StoredTrial
     from memplan.probe.launcher import run_trial, trial_template
     from memplan.probe.search import (
-        PredictedPeak,
         Reading,
         ReadingKind,
         SearchResult,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "Journal": "journal",
     "JournalRun": "journal",
-    "PredictedPeak": "search",
     "Reading": "search",
     "ReadingKind": "search",
     "SearchResult": "search",
@@ -42,7 +40,6 @@ _HOMES = {
 __all__ = [
     "Journal",
     "JournalRun",
-    "PredictedPeak",
     "Reading",
     "ReadingKind",
     "SearchResult",

@@ -1,13 +1,13 @@
 """Find the micro-batch whose peak lands in the band, with few trials. Pure: no torch, no processes.
 
-Predict, confirm, correct: the prediction ``fixed + slope * b`` proposes the size whose peak comes closest to the upper
-edge of the band; one trial confirms it. A peak outside the band corrects the prediction, and the search tries again.
-Only when that fails too, or a reading contradicts the others, does it bisect. Every size it returns was tried.
+Predict, confirm, correct: the predicted curve of the peak over the micro-batch proposes the size that comes closest to
+the upper edge of the band; one trial confirms it. A peak outside the band corrects the curve, and the search tries
+again. Only when that fails too, or a reading contradicts the others, does it bisect. Every size it returns was tried.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -19,9 +19,13 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# Aim this far below the upper edge, so that a reading that comes out slightly higher still lands inside.
+    PeakCurve = Callable[[int], float]  # device peak in bytes over the micro-batch
+
+# Aim this far below the upper edge, so that a reading that comes out slightly higher still lands inside; but no further
+# than this share of what the batch may add to the smallest size's peak: what does not follow the batch is read at once.
 _AIM_SHARE = 0.97
-# A larger size is not tried where it is predicted this far above the upper edge by a line that agrees this well with
+_MARGIN_OF_GROWTH = 0.2
+# A larger size is not tried where it is predicted this far above the upper edge by a curve that agrees this well with
 # what was read.
 _SURELY_ABOVE_SHARE = 1.1
 _AGREEMENT_SHARE = 0.1
@@ -29,24 +33,6 @@ _PREDICTED_TRIALS = 2
 # A size that lands in the band is left for one predicted to land there too only if that is this much larger: where the
 # weights take most of the card, the band holds several sizes and the largest is much the fastest.
 _WORTH_A_TRIAL = 1.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedPeak:
-    """Device peak as a straight line over the micro-batch: ``fixed_bytes + slope_bytes * b``."""
-
-    fixed_bytes: float
-    slope_bytes: float
-
-    def at(self, micro_batch_size: int) -> float:
-        """Predicted device peak in bytes."""
-        return self.fixed_bytes + self.slope_bytes * micro_batch_size
-
-    def size_for(self, peak_bytes: float) -> float:
-        """Micro-batch at which the line reaches a peak; infinite where it never rises."""
-        if self.slope_bytes <= 0:
-            return float("inf") if self.fixed_bytes <= peak_bytes else 0.0
-        return (peak_bytes - self.fixed_bytes) / self.slope_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +44,8 @@ class TargetBand:
         upper_bytes: upper edge; a size above it is too large even where it runs.
         limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much. None takes
             the upper edge.
-        aim_share: the peak to aim at, as a share of the upper edge: as near as readings repeat and estimates hold.
+        aim_share: the lowest peak to aim at, as a share of the upper edge: as near as readings repeat and estimates
+            hold.
     """
 
     lower_bytes: int
@@ -76,10 +63,15 @@ class TargetBand:
         """Least peak of a trial that ran out of memory without a reading."""
         return self.upper_bytes if self.limit_bytes is None else self.limit_bytes
 
-    @property
-    def aim_bytes(self) -> float:
-        """The peak to aim at: near the upper edge, but no lower than the middle of a narrow band."""
-        return max(self.upper_bytes * self.aim_share, (self.lower_bytes + self.upper_bytes) / 2)
+    def aim_bytes(self, smallest_bytes: float) -> float:
+        """Return the peak to aim at: near the upper edge, but no lower than the middle of a narrow band.
+
+        Args:
+            smallest_bytes: device peak of the smallest micro-batch.
+        """
+        growth_bytes = max(self.upper_bytes - smallest_bytes, 0.0)
+        margin_bytes = min(self.upper_bytes * (1 - self.aim_share), growth_bytes * _MARGIN_OF_GROWTH)
+        return max(self.upper_bytes - margin_bytes, (self.lower_bytes + self.upper_bytes) / 2)
 
 
 class ReadingKind(StrEnum):
@@ -113,6 +105,7 @@ class SearchResult:
 
     Args:
         best: largest tried size whose peak is not above the band; None where none is.
+        smallest_inside: smallest allowed size that is predicted in the band by all that was read; None where none is.
         tried: sizes tried by this search, in order; sizes known before are not among them.
         reached_cap: whether ``best`` is the largest size that was allowed.
         was_stopped: whether a trial failed for another reason than memory and ended the search.
@@ -121,6 +114,7 @@ class SearchResult:
     """
 
     best: int | None
+    smallest_inside: int | None
     tried: tuple[int, ...]
     reached_cap: bool
     was_stopped: bool
@@ -130,7 +124,7 @@ class SearchResult:
 
 def find_micro_batch(
     ask: Callable[[int], Reading],
-    predicted: PredictedPeak,
+    predicted: PeakCurve,
     band: TargetBand,
     *,
     sizes: Sequence[int],
@@ -140,7 +134,7 @@ def find_micro_batch(
 
     Args:
         ask: runs a trial of one size.
-        predicted: the estimate's peak over the micro-batch.
+        predicted: the device peak that is expected of a micro-batch, in bytes; it rises with it, at whatever slope.
         band: peaks to land between; a size above it is too large even where it runs.
         sizes: allowed sizes, rising, e.g. ``range(1, cap + 1)`` or the divisors of a global batch.
         known: readings from before, by size; a size in the band is taken, known or tried, unless a quarter more is
@@ -160,9 +154,7 @@ def find_micro_batch(
 class _Search:
     """Readings so far, and what follows from them. Works on places in ``sizes``, so that gaps need no special care."""
 
-    def __init__(
-        self, predicted: PredictedPeak, band: TargetBand, sizes: Sequence[int], known: dict[int, Reading]
-    ) -> None:
+    def __init__(self, predicted: PeakCurve, band: TargetBand, sizes: Sequence[int], known: dict[int, Reading]) -> None:
         self._predicted = predicted
         self._band = band
         self._sizes = sizes
@@ -199,6 +191,7 @@ class _Search:
         best = self._best()
         return SearchResult(
             best=best,
+            smallest_inside=self._smallest_inside(),
             tried=tuple(self._tried),
             reached_cap=best == self._sizes[-1],
             was_stopped=self._was_stopped,
@@ -226,9 +219,9 @@ class _Search:
     def _rest_is_surely_above(self, best: int | None, low: int) -> bool:
         if best is None:
             return False
-        off_bytes = abs(self._predicted.at(best) - self._peak(best))
+        off_bytes = abs(self._predicted(best) - self._peak(best))
         is_confirmed = len(self._points()) > 1 or off_bytes <= _AGREEMENT_SHARE * self._peak(best)
-        next_peak = self._corrected().at(self._sizes[low + 1])
+        next_peak = self._corrected()(self._sizes[low + 1])
         return is_confirmed and next_peak > self._band.upper_bytes * _SURELY_ABOVE_SHARE
 
     def _may_predict(self) -> bool:
@@ -237,46 +230,38 @@ class _Search:
 
     def _predicted_place(self) -> int:
         """Place of the largest size predicted at or below the aim; one more where only that reaches the band."""
-        line = self._corrected()
-        place = bisect_right(self._sizes, line.size_for(self._band.aim_bytes)) - 1
-        falls_short = place < 0 or line.at(self._sizes[place]) < self._band.lower_bytes
+        peak_at = self._corrected()
+        aim_bytes = self._band.aim_bytes(peak_at(self._sizes[0]))
+        place = bisect_right(self._sizes, aim_bytes, key=peak_at) - 1
+        falls_short = place < 0 or peak_at(self._sizes[place]) < self._band.lower_bytes
         if falls_short and place + 1 < len(self._sizes):
-            reaches = line.at(self._sizes[place + 1]) <= self._band.upper_bytes
+            reaches = peak_at(self._sizes[place + 1]) <= self._band.upper_bytes
             return place + 1 if reaches else place
         return place
+
+    def _smallest_inside(self) -> int | None:
+        peak_at = self._corrected()
+        place = bisect_left(self._sizes, float(self._band.lower_bytes), key=peak_at)
+        is_inside = place < len(self._sizes) and peak_at(self._sizes[place]) <= self._band.upper_bytes
+        return self._sizes[place] if is_inside else None
 
     def _points(self) -> list[tuple[int, int]]:
         return sorted((size, peak) for size, each in self._readings.items() if (peak := each.peak_bytes) is not None)
 
-    def _corrected(self) -> PredictedPeak:
-        """Move the predicted line onto the measured peaks: through the two largest, or through the only one.
-
-        Memory over the batch is convex rather than straight at small sizes, so the largest readings say most. A trial
-        that ran out of memory without a reading tells that the peak there was at least the limit.
-        """
+    def _corrected(self) -> PeakCurve:
+        """Move the predicted curve onto the measured peaks; out of memory without one means at least the limit."""
         points = self._points()
-        line = self._predicted
-        if len(points) > 1 and points[-1][1] > points[-2][1]:
-            (b0, p0), (b1, p1) = points[-2:]
-            line = _through(points[-1], (p1 - p0) / (b1 - b0))
-        elif points:
-            line = _through(points[-1], line.slope_bytes)
-        beyond = [size for size, each in self._readings.items() if each.peak_bytes is None]
-        if beyond and line.at(min(beyond)) < self._band.out_of_memory_bytes:
-            line = self._raised_to_limit(line, min(beyond))
-        return line
-
-    def _raised_to_limit(self, line: PredictedPeak, size: int) -> PredictedPeak:
-        below = [point for point in self._points() if point[0] < size]
-        if below:
-            return _through(below[-1], (self._band.out_of_memory_bytes - below[-1][1]) / (size - below[-1][0]))
-        factor = self._band.out_of_memory_bytes / max(line.at(size), 1.0)
-        return PredictedPeak(fixed_bytes=line.fixed_bytes * factor, slope_bytes=line.slope_bytes * factor)
+        curve = _moved(self._predicted, points)
+        beyond = min((size for size, each in self._readings.items() if each.peak_bytes is None), default=None)
+        if beyond is None or curve(beyond) >= self._band.out_of_memory_bytes:
+            return curve
+        below = [point for point in points if point[0] < beyond]
+        return _moved(self._predicted, [*below, (beyond, self._band.out_of_memory_bytes)])
 
     def _needed_bytes(self) -> int:
         smallest = self._sizes[0]
         measured = self._readings[smallest].peak_bytes if smallest in self._readings else None
-        return measured if measured is not None else round(max(self._corrected().at(smallest), 0))
+        return measured if measured is not None else round(max(self._corrected()(smallest), 0))
 
     def _remark(self, best: int | None) -> str:
         if self._was_stopped:
@@ -293,6 +278,17 @@ class _Search:
         return f"micro-batch {best} takes {used}; the next larger size would exceed {upper}"
 
 
-def _through(point: tuple[int, int], slope_bytes: float) -> PredictedPeak:
-    size, peak_bytes = point
-    return PredictedPeak(fixed_bytes=peak_bytes - slope_bytes * size, slope_bytes=slope_bytes)
+def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve:
+    """Add to a curve the straight line through its errors at the two largest sizes read, level where there is one.
+
+    What a curve leaves out keeps its size or follows the batch, so that its bends hold; and it bends least beyond the
+    largest readings.
+    """
+    if not points:
+        return predicted
+    size, peak_bytes = points[-1]
+    error_bytes, slope = peak_bytes - predicted(size), 0.0
+    if len(points) > 1 and peak_bytes > points[-2][1]:
+        before, before_bytes = points[-2]
+        slope = (error_bytes - (before_bytes - predicted(before))) / (size - before)
+    return lambda wanted: predicted(wanted) + error_bytes + slope * (wanted - size)

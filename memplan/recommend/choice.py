@@ -52,13 +52,15 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
 def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
     same, now = apart_from_rate(trial.recipe), apart_from_rate(current)
-    others = (each for each in trials if apart_from_rate(each.recipe) != same and _competes(each.recipe, trial.recipe))
+    competing = [each for each in trials if _competes(each.recipe, trial.recipe)]
+    others = (each for each in competing if apart_from_rate(each.recipe) != same)
     runs = (trial, *trials)
     fitting = _fitting([trial, *others], runs)
+    was_reached = any(band.place(run.peak_device_bytes) is Place.INSIDE for run in _fitting(competing, runs))
     before = next((run for run in _fitting(runs, runs) if apart_from_rate(run.trial.recipe) == now), None)
     unsteady = unsteadiness(trial.recipe, runs)
     return (
-        *_memory_reasons(fitting[0], band),
+        *_memory_reasons(fitting[0], band, was_reached=was_reached),
         *_speed_reasons(fitting[0], _candidates(fitting, band), before),
         *([] if unsteady is None else [unsteady]),
     )
@@ -102,13 +104,15 @@ def _nearest(runs: list[_Run]) -> list[_Run]:
     return list(nearest.values())
 
 
-def _memory_reasons(chosen: _Run, band: Band) -> list[str]:
+def _memory_reasons(chosen: _Run, band: Band, *, was_reached: bool) -> list[str]:
     peak_bytes = chosen.peak_device_bytes
     wanted = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     reasons = [f"It peaks at {format_bytes(peak_bytes)}, {peak_bytes / band.total_bytes:.0%} of the device ({wanted})."]
-    if band.place(peak_bytes) is Place.BELOW:
-        reasons.append("Nothing that was tried reaches the band; this is the nearest below it.")
-    return reasons
+    if band.place(peak_bytes) is not Place.BELOW:
+        return reasons
+    if was_reached:
+        return [*reasons, "Runs before it reached the band; run as it is recommended, it stays just below."]
+    return [*reasons, "Nothing that was tried reaches the band; this is the nearest below it."]
 
 
 def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where more memory buys no more speed: the chosen micro-batch beside about half of it."""
+"""Where more memory buys no more speed: the chosen micro-batch beside a smaller one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # A size between these shares of another counts as half of it.
 _HALF = (0.4, 0.6)
+# A size is clearly smaller than another up to this share of it.
+_CLEARLY_SMALLER = 0.8
 
 
 def comparable(trials: Sequence[Trial], recipe: Recipe) -> tuple[Trial, ...]:
@@ -47,53 +49,94 @@ def _is_comparable(one: Recipe, other: Recipe) -> bool:
     return holds_the_batch and replace(at_its_size, accumulation_steps=other.accumulation_steps) == other
 
 
+def smaller_in_band(
+    recipe: Recipe, trials: Sequence[Trial], sizes: Sequence[int], smallest_inside: int | None
+) -> int | None:
+    """Return the smaller micro-batch to run beside a chosen one, because the band holds it and it may be as fast.
+
+    It is half of the chosen one, or the smallest in the band where half lies below. None where the band holds nothing
+    clearly smaller, or a run of about half is there.
+
+    Args:
+        recipe: what was chosen.
+        trials: live runs.
+        sizes: allowed micro-batches, rising.
+        smallest_inside: the smallest of them that is expected in the band; None where none is.
+    """
+    if smallest_inside is None or smallest_inside > recipe.micro_batch_size * _CLEARLY_SMALLER:
+        return None
+    half, known = _half_size(recipe, sizes), half_of(trials, recipe)
+    if half is None or half < smallest_inside:
+        return smallest_inside
+    return half if known is None or known.recipe.micro_batch_size < smallest_inside else None
+
+
+def missing_half(recipe: Recipe, trials: Sequence[Trial], sizes: Sequence[int]) -> int | None:
+    """Return half of a recipe's micro-batch; None where a run of about half is there, or no such size is allowed."""
+    return _half_size(recipe, sizes) if half_of(trials, recipe) is None else None
+
+
+def _half_size(recipe: Recipe, sizes: Sequence[int]) -> int | None:
+    return max((size for size in sizes if 2 * size <= recipe.micro_batch_size), default=None)
+
+
 def half_of(trials: Sequence[Trial], recipe: Recipe) -> Trial | None:
     """Return the run of about half a recipe's micro-batch, the nearest to it; None where there is none."""
-    size = recipe.micro_batch_size
-    low, high = (share * size for share in _HALF)
-    halves = [each for each in comparable(trials, recipe) if low <= each.recipe.micro_batch_size <= high]
-    return min(halves, key=lambda each: abs(each.recipe.micro_batch_size - size / 2), default=None)
+    halves = _between(_HALF, trials, recipe)
+    return min(halves, key=lambda each: abs(each.recipe.micro_batch_size - recipe.micro_batch_size / 2), default=None)
 
 
-def _double_of(trials: Sequence[Trial], recipe: Recipe) -> Trial | None:
-    """Return the run of which a recipe is about half; None where there is none."""
-    low, high = (recipe.micro_batch_size / share for share in reversed(_HALF))
-    return next((each for each in comparable(trials, recipe) if low <= each.recipe.micro_batch_size <= high), None)
+def _between(shares: tuple[float, float], trials: Sequence[Trial], recipe: Recipe) -> list[Trial]:
+    """Comparable runs whose micro-batch lies between two shares of a recipe's, smallest first."""
+    low, high = (share * recipe.micro_batch_size for share in shares)
+    return [each for each in comparable(trials, recipe) if low <= each.recipe.micro_batch_size <= high]
 
 
 def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | None:
-    """Say what the last doubling of the micro-batch gains; None where no run shows it.
+    """Say what the chosen micro-batch gains over a smaller one, or loses to a larger one; None where no run shows it.
 
     A smaller size in the band that is as fast would have been chosen; one below the band is named with the option that
     has it chosen, because the band is what was asked for.
     """
+    speed_now = fastest_run(chosen.recipe, (chosen, *trials))
+    if speed_now is None:
+        return None
     half = half_of(trials, chosen.recipe)
-    speed_now, other = fastest_run(chosen.recipe, (chosen, *trials)), half.outcome.measurement if half else None
-    if half is None or speed_now is None or other is None:
-        return _double_reason(chosen, trials)
-    gain = speed_now / other.samples_per_s - 1
-    size = half.recipe.micro_batch_size
-    speed = f"micro-batch {size} runs {other.samples_per_s:.1f} samples/s"
+    if half is not None:
+        return _beside_smaller("Half as large", half, speed_now, band)
+    smaller = _between((_HALF[1], _CLEARLY_SMALLER), trials, chosen.recipe)
+    if smaller:
+        return _beside_smaller("A smaller size", smaller[-1], speed_now, band)
+    return _beside_larger(chosen.recipe, trials, speed_now)
+
+
+def _beside_smaller(name: str, other: Trial, speed_now: float, band: Band) -> str | None:
+    measured = other.outcome.measurement
+    if measured is None:
+        return None
+    gain = speed_now / measured.samples_per_s - 1
+    speed = f"micro-batch {other.recipe.micro_batch_size} runs {measured.samples_per_s:.1f} samples/s"
     if gain > EQUAL_THROUGHPUT:
-        return f"Half as large, {speed}: the larger one gains {gain:.0%}."
-    share = other.peak_device_bytes / band.total_bytes
+        return f"{name}, {speed}: the larger one gains {gain:.0%}."
+    share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
-    said = f"Half as large is {standing}: {speed} with {share:.0%} of the device"
-    if band.place(other.peak_device_bytes) is not Place.BELOW:
+    said = f"{name} is {standing}: {speed} with {share:.0%} of the device"
+    if band.place(measured.peak_device_bytes) is not Place.BELOW:
         return f"{said}."
     return f"{said}, below the band; --min-util {_rounded_down(share):g} recommends it."
 
 
-def _double_reason(chosen: Trial, trials: Sequence[Trial]) -> str | None:
-    """Say that the size that is twice as large is no faster, where the chosen one is its half."""
-    double = _double_of(trials, chosen.recipe)
-    speed_now, other = fastest_run(chosen.recipe, (chosen, *trials)), double.outcome.measurement if double else None
-    if double is None or speed_now is None or other is None:
+def _beside_larger(recipe: Recipe, trials: Sequence[Trial], speed_now: float) -> str | None:
+    """Say that a clearly larger size is no faster."""
+    low, high = _HALF
+    larger = _between((1 / _CLEARLY_SMALLER, 1 / low), trials, recipe)
+    measured = larger[0].outcome.measurement if larger else None
+    if measured is None or measured.samples_per_s > speed_now * (1 + EQUAL_THROUGHPUT):
         return None
-    if other.samples_per_s > speed_now * (1 + EQUAL_THROUGHPUT):
-        return None
-    larger = f"micro-batch {double.recipe.micro_batch_size} runs {other.samples_per_s:.1f} samples/s"
-    return f"Twice as large is no faster: {larger}."
+    size = larger[0].recipe.micro_batch_size
+    name = "Twice as large" if size * high >= recipe.micro_batch_size else "A larger size"
+    standing = "slower" if measured.samples_per_s < speed_now * (1 - EQUAL_THROUGHPUT) else "no faster"
+    return f"{name} is {standing}: micro-batch {size} runs {measured.samples_per_s:.1f} samples/s."
 
 
 def _rounded_down(share: float) -> float:

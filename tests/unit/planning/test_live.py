@@ -104,11 +104,6 @@ class Prediction:
     def expected_process_bytes(self, recipe: Recipe) -> int:
         return round((100 + self._factor * (self._device.peak_mib(recipe) - 100)) * MIB)
 
-    def expected_largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int:
-        sizes = range(1, cap + 1)
-        fitting = [b for b in sizes if self.expected_process_bytes(recipe.with_micro_batch_size(b)) <= limit_bytes]
-        return max(fitting, default=1)
-
 
 def search_on(
     device: SimulatedDevice,
@@ -130,9 +125,13 @@ def search_on(
 
 
 def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
-    """Sizes that were searched; accumulation and half the size are shown afterwards."""
-    plain = [each for each in device.trials if each.purpose not in ("accumulation", "half the size")]
+    """Sizes that were searched; accumulation and a smaller size are shown afterwards."""
+    plain = [each for each in device.trials if each.purpose not in ("accumulation", "smaller size")]
     return [each.recipe.micro_batch_size for each in plain if each.recipe.precision is precision]
+
+
+def smaller_sizes(device: SimulatedDevice) -> list[int]:
+    return [each.recipe.micro_batch_size for each in device.trials if each.purpose == "smaller size"]
 
 
 def test_each_precision_takes_the_users_size_and_one_in_the_band() -> None:
@@ -265,8 +264,7 @@ def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> N
     device = SimulatedDevice({Precision.FP32: 50})
     choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
     assert choice.trial.recipe.micro_batch_size == 12
-    halves = [each.recipe.micro_batch_size for each in device.trials if each.purpose == "half the size"]
-    assert halves == [6]
+    assert smaller_sizes(device) == [6]  # the smallest in the band is 10, hardly smaller
 
 
 def test_a_half_in_the_band_that_is_as_fast_is_chosen() -> None:
@@ -276,10 +274,43 @@ def test_a_half_in_the_band_that_is_as_fast_is_chosen() -> None:
     assert search.compare().choice.trial.recipe.micro_batch_size == 62  # 410, as fast as 124
 
 
+WIDE_BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.5, max_utilisation=0.8)
+
+
+def test_where_half_lies_below_the_band_the_smallest_size_in_it_is_run_and_chosen_if_as_fast() -> None:
+    device = SimulatedDevice({Precision.FP32: 20})  # every size runs 10 samples/s
+    found = search_on(device, precisions=(Precision.FP32,), band=WIDE_BAND).compare()
+    assert sizes_of(device, Precision.FP32) == [4, 31]  # 100 + 31 * 20 = 720
+    assert smaller_sizes(device) == [20]  # 500; half of 31 takes 400
+    assert found.choice.trial.recipe.micro_batch_size == 20
+
+
+def test_a_probe_of_one_recipe_runs_a_smaller_size_in_the_band_too_and_says_how_they_compare() -> None:
+    device = SimulatedDevice({Precision.FP32: 20})
+    found = search_on(device, band=WIDE_BAND).probe()
+    assert (found.recipe.micro_batch_size, len(found.trials)) == (20, 3)
+    assert found.remark == (
+        "micro-batch 31 lands in the band at 720.0 MiB; a larger size is no faster: micro-batch 31 runs 10.0 samples/s"
+    )
+
+
+def test_a_probe_of_one_recipe_runs_nothing_below_the_band_for_comparison() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    assert search_on(device).probe().recipe.micro_batch_size == 12
+    assert smaller_sizes(device) == []
+
+
+def test_of_a_held_global_batch_the_smallest_split_in_the_band_is_run() -> None:
+    device = SimulatedDevice({Precision.FP32: 20})
+    search_on(device, precisions=(Precision.FP32,), band=WIDE_BAND, global_batch_size=600).compare()
+    assert sizes_of(device, Precision.FP32) == [4, 30]
+    assert smaller_sizes(device) == [20]  # of 20, 24, 25 and 30
+
+
 def test_where_a_run_of_about_half_is_there_no_other_is_made() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search_on(device, current=Recipe(micro_batch_size=7), precisions=(Precision.FP32,)).compare()
-    assert not any(each.purpose == "half the size" for each in device.trials)
+    assert smaller_sizes(device) == []
 
 
 def test_a_larger_size_of_the_same_precision_that_hangs_is_given_up_soon() -> None:

@@ -57,6 +57,12 @@ def test_where_nothing_reaches_the_band_the_nearest_below_it_is_taken_and_said()
     assert "Nothing that was tried reaches the band; this is the nearest below it." in choice.reasons
 
 
+def test_a_recipe_that_reached_the_band_before_its_last_run_is_not_said_to_have_missed_it() -> None:
+    searched, final = trial(12, 602), trial(12, 598)
+    reasons = explain(final, [trial(20, 700, samples_per_s=8), searched, final], BAND, current=CURRENT)
+    assert reasons[1] == "Runs before it reached the band; run as it is recommended, it stays just below."
+
+
 def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=15)
     assert choose([now, new], BAND, current=CURRENT).reasons == (

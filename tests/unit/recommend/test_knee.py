@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
-from memplan.recommend.knee import comparable, half_of, knee_reason
+from memplan.recommend.knee import comparable, half_of, knee_reason, missing_half, smaller_in_band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
 from tests.making import trial
@@ -32,8 +32,46 @@ def test_a_half_that_is_faster_is_called_so() -> None:
     assert reason == "Half as large is faster: micro-batch 12 runs 22.0 samples/s with 64% of the device."
 
 
-def test_without_a_run_of_about_half_nothing_is_said() -> None:
+def test_without_a_clearly_smaller_run_nothing_is_said() -> None:
     assert knee_reason(CHOSEN, [CHOSEN, trial(4, 200), trial(20, 700)], BAND) is None
+
+
+def test_a_run_that_is_not_a_half_is_not_called_one() -> None:
+    smaller = trial(18, 610, samples_per_s=16.0)
+    reason = knee_reason(CHOSEN, [CHOSEN, smaller], BAND)
+    assert reason == "A smaller size, micro-batch 18 runs 16.0 samples/s: the larger one gains 25%."
+    reason = knee_reason(smaller, [CHOSEN, smaller], BAND)
+    assert reason is None  # the larger one is faster, so it was not for its speed that the smaller one was chosen
+
+
+def test_a_choice_that_is_not_a_half_of_what_is_slower_says_so() -> None:
+    chosen = trial(18, 610, samples_per_s=25.0)
+    reason = knee_reason(chosen, [CHOSEN, chosen], BAND)
+    assert reason == "A larger size is slower: micro-batch 24 runs 20.0 samples/s."
+
+
+SIZES = range(1, 100)
+
+
+def test_half_is_the_smaller_size_to_run_where_the_band_holds_it() -> None:
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN], SIZES, smallest_inside=5) == 12
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN, trial(11, 620)], SIZES, smallest_inside=5) is None
+
+
+def test_the_smallest_in_the_band_is_the_size_to_run_where_half_lies_below() -> None:
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN, trial(12, 440)], SIZES, smallest_inside=16) == 16
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN], [1, 3, 18, 24], smallest_inside=18) == 18
+
+
+def test_a_size_in_the_band_that_is_hardly_smaller_is_not_worth_a_run() -> None:
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN], SIZES, smallest_inside=20) is None
+    assert smaller_in_band(CHOSEN.recipe, [CHOSEN], SIZES, smallest_inside=None) is None
+
+
+def test_half_is_missing_until_a_size_near_it_was_run() -> None:
+    assert missing_half(CHOSEN.recipe, [CHOSEN], SIZES) == 12
+    assert missing_half(CHOSEN.recipe, [CHOSEN, trial(10, 400)], SIZES) is None
+    assert missing_half(Recipe(micro_batch_size=1), [], SIZES) is None
 
 
 def test_only_runs_that_differ_in_size_alone_are_compared_and_failed_ones_are_not() -> None:
@@ -56,9 +94,9 @@ def test_of_several_halves_the_nearest_counts() -> None:
 
 
 def test_a_choice_that_is_half_of_what_is_no_faster_says_so() -> None:
-    chosen, double = trial(12, 640, samples_per_s=20.0), trial(24, 780, samples_per_s=19.0)
+    chosen, double = trial(12, 640, samples_per_s=20.0), trial(24, 780, samples_per_s=19.5)
     reason = knee_reason(chosen, [double, chosen], BAND)
-    assert reason == "Twice as large is no faster: micro-batch 24 runs 19.0 samples/s."
+    assert reason == "Twice as large is no faster: micro-batch 24 runs 19.5 samples/s."
 
 
 def test_a_choice_that_is_half_of_what_is_faster_but_too_large_says_nothing() -> None:
