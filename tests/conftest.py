@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from memplan.configs.ecosystems.accelerate import Accelerate
-from memplan.configs.ecosystems.huggingface import HuggingFace
-from memplan.configs.ecosystems.huggingface_tools import LlamaFactory
+from memplan.configs.writing import verification
 from memplan.devices import read_cards
 from memplan.errors import DeviceError
 
@@ -82,6 +80,5 @@ def golden(request: pytest.FixtureRequest):
 
 @pytest.fixture
 def memplans_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave transformers' own parser out, which takes a second to start; test_training_arguments.py has it read."""
-    for ecosystem in (HuggingFace, LlamaFactory, Accelerate):
-        monkeypatch.setattr(ecosystem, "loader_packages", ())
+    """Leave the ecosystems' own packages out, each of which takes a second to start; other tests have them read."""
+    monkeypatch.setattr(verification, "_loaded_by", lambda request: None)

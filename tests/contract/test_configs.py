@@ -30,7 +30,7 @@ from tests.contract.config_cases import BY_LINE, CASES, EVERY_CASE, Case, applie
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+READ_ALONE = pytest.mark.usefixtures("memplans_reader_alone")
 
 
 @EVERY_CASE
@@ -47,11 +47,12 @@ def test_the_ecosystem_is_recognised_and_its_recipe_read(case: Case, tmp_path: P
 def test_planning_a_patch_changes_nothing_on_disk(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))
     before = contents(tmp_path)
-    patch = plan_patch(config, wider(config), style=case.style)
+    patch = plan_patch(config, wider(config), style=case.style)  # read back by the ecosystem's own packages, too
     assert contents(tmp_path) == before
     assert patch.verified_by
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path: Path) -> None:
     config, patch = applied(case, tmp_path)
@@ -64,6 +65,7 @@ def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path:
     assert all(first_difference(config.values.get(each.key), each.after) is not None for each in patch.changes)
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> None:
     if case.length_key is None:
@@ -73,6 +75,7 @@ def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> 
     assert changed[case.length_key] == ("16000", "2667" if case.length_key.endswith("steps") else "5333")
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_a_second_reading_knows_the_original(case: Case, tmp_path: Path) -> None:
     config, patch = applied(case, tmp_path)
@@ -82,6 +85,7 @@ def test_a_second_reading_knows_the_original(case: Case, tmp_path: Path) -> None
     assert case.length_key is None or reloaded.original.values[case.length_key] == 16000
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_the_same_change_again_is_nothing(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
@@ -90,6 +94,7 @@ def test_the_same_change_again_is_nothing(case: Case, tmp_path: Path) -> None:
     assert (again.diff, again.changes) == ("", ())
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> None:
     config, patch = applied(case, tmp_path)
@@ -107,6 +112,7 @@ def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> 
             assert lookup(back.values, each.key) == lookup(config.values, each.key), each.key
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_the_loader_changes_where_that_is_asked_for_and_only_then(case: Case, tmp_path: Path) -> None:
     wanted = {KnobName.LOADER_WORKERS: 3, KnobName.PIN_MEMORY: True, KnobName.PERSISTENT_WORKERS: True}
@@ -126,6 +132,7 @@ def test_the_loader_changes_where_that_is_asked_for_and_only_then(case: Case, tm
     assert {each.key: each.value for each in back.knobs if each.name in wanted} == keys
 
 
+@READ_ALONE
 @EVERY_CASE
 @pytest.mark.parametrize("newline", BY_LINE, ids=["lf", "crlf"])
 @pytest.mark.parametrize("tool", ["git", "patch"])
@@ -150,6 +157,7 @@ def test_the_diff_is_taken_by_git_and_by_patch(case: Case, tool: str, newline: s
     }
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_undoing_a_patch_restores_every_byte(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))
@@ -165,6 +173,7 @@ def test_undoing_a_patch_restores_every_byte(case: Case, tmp_path: Path) -> None
     assert contents(tmp_path) == before
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_a_file_that_changed_since_it_was_patched_is_not_undone(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
@@ -176,6 +185,7 @@ def test_a_file_that_changed_since_it_was_patched_is_not_undone(case: Case, tmp_
     assert contents(tmp_path) == before
 
 
+@READ_ALONE
 @EVERY_CASE
 @pytest.mark.parametrize("newline", BY_LINE, ids=["lf", "crlf"])
 def test_line_endings_are_kept(case: Case, newline: str, tmp_path: Path) -> None:
@@ -187,6 +197,7 @@ def test_line_endings_are_kept(case: Case, newline: str, tmp_path: Path) -> None
         assert content.endswith(b"\n") is case.final_newline
 
 
+@READ_ALONE
 @EVERY_CASE
 def test_a_file_that_changed_since_is_left_alone(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))

@@ -18,6 +18,8 @@ from tests.contract.config_cases import EVERY_CASE, Case, read
 if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 REQUESTS = {
     "alone": PlanRequest(),
     "two replicas hold a batch": PlanRequest(world_size=2, global_batch_size=48),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
     from memplan.planning.request import Subject
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
 YACS = "SOLVER:\n  IMS_PER_BATCH: 16\n  BASE_LR: 0.02\n  MAX_ITER: 90000\n"
 LAZY = """\

@@ -17,6 +17,8 @@ from memplan.recipe import Recipe
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 HF = """\
 per_device_train_batch_size: 4
 learning_rate: 1.0e-3

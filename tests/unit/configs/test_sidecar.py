@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from memplan.patches import ConfigPatch
 
+pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
+
 TEXT = '{\n  "per_device_train_batch_size": 4,\n  "learning_rate": 0.0002,\n  "output_dir": "out"\n}\n'
 
 
