@@ -134,6 +134,8 @@ class Estimate:
         peak_process_bytes: reserved peak plus context, on the CPU also what a step adds outside the heap; the sum of
             ``breakdown``.
         breakdown: components of the process peak.
+        peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
+            published figures tell; what ``uncounted`` names comes on top. None where the context was measured.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
         context_basis: where the figure for the context comes from; None where there is none.
@@ -155,6 +157,7 @@ class Estimate:
     peak_phase: Phase
     method: str
     context_basis: ContextBasis | None = None
+    peak_process_range_bytes: tuple[int, int] | None = None
     top_modules: tuple[PeakShare, ...] = ()
     top_operators: tuple[PeakShare, ...] = ()
     uncounted: tuple[str, ...] = ()

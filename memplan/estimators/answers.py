@@ -56,6 +56,7 @@ def estimate(
         peak_phase=figures.phase,
         method=trace.method,
         context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
+        peak_process_range_bytes=_process_range_bytes(breakdown, device),
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
         uncounted=(*trace.uncounted, *missing),
@@ -135,16 +136,20 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
 
 
 def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
-    """Say how far the figure for a card's context can be trusted, unless this run has measured it."""
-    if device.context_bytes is None:
+    """Say when a context was measured that this run has not."""
+    if device.context_bytes is None or device.context_basis is not ContextBasis.CALIBRATED:
         return ()
     size = format_bytes(device.context_bytes)
-    if device.context_basis is ContextBasis.CALIBRATED:
-        return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
-    if device.context_basis is ContextBasis.CATALOGUE:
-        low, high = map(format_bytes, context_range_bytes(device.compute_capability, device.sm_count))
-        return (f"The context of {size} is not measured and may take {low} to {high}; a live probe measures it.",)
-    return ()
+    return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
+
+
+def _process_range_bytes(breakdown: BreakdownBytes, device: DeviceSpec) -> tuple[int, int] | None:
+    """Return the process peak with the least and the most context; None where the context was measured."""
+    if device.context_basis is not ContextBasis.CATALOGUE:
+        return None
+    low, high = context_range_bytes(device.compute_capability, device.sm_count)
+    beside = breakdown.total_bytes - breakdown.context
+    return beside + low, beside + high
 
 
 def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings) -> Callable[[int], int]:

@@ -27,7 +27,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     first = estimates[0]
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in",
+        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_range_text(first),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -39,6 +39,17 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
             str(each.peak_phase),
         )
     return table
+
+
+def _range_text(estimate: Estimate) -> str | None:
+    """Say how far the process peak may be off, which on one device is the same for every recipe."""
+    if estimate.peak_process_range_bytes is None:
+        return None
+    low, high = estimate.peak_process_range_bytes
+    less, more = bytes_text(estimate.peak_process_bytes - low), bytes_text(high - estimate.peak_process_bytes)
+    return (
+        f"process: up to {less} less or {more} more, as the context is not measured; what is not counted comes on top"
+    )
 
 
 def savings_view(savings: Sequence[Saving]) -> RenderableType:
@@ -63,6 +74,8 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
             table.add_row(component_text(name, estimate.device_name), bytes_text(held_bytes), share_text(share))
     table.add_section()
     table.add_row("peak process", bytes_text(estimate.peak_process_bytes), "100%")
+    if estimate.peak_process_range_bytes is not None:
+        table.add_row("at least, at most", " to ".join(map(bytes_text, estimate.peak_process_range_bytes)), "")
     parts: list[RenderableType] = [table]
     for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
         if shares:

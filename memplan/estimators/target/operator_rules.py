@@ -54,7 +54,7 @@ _PLAIN = frozenset(
     )
 )  # fmt: skip
 
-_OF_CONVOLUTIONS = "workspaces that cuDNN chooses on the card, beyond its conversion to channels-last"
+_OF_CONVOLUTIONS = "workspaces that cuDNN chooses on the card, beyond those that follow from the shapes"
 _PARTLY = {f"aten.{name}": _OF_CONVOLUTIONS for name in ("convolution", "convolution_backward")}
 
 

@@ -91,9 +91,14 @@ def test_a_context_that_others_may_share_is_not_kept_for_later_runs(traces_of) -
     assert calibrated(CARD).context_basis is not ContextBasis.CALIBRATED
 
 
-def test_a_card_that_was_never_measured_says_how_far_its_figure_can_be_trusted(traces_of) -> None:
-    notes = traces_of(CARD).estimate(RECIPE).notes
-    assert any("is not measured and may take 203.4 MiB to 339.1 MiB" in note for note in notes)
+def test_the_process_peak_on_a_card_has_a_range_until_its_context_is_measured(traces_of) -> None:
+    traces = traces_of(CARD)
+    found = traces.estimate(RECIPE)
+    beside = found.peak_process_bytes - found.breakdown.context
+    low, high = found.peak_process_range_bytes
+    assert (round((low - beside) / MIB, 1), round((high - beside) / MIB, 1)) == (203.4, 339.1)
+    traces.learn(RECIPE, measurement(300))
+    assert traces.estimate(RECIPE).peak_process_range_bytes is None
 
 
 def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:

@@ -11,7 +11,7 @@ from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.report.console import run_view, trial_line
-from memplan.report.estimates import estimate_table
+from memplan.report.estimates import breakdown_view, estimate_table
 from memplan.report.facts import report_run, trial_row
 from memplan.report.page import run_to_html
 from memplan.results import OutcomeKind, PrecisionVerdict
@@ -111,6 +111,13 @@ def test_estimates_of_several_recipes(golden) -> None:
     recipes = [Recipe(micro_batch_size=size) for size in (8, 16)]
     table = estimate_table([estimate(peak, recipe) for peak, recipe in zip((600, 1100), recipes, strict=True)])
     golden("reports/estimates.txt", rendered(table))
+
+
+def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move() -> None:
+    found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(580 * MIB, 650 * MIB))
+    table, breakdown = rendered(estimate_table([found])), rendered(breakdown_view(found))
+    assert "up to 20.00 MiB less or 50.00 MiB more" in " ".join(table.split())
+    assert "580.0 MiB to 650.0 MiB" in breakdown
 
 
 def test_no_line_of_a_report_is_wider_than_the_terminal() -> None:

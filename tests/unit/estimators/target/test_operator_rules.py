@@ -33,6 +33,6 @@ def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOve
 
 def test_each_is_named_with_its_calls() -> None:
     assert unknown_kernels([("aten.topk", 2), ("aten.convolution", 1)]) == (
-        "aten.convolution, 1 call: workspaces that cuDNN chooses on the card, beyond its conversion to channels-last",
+        "aten.convolution, 1 call: workspaces that cuDNN chooses on the card, beyond those that follow from the shapes",
         "aten.topk, 2 calls: what its kernel takes inside",
     )
