@@ -63,7 +63,9 @@ def count_at(document: Document, key: str) -> int:
         value = int(value)
     if isinstance(value, str) and "$" in value:
         problem = f"{key}={shown(value)} is worked out from what the file does not say"
-        raise ConfigError(problem, where=str(document.path), hint="write the number out")
+        missing = document.syntax.environment_behind(document.source.text, key)
+        hint = f"set {', '.join(missing)} in the environment as for the training" if missing else "write the number out"
+        raise ConfigError(problem, where=str(document.path), hint=hint)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def read_config(
             *document.notes,
             *ecosystem.remarks(document, keys),
             *_notes_on_precision(document, declared),
+            *_notes_on_environment(document, keys),
             *remarks_on(beside, document, format_name=ecosystem.name),
             *((stale,) if stale else ()),
         ),
@@ -137,6 +139,16 @@ def _knob(document: Document, name: KnobName, key: str) -> Knob:
         obstacle = f"it is inherited from {source.path.name}" if inherited else location.obstacle
         return Knob(name=name, key=key, value=value, file=str(source.path), line=location.line, obstacle=obstacle)
     return Knob(name=name, key=key, value=value, file=None, line=None, obstacle="no file of the config spells it out")
+
+
+def _notes_on_environment(document: Document, keys: KnobKeys) -> list[str]:
+    """Name what was taken from the environment, in which the training must then be started too."""
+    found = (each for keys_of_knob in keys.values() for each in keys_of_knob)
+    names = dict.fromkeys(
+        name for key in found for name in document.syntax.environment_behind(document.source.text, key)
+    )
+    taken = [f"{each}={os.environ[each]}" for each in names if each in os.environ]
+    return [f"taken from the environment: {', '.join(taken)}"] if taken else []
 
 
 def _notes_on_precision(document: Document, keys: KnobKeys) -> list[str]:

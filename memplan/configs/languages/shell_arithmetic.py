@@ -1,7 +1,8 @@
 """Work out what a launch script computes with whole numbers: ``STEPS=$((BATCH_SIZE / PER_DEVICE / GPUS))``.
 
 Scripts that hold the batch of an optimizer step derive the accumulation so. Nothing is run: names stand for the numbers
-that the script gives them, and the four rules are applied as the shell does, division rounding towards zero.
+that the script or the environment gives them, and the four rules are applied as the shell does, division rounding
+towards zero.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import os
 import re
 from typing import TYPE_CHECKING
 
-from memplan.configs.languages.shell_words import Word, assigned_name, literal_behind
+from memplan.configs.languages.shell_words import Word, assigned_name, literal_behind, name_left_open
 from memplan.configs.languages.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_ASSIGNED = r"^[ \t]*(?:export[ \t]+)?{name}=\$\(\((?P<sum>[^()\n]*(?:\([^()\n]*\)[^()\n]*)*)\)\)"
+_SUM = r"\$\(\((?P<sum>[^()\n]*(?:\([^()\n]*\)[^()\n]*)*)\)\)"
+_ASSIGNED = rf"^[ \t]*(?:export[ \t]+)?{{name}}={_SUM}"
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _RULES: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -30,15 +33,37 @@ _LARGEST = 2**53  # up to which the division of floats is exact
 
 
 def computed_number(text: str, word: Word) -> int | None:
-    """Return what a script computes for a word that is one variable; None where the script does not say enough."""
+    """Return what a script computes for a word, or for the variable that it is; None where not enough is said."""
+    tree = _sum_behind(text, word)
+    try:
+        return None if tree is None else _number(tree, text)
+    except (ZeroDivisionError, ValueError, RecursionError):
+        return None
+
+
+def names_left_open(text: str, word: Word) -> tuple[str, ...]:
+    """Return the variables that a word is worked out from and that the script takes from its environment."""
+    own, tree = name_left_open(text, word), _sum_behind(text, word)
+    nodes = () if tree is None else ast.walk(tree)
+    inner = [name_left_open(text, _word_for(each)) for each in nodes if isinstance(each, ast.Name)]
+    return tuple(dict.fromkeys(each for each in (own, *inner) if each is not None))
+
+
+def _sum_behind(text: str, word: Word) -> ast.expr | None:
+    """Return the sum that a word is, or the one that the script gives a variable; None where there is none."""
     name = assigned_name(word)
-    found = [] if name is None else list(re.finditer(_ASSIGNED.format(name=re.escape(name)), text, re.MULTILINE))
-    if len(found) != 1:
+    own = [re.fullmatch(_SUM, word.text.strip('"'))]
+    found = own if name is None else list(re.finditer(_ASSIGNED.format(name=re.escape(name)), text, re.MULTILINE))
+    if len(found) != 1 or found[0] is None:
         return None
     try:
-        return _number(ast.parse(_NAME.sub(r"\1\2", found[0]["sum"]).strip(), mode="eval").body, text)
-    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError):
+        return ast.parse(_NAME.sub(r"\1\2", found[0]["sum"]).strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _word_for(name: ast.Name) -> Word:
+    return Word(span=Span(start=0, end=0), text=f"${name.id}")
 
 
 def _number(node: ast.expr, text: str) -> int:
@@ -52,8 +77,8 @@ def _number(node: ast.expr, text: str) -> int:
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         found = node.value
     elif isinstance(node, ast.Name):
-        literal = literal_behind(text, Word(span=Span(start=0, end=0), text=f"${node.id}"))
-        found = int("" if literal is None else literal.plain)
+        literal, left_open = literal_behind(text, _word_for(node)), name_left_open(text, _word_for(node))
+        found = int(os.environ.get(left_open or "", "") if literal is None else literal.plain)
     else:
         raise ValueError(ast.dump(node))
     if abs(found) > _LARGEST:

@@ -7,14 +7,15 @@ The keys are the flags' names as ``argparse`` keeps them: no dashes before, unde
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.literals import python_word, write_python
-from memplan.configs.languages.shell_arithmetic import computed_number
-from memplan.configs.languages.shell_words import Word, commands_in, expanded, literal_behind
+from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
+from memplan.configs.languages.shell_words import Word, commands_in, expanded, literal_behind, name_left_open
 from memplan.configs.languages.spans import Edit, Location, Span
 from memplan.errors import ConfigError, PatchError
 
@@ -79,6 +80,13 @@ def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{key: value for key, value in computed.items() if value is not None}}
 
 
+def environment_behind(text: str, key: str) -> tuple[str, ...]:
+    """Return the variables of the environment that the value of a flag depends on."""
+    flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
+    words = flag.values if flag is not None else ()
+    return tuple(dict.fromkeys(name for each in words for name in names_left_open(text, each)))
+
+
 def locate_in_shell(text: str, key: str) -> Location | None:
     """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
     is_launchers, own_key = key.startswith(f"{LAUNCHER}."), key.removeprefix(f"{LAUNCHER}.")
@@ -94,8 +102,9 @@ def locate_in_shell(text: str, key: str) -> Location | None:
         return Location(span=flag.word.span, line=line, obstacle="it has several values")
     literal, own = literal_behind(text, flag.values[0]), flag.values[0].span
     if literal is None:
-        is_number = computed_number(text, flag.values[0]) is not None  # one written here takes the computed one's place
-        return Location(span=own, line=line, obstacle=None if is_number else "the script computes it")
+        is_number = computed_number(text, flag.values[0]) is not None
+        is_known = is_number or os.environ.get(name_left_open(text, flag.values[0]) or "") is not None
+        return Location(span=own, line=line, obstacle=None if is_known else "the script computes it")  # takes its place
     span = own if _is_shared(text, flag, literal) else literal.span
     return Location(span=span, line=text.count("\n", 0, span.start) + 1)
 
@@ -202,16 +211,23 @@ def _flags_among(words: Sequence[Word]) -> list[_Flag]:
 def _value_of(text: str, flag: _Flag) -> Any:
     if not flag.values:
         return True
-    values = [_typed(literal_behind(text, each) or each) for each in flag.values]
+    values = [_typed(_plain_text(text, each)) for each in flag.values]
     return values[0] if len(values) == 1 else values
 
 
-def _typed(word: Word) -> Any:
-    if word.plain.lower() in _WORDS:
-        return _WORDS[word.plain.lower()]
+def _plain_text(text: str, word: Word) -> str:
+    """Return what the program gets for a word, as far as the script and the environment say it."""
+    literal, left_open = literal_behind(text, word), name_left_open(text, word)
+    said = os.environ.get(left_open) if left_open is not None else None
+    return (literal or word).plain if said is None else said
+
+
+def _typed(plain: str) -> Any:
+    if plain.lower() in _WORDS:
+        return _WORDS[plain.lower()]
     for kind in (int, float):
         try:
-            return kind(word.plain)
+            return kind(plain)
         except ValueError:
             continue
-    return word.plain
+    return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -119,29 +120,44 @@ def assigned_name(word: Word) -> str | None:
     return None if variable is None else variable["bare"] or variable["braced"]
 
 
-def literal_behind(text: str, word: Word, *, followed: frozenset[str] = frozenset()) -> Word | None:
+def literal_behind(text: str, word: Word) -> Word | None:
     """Follow a word that is one variable to the literal that the script gives it; any other word is its own literal.
+
+    None where the script does not say it, or says it more than once, or where the environment says otherwise.
+    """
+    return _end_of(text, word, frozenset())[0]
+
+
+def name_left_open(text: str, word: Word) -> str | None:
+    """Return the variable that a word comes down to and that the script takes from its environment, or None.
+
+    One with a default (``${N:-4}``) is taken from there only where the environment sets it.
+    """
+    return _end_of(text, word, frozenset())[1]
+
+
+def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | None, str | None]:
+    """Return the literal at the end of a chain of variables, or the name at which the script leaves it open.
 
     Args:
         text: the script.
         word: a word of it.
         followed: names that led to it; one that falls back on itself (``N=${N:-4}``) has its default.
-
-    Returns:
-        The literal; None where the script does not say it, or says it more than once.
     """
     inner, name = _unquoted(word), assigned_name(word)
     if name is None:
-        return None if "$" in word.text or "`" in word.text else word
+        return (None if "$" in word.text or "`" in word.text else word), None
     assigned = [] if name in followed else _assignments(text).get(name, [])
     if len(assigned) == 1:
         value = Word(span=assigned[0], text=text[assigned[0].start : assigned[0].end])
-        return literal_behind(text, value, followed=followed | {name})
+        return _end_of(text, value, followed | {name})
     variable = _VARIABLE.fullmatch(inner)
-    if assigned or variable is None or not variable["default"]:
-        return None
+    if assigned or variable is None:
+        return None, None
+    if not variable["default"] or os.environ.get(name):
+        return None, name
     start = word.span.start + word.text.index(inner) + variable.start("default")
-    return Word(span=Span(start=start, end=start + len(variable["default"])), text=variable["default"])
+    return Word(span=Span(start=start, end=start + len(variable["default"])), text=variable["default"]), None
 
 
 def _unquoted(word: Word) -> str:

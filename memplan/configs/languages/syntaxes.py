@@ -13,6 +13,7 @@ from memplan.configs.languages.python_source import add_to_python, locate_in_pyt
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.shell_source import (
     add_to_shell,
+    environment_behind,
     load_shell,
     locate_in_shell,
     with_computed,
@@ -47,6 +48,10 @@ def _as_they_are(_text: str, values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _nothing(_text: str, _key: str) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """One config language.
@@ -60,6 +65,7 @@ class Syntax:
         add: (text, key -> literal) -> edit that sets new keys, or None where the file's form does not allow it.
         write: value -> literal.
         resolve: (text, its values) -> the values with what refers to others worked out, as a program would get them.
+        environment_behind: (text, dotted key) -> the variables of the environment that the value depends on.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Syntax:
     add: Callable[[str, dict[str, str]], Edit | None]
     write: LiteralWriter
     resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = _as_they_are
+    environment_behind: Callable[[str, str], tuple[str, ...]] = _nothing
 
 
 def _resolved_by_omegaconf(_text: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +135,7 @@ SHELL = Syntax(
     add=add_to_shell,
     write=write_shell,
     resolve=with_computed,
+    environment_behind=environment_behind,
 )
 ARGUMENTS = Syntax(  # told from other Python by its content
     name="Argparse",

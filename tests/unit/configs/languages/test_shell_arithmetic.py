@@ -60,12 +60,44 @@ def test_where_nothing_changes_nothing_is_written(tmp_path: Path) -> None:
     assert plan_patch(read_config(tmp_path / "x.sh"), RecipeChange(recipe=CURRENT)).diff == ""
 
 
-def test_what_is_computed_from_the_environment_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.sh").write_text(HEAD.replace("GPUS=${GPUS:-8}\n", "") + COMMAND, encoding="utf-8")
-    with pytest.raises(
-        ConfigError, match=r"gradient_accumulation_steps='\$\{STEPS\}' is worked out from what .* not say"
-    ):
+OPEN = HEAD.replace("GPUS=${GPUS:-8}\n", "") + COMMAND
+
+
+def test_what_is_computed_from_an_environment_that_is_silent_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUS", raising=False)
+    (tmp_path / "x.sh").write_text(OPEN, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"='\$\{STEPS\}' is worked out from what .* not say") as caught:
         read_config(tmp_path / "x.sh")
+    assert caught.value.hint == "set GPUS in the environment as for the training"
+
+
+def test_the_environment_says_what_the_script_takes_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUS", "2")
+    (tmp_path / "x.sh").write_text(OPEN, encoding="utf-8")
+    config = read_config(tmp_path / "x.sh")
+    assert config.recipe.accumulation_steps == 128 // 4 // 2
+    assert "taken from the environment: GPUS=2" in config.notes
+
+
+def test_the_environment_wins_over_a_default_as_it_does_in_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PER_DEVICE", "2")
+    (tmp_path / "x.sh").write_text(HEAD + COMMAND, encoding="utf-8")
+    config = read_config(tmp_path / "x.sh")
+    assert (config.recipe.micro_batch_size, config.recipe.accumulation_steps) == (2, 128 // 2 // 8)
+    recipe = Recipe(micro_batch_size=4, accumulation_steps=4, precision="bf16", learning_rate=2e-5)
+    apply_patch(plan_patch(config, RecipeChange(recipe=recipe)))
+    assert read_config(tmp_path / "x.sh").recipe == recipe  # the flag itself says it now, in any environment
+    assert "--per_device_train_batch_size 4 " in (tmp_path / "x.sh").read_text(encoding="utf-8")
+
+
+def test_a_sum_may_stand_in_the_command(tmp_path: Path) -> None:
+    text = (HEAD + COMMAND).replace("${STEPS}", "$((BATCH_SIZE / (PER_DEVICE * GPUS)))")
+    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
+    assert read_config(tmp_path / "x.sh").recipe == CURRENT
 
 
 @pytest.mark.parametrize(
