@@ -14,14 +14,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from memplan.configs.languages.shell_words import Word, assigned_name, literal_behind, name_left_open
+from memplan.configs.languages.shell_variables import assigned_name, literal_behind, name_left_open, value_of
+from memplan.configs.languages.shell_words import Word
 from memplan.configs.languages.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_SUM = r"\$\(\((?P<sum>[^()\n]*(?:\([^()\n]*\)[^()\n]*)*)\)\)"
-_ASSIGNED = rf"^[ \t]*(?:export[ \t]+)?{{name}}={_SUM}"
+_SUM = re.compile(r"\$\(\((?P<sum>[^()\n]*(?:\([^()\n]*\)[^()\n]*)*)\)\)")
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _RULES: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -52,12 +52,12 @@ def names_left_open(text: str, word: Word) -> tuple[str, ...]:
 def _sum_behind(text: str, word: Word) -> ast.expr | None:
     """Return the sum that a word is, or the one that the script gives a variable; None where there is none."""
     name = assigned_name(word)
-    own = [re.fullmatch(_SUM, word.text.strip('"'))]
-    found = own if name is None else list(re.finditer(_ASSIGNED.format(name=re.escape(name)), text, re.MULTILINE))
-    if len(found) != 1 or found[0] is None:
+    value = word if name is None else value_of(text, name)
+    found = None if value is None else _SUM.fullmatch(value.text.strip('"'))
+    if found is None:
         return None
     try:
-        return ast.parse(_NAME.sub(r"\1\2", found[0]["sum"]).strip(), mode="eval").body
+        return ast.parse(_NAME.sub(r"\1\2", found["sum"]).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
         return None
 

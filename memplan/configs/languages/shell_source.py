@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
-from memplan.configs.languages.shell_words import Word, commands_in, expanded, literal_behind, name_left_open
+from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open
+from memplan.configs.languages.shell_words import Word, commands_in
 from memplan.configs.languages.spans import Edit, Location, Span
 from memplan.errors import ConfigError, PatchError
 

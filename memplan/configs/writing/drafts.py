@@ -96,7 +96,12 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
     Raises:
         PatchError: a value is not written in this file, or cannot be edited there.
     """
-    return _in_place(config, change, changed_assignments(config, change))
+    try:
+        return _in_place(config, change, changed_assignments(config, change))
+    except PatchError as error:
+        if default_style(config) is not PatchStyle.CHILD:
+            raise
+        raise PatchError(error.problem, where=error.where, hint="let memplan write a child config instead") from None
 
 
 def draft_flags(config: UserConfig, change: RecipeChange) -> Draft:

@@ -111,5 +111,5 @@ def _refusal(document: Document, assignment: Assignment, reason: str, *, line: i
     return PatchError(
         f"{assignment.key} cannot be edited in place: {reason}",
         where=str(document.path) if line is None else f"{document.path}:{line}",
-        hint="let memplan write a child config instead" if document.syntax is PYTHON else "change this value by hand",
+        hint="change this value by hand",
     )

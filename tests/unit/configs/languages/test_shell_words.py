@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
-from memplan.configs.languages.shell_words import MAX_WORDS, commands_in, expanded
+from memplan.configs.languages.shell_variables import MAX_WORDS, expanded
+from memplan.configs.languages.shell_words import commands_in
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:

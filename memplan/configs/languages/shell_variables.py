@@ -1,0 +1,203 @@
+"""What the variables of a shell script stand for, as far as it says so in one place; nothing is run.
+
+A variable has a value where the script gives it one, once, and does nothing else to it. What the script takes from its
+environment is looked up in that of memplan, which the training is taken to be started from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from memplan.configs.languages.shell_words import Word, commands_in, end_of_parentheses
+from memplan.configs.languages.spans import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAX_WORDS = 2_000  # of one command, many times the longest in public scripts
+MAX_HELD = 20_000  # characters of an array or a here-document, likewise
+MAX_GAP = 200  # characters between ``&&`` and what follows it
+_VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?P<all>\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})")
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
+_ARGUMENTS = re.compile(r"\"?\$(?:[@*]|\{[@*][^}]*\})\"?")  # what the script itself is given
+_GIVES = re.compile(r"\ufeff?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=")
+_GIVES_DEFAULT = re.compile(r"\$\{(?P<name>\w+):?=[^}\n]*\}")
+_CALCULATION = re.compile(r"(?<!\$)\(\(([^\n]*?)\)\)")
+_CALCULATED = re.compile(r"(?:\+\+|--)(\w+)|(\w+)\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))")
+_HERE_DOCUMENT = re.compile(
+    rf"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n.{{0,{MAX_HELD}}}?^[ \t]*(?P=end)[ \t]*\r?$",
+    re.DOTALL | re.MULTILINE,
+)
+_DECLARING = ("export", "declare", "typeset", "local", "readonly")
+_TOUCHING = ("unset", "read", "let", "printf", "mapfile", "readarray", "getopts", "for", "select")
+_OPENING, _CLOSING = ("if", "for", "select", "while", "until", "case", "{"), ("fi", "done", "esac", "}")
+_LEADING = ("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assignment:
+    """One place that gives a variable a value.
+
+    Args:
+        value: where it is written; None where only running the script would tell it.
+        is_conditional: whether the script may pass it by.
+    """
+
+    value: Span | None
+    is_conditional: bool = False
+
+
+def assigned_name(word: Word) -> str | None:
+    """Return the name of the variable that a word is; None for any other word."""
+    variable = _VARIABLE.fullmatch(_unquoted(word))
+    return None if variable is None else variable["bare"] or variable["braced"]
+
+
+def value_of(text: str, name: str) -> Word | None:
+    """Return what the one place in a script gives a variable, as it is written; None where there is no such place."""
+    assigned = _assignments(text).get(name, ())
+    span = assigned[0].value if len(assigned) == 1 else None
+    return None if span is None else Word(span=span, text=text[span.start : span.end])
+
+
+def expanded(text: str, words: Sequence[Word]) -> list[Word]:
+    """Take the words that variables hold in their place (``ARGS="--lr 1 --bf16"``): unquoted ones, for ``eval`` all.
+
+    Arrays (``"${ARGS[@]}"``) are taken apart too; what the script itself is given (``"$@"``) is taken to be nothing.
+
+    Args:
+        text: the script.
+        words: a command of it; what it holds beyond ``MAX_WORDS``, or a second time, is left as it is.
+    """
+    found: list[Word] = []
+    waiting, seen = list(reversed(words)), set[str]()
+    while waiting:
+        word = waiting.pop()
+        if _ARGUMENTS.fullmatch(word.text):
+            continue
+        name, held = assigned_name(word), _held(text, word, is_evaluated=words[0].text == "eval")
+        if name is None or name in seen or not 0 < len(held) <= MAX_WORDS - len(found) - len(waiting):
+            found.append(word)
+        else:
+            seen.add(name)
+            waiting += reversed(held)
+    return found
+
+
+def literal_behind(text: str, word: Word) -> Word | None:
+    """Follow a word that is one variable to the literal that the script gives it; any other word is its own literal.
+
+    None where the script does not say it, or says it more than once, or where the environment says otherwise.
+    """
+    return _end_of(text, word, frozenset())[0]
+
+
+def name_left_open(text: str, word: Word) -> str | None:
+    """Return the variable that a word comes down to and that the script takes from its environment, or None.
+
+    One with a default (``${N:-4}``) is taken from there only where the environment sets it.
+    """
+    return _end_of(text, word, frozenset())[1]
+
+
+def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | None, str | None]:
+    """Return the literal at the end of a chain of variables, or the name at which the script leaves it open.
+
+    Args:
+        text: the script.
+        word: a word of it.
+        followed: names that led to it; one that falls back on itself (``N=${N:-4}``) has its default.
+    """
+    variable = _VARIABLE.fullmatch(_unquoted(word))
+    name = assigned_name(word)
+    if variable is None or name is None:
+        return (None if "$" in word.text or "`" in word.text else word), None
+    assigned = () if name in followed else _assignments(text).get(name, ())
+    is_overruled = bool(variable["default"]) or bool(os.environ.get(name))
+    value = value_of(text, name) if assigned else None
+    if value is not None and not (assigned[0].is_conditional and is_overruled):
+        return _end_of(text, value, followed | {name})
+    if assigned or name.isdecimal() > bool(variable["default"]):
+        return None, None
+    if not variable["default"] or os.environ.get(name):
+        return None, name
+    start = word.span.start + word.text.index(variable[0]) + variable.start("default")
+    return Word(span=Span(start=start, end=start + len(variable["default"])), text=variable["default"]), None
+
+
+def _unquoted(word: Word) -> str:
+    return word.text[1:-1] if word.text.startswith('"') else word.text
+
+
+def _held(text: str, word: Word, *, is_evaluated: bool) -> tuple[Word, ...]:
+    """Return the words of the array, or of the quoted text with several, that a script gives a variable."""
+    variable, name = _VARIABLE.fullmatch(_unquoted(word)), assigned_name(word)
+    value = None if name is None else value_of(text, name)
+    if variable is None or value is None:
+        return ()
+    if value.text.startswith("("):
+        return _words_between(text, value.span.start, value.span.end) if variable["all"] else ()
+    quoted = _QUOTED.match(text, value.span.start) if is_evaluated or word.text.startswith("$") else None
+    held = _words_between(text, quoted.start(), quoted.end()) if quoted else ()
+    return held if len(held) > 1 else ()
+
+
+@lru_cache(maxsize=64)
+def _words_between(text: str, opening: int, end: int) -> tuple[Word, ...]:
+    """Return the words between a quote or parenthesis and the one that closes it."""
+    commands = commands_in(text[opening + 1 : end - 1])
+    spans = (each.span for command in commands for each in command)
+    found = (Span(start=each.start + opening + 1, end=each.end + opening + 1) for each in spans)
+    return tuple(Word(span=each, text=text[each.start : each.end]) for each in found)
+
+
+@lru_cache(maxsize=8)
+def _assignments(text: str) -> dict[str, tuple[_Assignment, ...]]:
+    """Return what a script does to each name; what stands in here-documents is no command of it."""
+    own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    found: dict[str, tuple[_Assignment, ...]] = {}
+    for name, assignment in (*_given_by_commands(own), *_given_within(own)):
+        found[name] = (*found.get(name, ()), assignment)
+    return found
+
+
+def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
+    """Yield the names that commands give a value, or change in a way that only running them would tell."""
+    depth = 0
+    for command in commands_in(text):
+        start = command[0].span.start
+        is_linked = text[max(0, start - MAX_GAP) : start].rstrip().endswith(("&&", "||"))
+        words = list(command)
+        while words and words[0].text in (*_LEADING, *_OPENING, *_CLOSING):
+            depth += (words[0].text in _OPENING) - (words[0].text in _CLOSING)
+            if words[0].text in _TOUCHING:
+                break
+            words = words[1:]
+        if words and words[0].text in _TOUCHING:
+            names = (re.match(r"[A-Za-z_]\w*", each.text) for each in words[1:])
+            yield from ((each[0], _Assignment(value=None)) for each in names if each)
+            continue
+        gives = [_GIVES.match(each.text) for each in words]
+        if all(gives) or (words and words[0].text in _DECLARING):
+            pairs = ((word, give) for word, give in zip(words, gives, strict=True) if give)
+            yield from ((give["name"], _given(text, word, give, is_linked or depth > 0)) for word, give in pairs)
+
+
+def _given(text: str, word: Word, give: re.Match[str], is_conditional: bool) -> _Assignment:
+    start, end = word.span.start + give.end(), word.span.end
+    is_array = start == end and text[end : end + 1] == "("
+    closed = end_of_parentheses(text, end, end + MAX_HELD) if is_array else end
+    value = None if give["more"] or closed is None else Span(start=start, end=closed)
+    return _Assignment(value=value, is_conditional=is_conditional)
+
+
+def _given_within(text: str) -> Iterator[tuple[str, _Assignment]]:
+    """Yield the names that are given a value within words (``${B:=4}``), or calculated with (``((B *= 2))``)."""
+    for match in _GIVES_DEFAULT.finditer(text):
+        yield match["name"], _Assignment(value=Span(start=match.start(), end=match.end()))
+    for match in _CALCULATION.finditer(text):
+        yield from ((name[1] or name[2], _Assignment(value=None)) for name in _CALCULATED.finditer(match[1]))
