@@ -2,8 +2,8 @@
 
 Python runs it at the start of every process of the command. It waits until the process imports torch's optimizers, if
 it ever does, and then listens on torch's global optimizer-step hooks. What it sees goes line by line into a file that
-memplan reads. Standard library and torch only, any Python that runs torch; whatever fails in here is told and never
-reaches the script.
+memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures``, which is copied with
+it; whatever fails in here is told and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
@@ -25,11 +25,15 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+if __name__ == "sitecustomize":  # a copy, in whatever Python the script runs: memplan itself may not be there
+    import memplan_hook_figures as figures
+else:
+    from memplan.probe.commands import hook_figures as figures
+
 SETTINGS_VARIABLE = "MEMPLAN_OBSERVE"
 _OPTIMIZERS = "torch.optim.optimizer"
 _STATE_IS_RESIDENT = 2  # optimizer steps after which state exists and gradients have been freed once
 _LEAVE_LIMIT_S = 5.0
-_RLIMIT_SLACK_BYTES = 128 << 20
 _OWN_FOLDER = str(Path(__file__).resolve().parent)
 
 
@@ -86,7 +90,7 @@ class Observer:
 
         def tell_then_print(kind: Any, error: BaseException, trace: Any) -> None:
             with contextlib.suppress(Exception):
-                self.tell("raised", chain=_chain(error), place=_place(error))
+                self.tell("raised", chain=figures.chain_of(error), place=figures.place_of(error))
             printing(kind, error, trace)
 
         sys.excepthook = tell_then_print
@@ -123,17 +127,19 @@ class Observer:
         if not hasattr(torch.autograd.backward, "_counted_by_memplan"):
             torch.autograd.backward = self._counting_passes(torch.autograd.backward)
             torch.amp.GradScaler.step = self._noticing_skips(torch.amp.GradScaler.step)  # type: ignore[method-assign]  # to see the steps that it leaves out
-        self.tell("built", resident_bytes=_status_bytes("VmRSS"), parameters_bytes=_bytes_of(_parameters([optimizer])))
+        parameters = figures.parameters_of([optimizer])
+        resident_bytes = figures.status_bytes("VmRSS")
+        self.tell("built", resident_bytes=resident_bytes, parameters_bytes=figures.bytes_of(parameters))
         if self._resident_limit_bytes is not None:
-            _limit_data(self._resident_limit_bytes, torch.get_num_threads())
-        self._cap_cards(_parameters([optimizer]))
+            figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
+        self._cap_cards(parameters)
 
     def _cap_cards(self, tensors: list[Any]) -> None:
         """Cap the allocator on the cards of some tensors; on a card that is not in use, torch would make a context."""
         if self._card_limit_bytes is not None:
-            for index in _cards_of(tensors) - self._capped_cards:
+            for index in figures.cards_of(tensors) - self._capped_cards:
                 self._capped_cards.add(index)
-                _cap_card(index, self._card_limit_bytes)
+                figures.cap_card(index, self._card_limit_bytes)
 
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
@@ -181,7 +187,7 @@ class Observer:
             self._step_ended(count)
 
     def _step_ended(self, count: int) -> None:
-        card = _card(_parameters(list(self._counts)))
+        card = figures.card_figures(figures.parameters_of(list(self._counts)))
         now = time.perf_counter()
         self._step = count
         self.tell(
@@ -192,8 +198,8 @@ class Observer:
             is_loss_finite=all(map(bool, self._finite_losses)) if self._finite_losses else None,
             skipped=self._skipped,
             optimizers=len(self._counts),
-            resident_peak_bytes=_status_bytes("VmHWM"),
-            resident_file_bytes=_status_bytes("RssFile"),
+            resident_peak_bytes=figures.status_bytes("VmHWM"),
+            resident_file_bytes=figures.status_bytes("RssFile"),
             card=card,
         )
         self._passes = self._skipped = 0
@@ -206,13 +212,13 @@ class Observer:
 
     def _tell_what_is_held(self) -> None:
         optimizers = list(self._counts)
-        parameters = _parameters(optimizers)
+        parameters = figures.parameters_of(optimizers)
         self.tell(
             "held",
             optimizers=sorted({type(each).__name__ for each in optimizers}),
-            parameters_bytes=_bytes_of(parameters),
-            gradients_bytes=_bytes_of([each.grad for each in parameters if each.grad is not None]),
-            optimizer_state_bytes=_bytes_of(_state_tensors(optimizers)),
+            parameters_bytes=figures.bytes_of(parameters),
+            gradients_bytes=figures.bytes_of([each.grad for each in parameters if each.grad is not None]),
+            optimizer_state_bytes=figures.bytes_of(figures.state_tensors_of(optimizers)),
         )
 
     def _end_process(self) -> None:
@@ -226,7 +232,8 @@ class Observer:
 
     def _tell_the_end(self) -> None:
         loss_scale = None if self._scaler is None else float(self._scaler.get_scale())
-        self.tell("finished", is_finite=_are_finite(_parameters(list(self._counts))), loss_scale=loss_scale)
+        is_finite = figures.are_finite(figures.parameters_of(list(self._counts)))
+        self.tell("finished", is_finite=is_finite, loss_scale=loss_scale)
 
     def _await_leave(self) -> None:
         """Stay, idle, until memplan has asked the driver what this process holds."""
@@ -260,103 +267,6 @@ class OptimizerFinder:
 
             loader.exec_module = load_then_watch
         return spec
-
-
-def _cards_of(tensors: list[Any]) -> set[int]:
-    return {each.device.index for each in tensors if each.is_cuda}
-
-
-def _card(parameters: list[Any]) -> dict[str, int] | None:
-    """Wait for the parameters' card, of several the fullest, and read its allocator; None where CUDA is not in use."""
-    import torch  # noqa: PLC0415 - loaded by the script itself by now
-
-    cuda: Any = torch.cuda
-    if not cuda.is_initialized() or cuda.is_current_stream_capturing():  # nothing may wait while a graph is captured
-        return None
-    index = max(sorted(_cards_of(parameters)), key=cuda.max_memory_reserved, default=cuda.current_device())
-    cuda.synchronize(index)
-    free_bytes, total_bytes = cuda.mem_get_info(index)
-    return {
-        "index": index,
-        "allocated_peak_bytes": cuda.max_memory_allocated(index),
-        "reserved_peak_bytes": cuda.max_memory_reserved(index),
-        "reserved_bytes": cuda.memory_reserved(index),
-        "used_bytes": total_bytes - free_bytes,
-        "alloc_retries": int(cuda.memory_stats(index).get("num_alloc_retries", 0)),
-    }
-
-
-def _cap_card(index: int, limit_bytes: int) -> None:
-    """Cap the allocator on a card; torch makes that card the current one to do so, and is set back."""
-    import torch  # noqa: PLC0415 - as above
-
-    with torch.cuda.device(index):
-        total_bytes = torch.cuda.get_device_properties(index).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
-
-
-def _parameters(optimizers: list[Any]) -> list[Any]:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return list({id(each): each for group in groups for each in group["params"]}.values())
-
-
-def _state_tensors(optimizers: list[Any]) -> list[Any]:
-    states = [state for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)]
-    return [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
-
-
-def _bytes_of(tensors: list[Any]) -> int:
-    """Bytes of the tensors' storages, shared ones once."""
-    storages = [each.untyped_storage() for each in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-def _are_finite(parameters: list[Any]) -> bool:
-    import torch  # noqa: PLC0415 - as above
-
-    with torch.no_grad():
-        sums = [each.detach().sum(dtype=torch.float32) for each in parameters if each.is_floating_point()]
-        return all(bool(torch.isfinite(each)) for each in sums)
-
-
-def _limit_data(resident_bytes: int, thread_count: int) -> None:
-    """Make allocations fail once far above the budget, so that a step never starves the machine.
-
-    ``RLIMIT_DATA`` counts untouched pages, stacks of threads to come included; memplan itself holds the process to the
-    budget by what is resident.
-    """
-    import resource  # noqa: PLC0415 - only where there is a limit
-
-    soft_stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    stack_bytes = (8 << 20) if soft_stack == resource.RLIM_INFINITY else soft_stack
-    slack_bytes = max(resident_bytes // 8, _RLIMIT_SLACK_BYTES) + 3 * thread_count * stack_bytes
-    limit = _status_bytes("VmData") + max(resident_bytes - _status_bytes("VmRSS"), 0) + slack_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
-def _chain(error: BaseException) -> list[dict[str, object]]:
-    """The exception and those it was raised from, each by the names of its types and its text."""
-    found: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in found:
-        found.append(current)
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return [{"types": [kind.__name__ for kind in type(each).__mro__], "text": str(each)[-4096:]} for each in found]
-
-
-def _place(error: BaseException) -> str | None:
-    """The innermost line outside of installed packages."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
 
 
 def observe_this_process(settings: str) -> None:

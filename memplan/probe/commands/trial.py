@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memplan.cards import DeviceKind
 from memplan.children import run_child
 from memplan.probe.commands import hook as command_hook
+from memplan.probe.commands import hook_figures
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
 from memplan.probe.commands.endings import CommandEnding, judge_ending, judge_steps, steps_taken, why_no_steps
 from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
@@ -86,7 +87,7 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
     hook.mkdir()
     (folder / "leave").mkdir()
     (folder / "events").touch()
-    (hook / "sitecustomize.py").write_bytes(Path(command_hook.__file__).read_bytes())
+    lay_hook(hook)
     paths = [str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]
     is_cpu = request.device.kind is DeviceKind.CPU
     settings = {
@@ -102,6 +103,13 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # NVML's order, by which the device was chosen
         **visible_cards(request),
     }
+
+
+def lay_hook(folder: Path) -> None:
+    """Copy the hook into a folder, by the names under which Python and the hook look for its parts."""
+    parts = {"sitecustomize.py": command_hook.__file__, "memplan_hook_figures.py": hook_figures.__file__}
+    for name, path in parts.items():
+        (folder / name).write_bytes(Path(path).read_bytes())
 
 
 class _Watch:

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.probe.commands import hook as command_hook
+from memplan.probe.commands.trial import lay_hook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOOP = """
 import torch
@@ -27,7 +29,7 @@ def hooked(tmp_path: Path):
     """Run a script with the hook before it; return its process and the events it told."""
     hook = tmp_path / "hook"
     hook.mkdir()
-    (hook / "sitecustomize.py").write_bytes(Path(command_hook.__file__).read_bytes())
+    lay_hook(hook)
     events = tmp_path / "events"
     events.touch()
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memplan.probe.commands.hook import Observer, _card
+from memplan.probe.commands.hook import Observer
+from memplan.probe.commands.hook_figures import card_figures
 from memplan.units import GIB
 from tests.fake_cuda import FakeCuda, FakeMemory
 
@@ -26,7 +27,7 @@ def observer(limit_bytes: int | None) -> Observer:
 def test_the_card_of_the_parameters_is_read_whichever_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     held = FakeMemory(total=8 * GIB, used=GIB, reserved=640, reserved_peak=700, allocated_peak=600, alloc_retries=2)
     cuda = FakeCuda([FakeMemory(), held]).install(monkeypatch)
-    assert _card([tensor_on(1)]) == {
+    assert card_figures([tensor_on(1)]) == {
         "index": 1,
         "allocated_peak_bytes": 600,
         "reserved_peak_bytes": 700,
@@ -41,25 +42,25 @@ def test_of_several_cards_the_fullest_is_read(monkeypatch: pytest.MonkeyPatch) -
     FakeCuda([FakeMemory(reserved_peak=1), FakeMemory(reserved_peak=3), FakeMemory(reserved_peak=2)]).install(
         monkeypatch
     )
-    found = _card([tensor_on(0), tensor_on(1), tensor_on(2)])
+    found = card_figures([tensor_on(0), tensor_on(1), tensor_on(2)])
     assert found is not None
     assert found["index"] == 1
 
 
 def test_where_the_parameters_are_kept_on_the_host_the_current_card_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeCuda([FakeMemory(), FakeMemory()], current=1).install(monkeypatch)
-    found = _card([tensor_on(None)])
+    found = card_figures([tensor_on(None)])
     assert found is not None
     assert found["index"] == 1
 
 
 def test_a_process_that_does_not_use_cuda_has_no_card() -> None:
-    assert _card([tensor_on(None)]) is None
+    assert card_figures([tensor_on(None)]) is None
 
 
 def test_nothing_waits_for_the_card_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeCuda([FakeMemory()], is_capturing=True).install(monkeypatch)
-    assert _card([tensor_on(0)]) is None
+    assert card_figures([tensor_on(0)]) is None
 
 
 @pytest.mark.parametrize(("limit_bytes", "share"), [(4 * GIB, 0.5), (0, 0.0), (9 * GIB, 1.0)])

@@ -1,0 +1,115 @@
+"""What the hook inside a training script reads of its process and its cards, and the caps it sets: copied beside it.
+
+Standard library and torch only, any Python that runs torch. torch is imported by the script itself before any function
+here that needs it is called.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+_RLIMIT_SLACK_BYTES = 128 << 20
+
+
+def cards_of(tensors: list[Any]) -> set[int]:
+    """Return CUDA's numbers of the cards on which some of the tensors are."""
+    return {each.device.index for each in tensors if each.is_cuda}
+
+
+def card_figures(parameters: list[Any]) -> dict[str, int] | None:
+    """Wait for the parameters' card, of several the fullest, and read its allocator; None where CUDA is not in use."""
+    import torch  # noqa: PLC0415 - loaded by the script itself by now
+
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized() or cuda.is_current_stream_capturing():  # nothing may wait while a graph is captured
+        return None
+    index = max(sorted(cards_of(parameters)), key=cuda.max_memory_reserved, default=cuda.current_device())
+    cuda.synchronize(index)
+    free_bytes, total_bytes = cuda.mem_get_info(index)
+    return {
+        "index": index,
+        "allocated_peak_bytes": cuda.max_memory_allocated(index),
+        "reserved_peak_bytes": cuda.max_memory_reserved(index),
+        "reserved_bytes": cuda.memory_reserved(index),
+        "used_bytes": total_bytes - free_bytes,
+        "alloc_retries": int(cuda.memory_stats(index).get("num_alloc_retries", 0)),
+    }
+
+
+def cap_card(index: int, limit_bytes: int) -> None:
+    """Cap the allocator on a card; torch makes that card the current one to do so, and is set back."""
+    import torch  # noqa: PLC0415 - as above
+
+    with torch.cuda.device(index):
+        total_bytes = torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
+
+
+def parameters_of(optimizers: list[Any]) -> list[Any]:
+    """Return the parameters of some optimizers, shared ones once."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return list({id(each): each for group in groups for each in group["params"]}.values())
+
+
+def state_tensors_of(optimizers: list[Any]) -> list[Any]:
+    """Return the tensors that some optimizers keep from step to step."""
+    states = [state for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)]
+    return [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
+
+
+def bytes_of(tensors: list[Any]) -> int:
+    """Return the bytes of the tensors' storages, shared ones once."""
+    storages = [each.untyped_storage() for each in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def are_finite(parameters: list[Any]) -> bool:
+    """Whether no parameter has become infinite or no number, by their sums."""
+    import torch  # noqa: PLC0415 - as above
+
+    with torch.no_grad():
+        sums = [each.detach().sum(dtype=torch.float32) for each in parameters if each.is_floating_point()]
+        return all(bool(torch.isfinite(each)) for each in sums)
+
+
+def limit_data(resident_bytes: int, thread_count: int) -> None:
+    """Make allocations fail once far above the budget, so that a step never starves the machine.
+
+    ``RLIMIT_DATA`` counts untouched pages, stacks of threads to come included; memplan itself holds the process to the
+    budget by what is resident.
+    """
+    import resource  # noqa: PLC0415 - only where there is a limit
+
+    soft_stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    stack_bytes = (8 << 20) if soft_stack == resource.RLIM_INFINITY else soft_stack
+    slack_bytes = max(resident_bytes // 8, _RLIMIT_SLACK_BYTES) + 3 * thread_count * stack_bytes
+    limit = status_bytes("VmData") + max(resident_bytes - status_bytes("VmRSS"), 0) + slack_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def status_bytes(name: str) -> int:
+    """Return a figure of ``/proc/self/status`` in bytes; 0 where it is not told."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def chain_of(error: BaseException) -> list[dict[str, object]]:
+    """Return the exception and those it was raised from, each by the names of its types and its text."""
+    found: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in found:
+        found.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return [{"types": [kind.__name__ for kind in type(each).__mro__], "text": str(each)[-4096:]} for each in found]
+
+
+def place_of(error: BaseException) -> str | None:
+    """Name the innermost line outside of installed packages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
