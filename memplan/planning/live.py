@@ -20,7 +20,7 @@ from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
-from memplan.recommend.knee import knee_reason, missing_half, smaller_in_band
+from memplan.recommend.knee import missing_half, smaller_in_band
 from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
 from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
@@ -148,9 +148,9 @@ class LiveSearch:
         first = self._choose()
         best = self._beside(self._smaller_in_band(first), first, current).trial
         found = self._searches[precision]
-        remark = found.remark
-        if best.recipe.micro_batch_size != found.best and (reason := knee_reason(best, self.trials, self._band)):
-            remark = f"{remark}; {reason[0].lower()}{reason[1:-1]}"
+        size, remark = best.recipe.micro_batch_size, found.remark
+        if size != found.best:
+            remark = f"{remark}; micro-batch {size} is as fast or faster"
         return ProbeResult(best=best, trials=self.trials, reached_cap=found.reached_cap, remark=remark)
 
     def compare(self) -> LiveFindings:
