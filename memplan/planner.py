@@ -196,7 +196,13 @@ class Planning:
             trials=search.trials,
             verdicts=found.verdicts,
             reasons=(
-                *explain(chosen, search.trials, self.band, current=self.subject.current),
+                *explain(
+                    chosen,
+                    search.trials,
+                    self.band,
+                    current=self.subject.current,
+                    current_name=self.subject.current_name,
+                ),
                 *_sentence(knee_reason(chosen, search.trials, self.band)),
                 *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
             ),

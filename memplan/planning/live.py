@@ -117,7 +117,7 @@ class LiveSearch:
         Raises:
             WorkloadError: the user's code raised; ``detail`` holds its traceback.
         """
-        trial = self._session.try_recipe(self._subject.current, "current recipe")
+        trial = self._session.try_recipe(self._subject.current, self._subject.current_name)
         if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED):
             raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:

@@ -46,6 +46,11 @@ class Subject:
         return isinstance(self.source, TrainingCommand)
 
     @property
+    def current_name(self) -> str:
+        """What to call the recipe it has now: that of a command without a config is only where memplan starts."""
+        return "first recipe" if self.is_command and self.config is None else "current recipe"
+
+    @property
     def unwritable(self) -> str | None:
         """Why no change at all can be written into the config; None where one can, or where there is no config."""
         return None if self.config is None else expressible(self.config, self.current)

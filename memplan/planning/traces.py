@@ -145,13 +145,14 @@ class Traces:
         return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
 
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
-        """Take the context that a trial measured, and by how much the rest exceeded its estimate.
+        """Take the context and the optimizer that a trial saw, and by how much the rest exceeded its estimate.
 
         A context that may hold other programs' memory is used in this run, and not kept for later ones. A trial that
         needed less is not taken as a reason to expect less of larger batches: at a small one the fixed parts of the
         estimate weigh most.
         """
         context_bytes = measured.breakdown.context
+        self._measured_optimizer_name = measured.optimizer_name
         if measured.has_own_context:
             remember_context(self._device, context_bytes)
         self._device = replace(

@@ -49,7 +49,9 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
     return Choice(trial=chosen.trial, reasons=explain(chosen.trial, trials, band, current=current))
 
 
-def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe) -> tuple[str, ...]:
+def explain(
+    trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recipe, current_name: str = "current recipe"
+) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
     same, now = apart_from_rate(trial.recipe), apart_from_rate(current)
     competing = [each for each in trials if _competes(each.recipe, trial.recipe)]
@@ -61,7 +63,7 @@ def explain(trial: Trial, trials: Sequence[Trial], band: Band, *, current: Recip
     unsteady = unsteadiness(trial.recipe, runs)
     return (
         *_memory_reasons(fitting[0], band, was_reached=was_reached),
-        *_speed_reasons(fitting[0], _candidates(fitting, band), before),
+        *_speed_reasons(fitting[0], _candidates(fitting, band), before, current_name),
         *([] if unsteady is None else [unsteady]),
     )
 
@@ -115,7 +117,7 @@ def _memory_reasons(chosen: _Run, band: Band, *, was_reached: bool) -> list[str]
     return [*reasons, "Nothing that was tried reaches the band; this is the nearest below it."]
 
 
-def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) -> list[str]:
+def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, before_name: str) -> list[str]:
     speed = chosen.samples_per_s
     reasons = []
     if len(candidates) > 1:
@@ -125,5 +127,7 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None) ->
     if before and before.trial is not chosen.trial:
         speedup = speed / before.samples_per_s
         why = "" if speedup >= 1 - EQUAL_THROUGHPUT else ", since the band comes first"
-        reasons.append(f"The current recipe runs {before.samples_per_s:.1f} samples/s: {speedup:.2f} times that{why}.")
+        reasons.append(
+            f"The {before_name} runs {before.samples_per_s:.1f} samples/s; this is {speedup:.2f} times that{why}."
+        )
     return reasons

@@ -17,7 +17,7 @@ from memplan.recipe import Recipe
 from memplan.report.facts import compare
 from memplan.results import ContextBasis
 from memplan.units import MIB
-from memplan.workload import PickledWorkload
+from memplan.workload import PickledWorkload, TrainingCommand
 from tests.making import measurement
 
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
@@ -99,6 +99,14 @@ def test_the_process_peak_on_a_card_has_a_range_until_its_context_is_measured(tr
     assert (round((low - beside) / MIB, 1), round((high - beside) / MIB, 1)) == (203.4, 339.1)
     traces.learn(RECIPE, measurement(300))
     assert traces.estimate(RECIPE).peak_process_range_bytes is None
+
+
+def test_the_optimizer_of_a_command_is_the_one_that_its_first_trial_saw() -> None:
+    command = TrainingCommand(template="t {micro_batch_size}", steps=10, config_path=None, working_folder=".")
+    traces = Traces(command, CPU, ignore)
+    assert traces.optimizer_name(RECIPE) == "the optimizer"
+    traces.learn(RECIPE, replace(measurement(300), optimizer_name="AdamW", has_own_context=False))
+    assert traces.optimizer_name(RECIPE) == "AdamW"
 
 
 def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:

@@ -67,13 +67,13 @@ def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=15)
     assert choose([now, new], BAND, current=CURRENT).reasons == (
         "It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",
-        "The current recipe runs 10.0 samples/s: 1.50 times that.",
+        "The current recipe runs 10.0 samples/s; this is 1.50 times that.",
     )
 
 
 def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
     now, new = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
-    said = "The current recipe runs 20.0 samples/s: 0.50 times that, since the band comes first."
+    said = "The current recipe runs 20.0 samples/s; this is 0.50 times that, since the band comes first."
     assert said in choose([now, new], BAND, current=CURRENT).reasons
 
 
@@ -93,4 +93,4 @@ def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
 
 def test_the_current_recipe_is_compared_with_even_where_it_was_no_candidate() -> None:
     now, split = trial(4, 300, samples_per_s=10), trial(8, 700, accumulation_steps=4, samples_per_s=20)
-    assert explain(split, [now, split], BAND, current=CURRENT)[-1].endswith("10.0 samples/s: 2.00 times that.")
+    assert explain(split, [now, split], BAND, current=CURRENT)[-1].endswith("10.0 samples/s; this is 2.00 times that.")
