@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAX_LISTED_KEYS = 20_000
@@ -121,6 +121,12 @@ def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
     last = key.rpartition(".")[2]
     same_leaf = [each for each in known if each.rpartition(".")[2] == last]
     return (same_leaf + [each for each in difflib.get_close_matches(key, known, n=3) if each not in same_leaf])[:3]
+
+
+def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[str]:
+    """Return the dotted keys, in the config's order, of the single values whose last part fits."""
+    named = (each for each in _dotted(values, "", [MAX_LISTED_KEYS]) if fits(each.rpartition(".")[2]))
+    return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 
 def first_difference(expected: Any, actual: Any) -> str | None:

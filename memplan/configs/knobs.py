@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
-from memplan.configs.keys import contains, get
+from memplan.configs.keys import contains, get, keys_named
 from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import precision_of, spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
@@ -29,6 +29,7 @@ RECIPE_KNOBS = (
 )
 _SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
 _WIDEST_VALUE = 80
+_MOST_NAMED = 3
 
 
 def keys_in(values: Mapping[str, Any], keys: KnobKeys) -> KnobKeys:
@@ -99,7 +100,7 @@ def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, acc
         raise ConfigError(
             "the config sets no micro-batch size that memplan knows",
             where=str(document.path),
-            hint="name its key with --map micro_batch_size=KEY",
+            hint=_where_the_batch_may_be(document),
         )
     rate_keys = keys.get(KnobName.LEARNING_RATE, ())
     return Recipe(
@@ -109,6 +110,15 @@ def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, acc
         learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
         activation_checkpointing=bool(first_value(document, keys, KnobName.ACTIVATION_CHECKPOINTING)),
     )
+
+
+def _where_the_batch_may_be(document: Document) -> str:
+    """Say what to do where no key is known to hold the micro-batch; keys that speak of a batch are named."""
+    named = keys_named(document.values, lambda name: "batch" in name.lower())
+    counts = [each for each in named if is_count(get(document.values, each))]
+    if not counts:
+        return "set it in the config, and name its key with --map micro_batch_size=KEY"
+    return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
 
 
 def declared_precision(document: Document, keys: KnobKeys) -> Precision:

@@ -10,6 +10,7 @@ from memplan.configs.companions import companions_of, launched, recipe_beside, r
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.ecosystems.loader_keys import loader_keys
+from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.originals import find_original, original_within, remark_on_sidecar
@@ -71,6 +72,7 @@ def read_config(
         notes=(
             *document.notes,
             *ecosystem.remarks(document, keys),
+            *(_notes_on_names(ecosystem.own_keys(document), declared) if isinstance(ecosystem, Plain) else ()),
             *_notes_on_precision(document, declared),
             *_notes_on_environment(document, keys),
             *remarks_on(beside, document, format_name=ecosystem.name),
@@ -149,6 +151,11 @@ def _notes_on_environment(document: Document, keys: KnobKeys) -> list[str]:
     )
     taken = [f"{each}={os.environ[each]}" for each in names if each in os.environ]
     return [f"taken from the environment: {', '.join(taken)}"] if taken else []
+
+
+def _notes_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:
+    taken = [f"{key} as {name}" for name, (key, *_) in own.items() if name not in declared]
+    return [f"taken by their names: {', '.join(taken)}; --map says otherwise"] if taken else []
 
 
 def _notes_on_precision(document: Document, keys: KnobKeys) -> list[str]:

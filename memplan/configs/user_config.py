@@ -172,9 +172,10 @@ class UserConfig:
         """
         if self.workload_target is None:
             raise ConfigError(
-                "the config names no workload",
+                "the config names no workload, which says what is trained",
                 where=str(self.path),
-                hint='add memplan = dict(workload="package.module:function") or pass --workload',
+                hint="write a function that returns a memplan.Workload and name it with --workload module:function; "
+                'memplan probe also takes your training command instead, as --command "..."',
             )
         return WorkloadReference(
             target=self.workload_target,

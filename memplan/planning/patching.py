@@ -76,6 +76,7 @@ def write_patch(
         PatchError: the change cannot be written; one that only the loader's settings stand in the way of is written
             without them.
     """
+    recipe = subject.as_written(recipe)
     if subject.config is None or subject.unwritable is not None or (recipe == subject.current and not loader):
         return None
     original = original_recipe(subject.config, subject.current, request)

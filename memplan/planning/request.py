@@ -63,7 +63,15 @@ class Subject:
                 return unheard
         if self.config is None or self.unwritable is not None:
             return None
-        return expressible(self.config, recipe)
+        return expressible(self.config, self.as_written(recipe))
+
+    def as_written(self, recipe: Recipe) -> Recipe:
+        """Return the recipe as the config shall say it: a precision that it has no word for is left to the command."""
+        if self.config is None or not isinstance(self.source, TrainingCommand):
+            return recipe
+        takes_precision = parse_template(self.source.template).names(PlaceholderName.PRECISION)
+        said = replace(recipe, precision=self.current.precision)
+        return said if takes_precision and expressible(self.config, recipe) is not None else recipe
 
     def as_tried(self, recipe: Recipe) -> Recipe:
         """Return the recipe as a trial can run it: a command that takes no learning rate keeps its own."""

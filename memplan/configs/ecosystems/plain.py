@@ -1,10 +1,11 @@
-"""Configs of no known ecosystem: plain YAML, JSON, TOML or Python, with the knobs declared by the user."""
+"""Configs of no known ecosystem: plain YAML, JSON, TOML or Python; knobs under unmistakable names, or as declared."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystem import SingleFile
+from memplan.configs.ecosystems.usual_names import unmistakable_keys
 from memplan.configs.knobs import (
     RECIPE_KNOBS,
     declared_recipe,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Plain(SingleFile):
-    """A config whose knobs are declared with ``--map``, ``memplan.knobs`` or ``[tool.memplan]``."""
+    """A config whose knobs go by their usual names, or are declared: by ``--map``, ``memplan.knobs``, the project."""
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
@@ -42,15 +43,15 @@ class Plain(SingleFile):
         return document.syntax is self._syntax
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return nothing: the user declares the knobs."""
-        return {}
+        """Return the keys that cannot mean anything else; the user declares the others."""
+        return {name: (key,) for name, key in unmistakable_keys(document.values).items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe from the declared keys."""
         return declared_recipe(document, keys)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return nothing: nothing is known about such a config."""
+        """Return nothing: what was taken for what is said where the declared knobs are known."""
         return ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.usual_names import MAE_STEPS, USUAL_NAMES
 from memplan.configs.knobs import (
     RECIPE_KNOBS,
     declared_accumulation,
@@ -29,7 +30,7 @@ from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -37,16 +38,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_MAE_RATE, _MAE_STEPS = "blr", "accum_iter"
-_STEPS_KEYS = (_MAE_STEPS, "gradient_accumulation_steps", "grad_accum_steps", "accumulation_steps")
-_NAMES: Mapping[KnobName, tuple[str, ...]] = {
-    KnobName.MICRO_BATCH_SIZE: ("per_device_train_batch_size", "micro_batch_size", "batch_size", "train_batch_size"),
-    KnobName.ACCUMULATION_STEPS: (*_STEPS_KEYS, "accumulate_grad_batches"),
-    KnobName.LEARNING_RATE: ("lr", "learning_rate"),
-    KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp", "fp16"),
-    KnobName.AMP_DTYPE: ("amp_dtype",),
-    KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
-}
+_MAE_RATE = "blr"
 _FLOORS = ("min_lr", "warmup_lr")
 _STEPS = (
     "max_train_steps",
@@ -71,14 +63,15 @@ class _ScriptFlags(SingleFile):
     def recognises(self, document: Document) -> bool:
         """See a script with a batch size under one of its usual names."""
         return document.syntax is self.syntax and any(
-            each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
+            each in document.values for each in USUAL_NAMES[KnobName.MICRO_BATCH_SIZE]
         )
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the first of the usual names for each knob; a rate that the script computes is none."""
         values = document.values
         found = {
-            name: tuple(each for each in names if _is_single(values.get(each)))[:1] for name, names in _NAMES.items()
+            name: tuple(each for each in usual if _is_single(values.get(each)))[:1]
+            for name, usual in USUAL_NAMES.items()
         }
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
         return {
@@ -124,7 +117,7 @@ class _ScriptFlags(SingleFile):
         steps = change.recipe.accumulation_steps
         if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
             reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=_MAE_STEPS, value=steps, reason=reason))
+            found.append(Assignment(key=MAE_STEPS, value=steps, reason=reason))
         return found
 
 

@@ -11,6 +11,7 @@ from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.evaluation.yaml_chain import YamlChain, read_chain
 from memplan.configs.languages.argparse_source import declares_arguments
+from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON, YAML, syntax_of
 from memplan.errors import ConfigError
 
@@ -41,6 +42,13 @@ def load_document(
     if syntax is PYTHON and declares_arguments(source.text):
         syntax = ARGUMENTS  # a script, which must not be run to be read
     if syntax.load is None:
+        if is_program(source.text):
+            line = f"python {path} ... {{micro_batch_size}}"
+            raise ConfigError(
+                "this is a program, not a config, and is not run to be read",
+                where=str(source.path),
+                hint=f'name its config, or have memplan run it: memplan probe --command "{line}"',
+            )
         reading = _read_in_child(source.path, texts or {})
         return Document(
             source=source, syntax=syntax, values=reading.values, inherited=reading.files[1:], notes=reading.notes

@@ -49,6 +49,20 @@ def style_of(text: str) -> PythonStyle:
     return PythonStyle.READ_BASE if foreign & set(_names_of_types(body)) else PythonStyle.BASE_LIST
 
 
+def is_program(text: str) -> bool:
+    """Say whether a Python text trains when it is run: it goes backward through a loss, or calls its main function."""
+    try:
+        body = ast.parse(text.removeprefix("\ufeff")).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    own = {each.name for each in body if isinstance(each, ast.FunctionDef)}
+    main_parts = [each for each in body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
+    calls = [each.func for part in body for each in ast.walk(part) if isinstance(each, ast.Call)]
+    in_main = [each.func for part in main_parts for each in ast.walk(part) if isinstance(each, ast.Call)]
+    goes_backward = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in calls)
+    return goes_backward or any(isinstance(each, ast.Name) and each.id in own for each in in_main)
+
+
 def syntax_tree(text: str, path: Path) -> ast.Module:
     """Parse a Python config.
 

@@ -11,6 +11,7 @@ from memplan.configs import read_config
 from memplan.errors import UsageError
 from memplan.planning.commands import CommandWish, command_notes, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
+from memplan.planning.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 from tests.making import trial
@@ -44,6 +45,24 @@ def test_a_config_gives_the_first_recipe(tmp_path: Path) -> None:
     subject, _ = subject_of_command(wish, config, PlanRequest())
     assert subject.current == Recipe(micro_batch_size=6, accumulation_steps=2, learning_rate=0.001)
     assert command_to_run(subject, subject.current) == f"t {path} 6 0.001"
+
+
+def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "p.add_argument('--bs', dest='batch_size', default=4)\np.add_argument('--amp', action='store_true')\n"
+    )
+    config, template = read_config(path), "t --bs {micro_batch_size}"
+    bf16 = Recipe(micro_batch_size=9, precision="bf16")
+    silent, request = subject_of_command(CommandWish(template=template), config, PlanRequest())
+    assert "no {precision}" in str(silent.obstacle(bf16))
+    worded = CommandWish(template=f"{template} {{precision:fp32=,bf16=--amp}}")
+    subject, request = subject_of_command(worded, config, PlanRequest())
+    assert subject.obstacle(bf16) is None
+    assert subject.as_written(bf16) == Recipe(micro_batch_size=9)
+    patch = write_patch(bf16, subject, request, why="it fits")
+    assert patch is not None
+    assert patch.override_line == "--bs 9"
 
 
 def test_precisions_are_compared_only_where_the_command_takes_one() -> None:

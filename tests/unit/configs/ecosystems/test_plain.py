@@ -164,3 +164,33 @@ def test_a_plain_config_has_no_children(tmp_path: Path) -> None:
     config = config_of(tmp_path, "data: {batch_size: 4}\n", BATCH)
     with pytest.raises(PatchError, match="cannot inherit"):
         plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
+
+
+def test_knobs_under_unmistakable_names_need_not_be_declared(tmp_path: Path) -> None:
+    text = "train: {batch_size: 4, lr: 1e-3}\nval: {batch_size: 1}\nprecision: bf16-true\n"
+    config = config_of(tmp_path, text, {})
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=1e-3, precision="bf16-true")
+    taken = "train.batch_size as micro_batch_size, train.lr as learning_rate, precision as precision"
+    assert config.notes == (f"taken by their names: {taken}; --map says otherwise",)
+
+
+def test_a_name_that_stands_twice_or_holds_something_else_is_not_taken(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size: 4\na: {lr: 0.1}\nb: {lr: 0.2}\nprecision: exact\n", {})
+    assert config.recipe == Recipe(micro_batch_size=4)
+
+
+def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size: 4\nn: 8\n", {"micro_batch_size": "n"})
+    assert (config.recipe.micro_batch_size, config.notes) == (8, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: {batch_size: 4}\nb: {batch_size: 6}\n", r"such as a\.batch_size or b\.batch_size"),
+        ("model: net\n", "set it in the config, and name its key"),
+    ],
+)
+def test_where_the_batch_may_be_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(tmp_path, text, {})

@@ -166,3 +166,23 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
 def test_toml_and_yaml_dates_become_text(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("a = 1979-05-27\n[b]\nc = 4\n")
     assert load_document(tmp_path / "x.toml").values["b"] == {"c": 4}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open('ran', 'w')\nfor _ in range(9):\n    loss_of(model).backward()\n",
+        "def main():\n    open('ran', 'w')\n\n\nif __name__ == '__main__':\n    main()\n",
+    ],
+    ids=["a loop", "a main function"],
+)
+def test_a_training_script_is_not_run_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, leaf=text)
+    assert "this is a program, not a config" in problem_of(tmp_path / "leaf.py")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_config_that_looks_at_itself_when_it_is_run_is_still_a_config(tmp_path: Path) -> None:
+    leaf = "data = dict(n=4)\nif __name__ == '__main__':\n    print(data)\n"
+    assert values_of(tmp_path, leaf=leaf) == {"data": {"n": 4}}

@@ -1,0 +1,67 @@
+"""The names that training scripts and plain configs usually give the knobs of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.configs.keys import get, keys_named
+from memplan.configs.knobs import is_count
+from memplan.configs.precision_words import precision_of
+from memplan.configs.user_config import KnobName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MAE_STEPS = "accum_iter"  # MAE and its descendants
+STEPS_NAMES = (MAE_STEPS, "gradient_accumulation_steps", "grad_accum_steps", "accumulation_steps")
+USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
+    KnobName.MICRO_BATCH_SIZE: ("per_device_train_batch_size", "micro_batch_size", "batch_size", "train_batch_size"),
+    KnobName.ACCUMULATION_STEPS: (*STEPS_NAMES, "accumulate_grad_batches"),
+    KnobName.LEARNING_RATE: ("lr", "learning_rate"),
+    KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp", "fp16"),
+    KnobName.AMP_DTYPE: ("amp_dtype",),
+    KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
+}
+# Sections of a config that are not about training.
+_ASIDE = ("val", "eval", "test", "infer", "predict")
+
+
+def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
+    """Return the dotted keys of the knobs that stand under a usual name once outside of evaluation, with a fit value.
+
+    What scripts call precision in one word means too many things to be taken for it, but for ``precision`` itself.
+    """
+    found = {name: _keys_of(values, name) for name in _FITS}
+    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
+
+
+def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
+    for usual in USUAL_NAMES[name]:
+        found = [each for each in keys_named(values, usual.__eq__) if not _is_aside(each)]
+        if found:
+            return found if all(_FITS[name](get(values, each)) for each in found) else []
+    return []
+
+
+def _is_aside(key: str) -> bool:
+    return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
+
+
+def _is_rate(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and 0 < float(value) < float("inf")
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_precision(value: Any) -> bool:
+    return isinstance(value, str) and precision_of(value) is not None
+
+
+_FITS = {
+    KnobName.MICRO_BATCH_SIZE: is_count,
+    KnobName.ACCUMULATION_STEPS: is_count,
+    KnobName.LEARNING_RATE: _is_rate,
+    KnobName.PRECISION: _is_precision,
+}
