@@ -188,7 +188,8 @@ def table(content: dict[str, Any]) -> str:
     finished = {name: parts for name, parts in content.items() if SPEEDS in parts}
     for name, parts in finished.items():
         lines.append(f"| {name} | " + " | ".join(_cell(parts, tool) for tool in tools) + " |")
-    for title, sum_up in (("trials, seconds", _totals), ("in the band", _landed), ("over the budget", _burst)):
+    sums = {"trials, seconds": _totals, "in the band": _landed, "there, within 3 %": _near, "over the budget": _burst}
+    for title, sum_up in sums.items():
         lines.append(f"| **{title}** | " + " | ".join(sum_up(finished, tool) for tool in tools) + " |")
     return "\n".join(lines)
 
@@ -221,9 +222,19 @@ def _totals(finished: dict[str, Any], tool: str) -> str:
 
 
 def _landed(finished: dict[str, Any], tool: str) -> str:
-    answers = [(parts, _answer(parts, tool)) for parts in finished.values()]
-    seen = [_reading(parts, size) if size else None for parts, size in answers]
-    return f"{sum(each is not None and in_band(each['utilisation']) for each in seen)} of {len(seen)}"
+    return f"{len(_inside(finished, tool))} of {len(finished)}"
+
+
+def _near(finished: dict[str, Any], tool: str) -> str:
+    """Count the answers in the band that run within 3 % of the fastest micro-batch there."""
+    speeds = ((parts[SPEEDS], size, best_inside(parts)) for parts, size in _inside(finished, tool))
+    return f"{sum(each[str(size)] >= 0.97 * each[str(best)] for each, size, best in speeds)} of {len(finished)}"
+
+
+def _inside(finished: dict[str, Any], tool: str) -> list[tuple[dict[str, Any], int]]:
+    answers = [(parts, size) for parts in finished.values() if (size := _answer(parts, tool))]
+    seen = [(parts, size, _reading(parts, size)) for parts, size in answers]
+    return [(parts, size) for parts, size, each in seen if each is not None and in_band(each["utilisation"])]
 
 
 def _burst(finished: dict[str, Any], tool: str) -> str:
