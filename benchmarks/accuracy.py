@@ -28,7 +28,7 @@ import numpy as np
 from published import openmmlab, operators, optimum, recorded, timm_rows, xmem
 from published.report import print_scores, row_line, write_markdown
 
-from memplan.cards import find_card
+from memplan.devices.cards import find_card
 from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig

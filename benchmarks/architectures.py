@@ -10,7 +10,7 @@ import cloudpickle
 import torch
 from torch import nn
 
-from memplan.cards import DeviceSpec, find_card
+from memplan.devices.cards import DeviceSpec, find_card
 from memplan.estimators.recorder.workload_trace import trace_workload
 from memplan.estimators.tracing import BATCH_SIZES, TraceRequest
 from memplan.recipe import Recipe

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memplan.host_memory import resident_bytes
+from memplan.devices.host_memory import resident_bytes
 from memplan.units import GIB
 
 BUDGET_BYTES = 1 * GIB

@@ -30,7 +30,7 @@ from search_models import MODELS
 from search_tools import TOOLS
 
 import memplan
-from memplan.devices import resolve_device
+from memplan.devices.resolving import resolve_device
 from memplan.probe import TrialRequest, run_trial, trial_template
 from memplan.progress import TrialEnded
 from memplan.textfiles import write_text_atomically

@@ -14,7 +14,7 @@ from memplan.planner import Planning
 from memplan.planning.commands import card_count, command_wish, config_beside, subject_for
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
-from memplan.planning.request import subject_of_workload
+from memplan.planning.subject import subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from memplan.configs import MemplanOptions
     from memplan.planning.commands import CommandWish
-    from memplan.planning.request import Subject
+    from memplan.planning.subject import Subject
     from memplan.plans import Plan
     from memplan.progress import Observer
     from memplan.results import Estimate, ProbeResult
@@ -185,8 +185,8 @@ def plan(
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
         format_name: ecosystem of the config, where it is not recognised rightly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
-        loader: have the patch change settings of the data loader too, by the rules of :mod:`memplan.recommend.loader`;
-            None as the config asks.
+        loader: have the patch change settings of the data loader too, by the rules of
+            :mod:`memplan.recommend.data_loader`; None as the config asks.
         wait: wait until the memory is free that the plan may use at most.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
         trace_limit: longest time one trace may take, likewise; None for ten minutes.

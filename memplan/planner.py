@@ -8,20 +8,20 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
-from memplan.devices import resolve_device
+from memplan.devices.cards import DeviceKind
+from memplan.devices.resolving import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.commands import command_notes, command_to_run
+from memplan.planning.data_loader import loader_changes, loader_notes
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
-from memplan.planning.loaders import loader_changes, loader_notes
 from memplan.planning.patching import draft, scale, write_patch
-from memplan.planning.rates import with_proven_rate
+from memplan.planning.planned_device import device_for, share_of
+from memplan.planning.rate_check import with_proven_rate
 from memplan.planning.recall import recalled
-from memplan.planning.request import Subject, device_for, share_of
 from memplan.planning.session import TrialSession
 from memplan.planning.sharing import shared
 from memplan.planning.traces import Traces
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
+    from memplan.planning.subject import Subject
     from memplan.probe import JournalRun, StoredRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe

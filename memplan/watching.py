@@ -13,14 +13,14 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from memplan.cards import find_card
-from memplan.checks import CheckVerdict, TrainingCheck, TrainingPeaks
-from memplan.devices import device_used_bytes, process_used_bytes
+from memplan.devices.cards import find_card
+from memplan.devices.driver import device_used_bytes, process_used_bytes
+from memplan.devices.host_memory import peak_resident_bytes
 from memplan.errors import DeviceError, StoreError
-from memplan.host_memory import peak_resident_bytes
 from memplan.launchers import read_launch
 from memplan.planning.live import REPEATABILITY
 from memplan.probe import Journal
+from memplan.training_checks import CheckVerdict, TrainingCheck, TrainingPeaks
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:

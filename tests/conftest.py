@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from memplan.configs.writing import verification
-from memplan.devices import read_cards
+from memplan.devices.driver import read_cards
 from memplan.errors import DeviceError
 
 settings.register_profile("memplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from published.rows import Peak, Row
 from truth_cases import OPTIMIZERS, Case, trainable
 
-from memplan.cards import find_card
+from memplan.devices.cards import find_card
 from memplan.errors import DeviceError
 from memplan.recipe import Recipe
 from memplan.units import MIB

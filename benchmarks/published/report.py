@@ -16,7 +16,7 @@ from published.scores import (
     share_below,
 )
 
-from memplan.cards import find_card
+from memplan.devices.cards import find_card
 from memplan.units import MIB
 
 if TYPE_CHECKING:

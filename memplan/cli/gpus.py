@@ -11,8 +11,8 @@ from memplan.errors import NoDriverError
 
 def gpus(as_json: AsJson = False) -> None:
     """List the NVIDIA cards of this machine and who uses them."""
-    from memplan.card_readings import CardReading
-    from memplan.devices import read_cards
+    from memplan.devices.card_readings import CardReading
+    from memplan.devices.driver import read_cards
     from memplan.report.cards import cards_view
     from memplan.report.machine_readable import to_json
     from memplan.results import plain

@@ -22,8 +22,8 @@ def report(
     """Show estimated against measured memory, component by component and trial by trial."""
     from memplan.planner import stored_report
     from memplan.report.console import run_view
+    from memplan.report.html import run_to_html
     from memplan.report.machine_readable import run_to_csv, run_to_json
-    from memplan.report.page import run_to_html
     from memplan.textfiles import write_text_atomically
 
     found = stored_report(store, run)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.card_context import context_range_bytes
-from memplan.cards import DeviceKind
+from memplan.devices.card_context import context_range_bytes
+from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
@@ -17,7 +17,7 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.step_trace import StepTrace
 

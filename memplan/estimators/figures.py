@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.estimators.allocators.allocator import replay
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
@@ -19,7 +19,7 @@ from memplan.units import MIB
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.allocators.host_heap import HeapConfig
     from memplan.estimators.step_trace import Timeline

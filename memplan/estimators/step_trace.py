@@ -13,7 +13,7 @@ from memplan.results import Phase
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from memplan.cards import DeviceKind
+    from memplan.devices.cards import DeviceKind
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import psutil
 
 from memplan.children import Template, run_child
+from memplan.devices.host_memory import host_memory
 from memplan.errors import MemplanError, TraceError, UsageError
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.user_places import place_in_dump
-from memplan.host_memory import host_memory
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
     from memplan.children import ChildEnding
+    from memplan.devices.cards import DeviceSpec
     from memplan.recipe import Recipe
     from memplan.workload import WorkloadSource
 

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Unpack
 
 import memplan
-from memplan.devices import read_cards
+from memplan.devices.driver import read_cards
 from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from memplan import api
-from memplan.cards import DeviceKind
 from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
-from memplan.devices import resolve_device
+from memplan.devices.cards import DeviceKind
+from memplan.devices.resolving import resolve_device
 from memplan.recipe import Recipe
 from memplan.recommend.number_formats import precisions_of
 

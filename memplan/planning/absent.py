@@ -17,9 +17,9 @@ from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
-    from memplan.planning.request import Subject
+    from memplan.devices.cards import DeviceSpec
     from memplan.planning.session import TrialSession
+    from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.plans import PlanRequest
     from memplan.recipe import Precision, Recipe

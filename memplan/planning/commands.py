@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import for_replicas, read_config
 from memplan.errors import ConfigError, UsageError
-from memplan.planning.request import Subject, subject_of_config
+from memplan.planning.subject import Subject, subject_of_config
 from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
 from memplan.recipe import Recipe
 from memplan.workload import TrainingCommand

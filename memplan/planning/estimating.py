@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators import trace_template
-from memplan.planning.request import device_for, subject_of_config
+from memplan.planning.planned_device import device_for
 from memplan.planning.savings import possible_savings
+from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
 from memplan.progress import ignore
 from memplan.units import parse_bytes
@@ -17,9 +18,9 @@ from memplan.units import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
-    from memplan.planning.request import Subject
+    from memplan.devices.cards import DeviceSpec
+    from memplan.planning.subject import Subject
     from memplan.progress import Observer
     from memplan.recipe import Precision
     from memplan.results import Estimate, Saving

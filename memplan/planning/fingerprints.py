@@ -16,24 +16,23 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan import __version__
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
+from memplan.devices.processor import processor_name
 from memplan.planning.code_digest import code_digest
-from memplan.planning.value_digest import value_digest
-from memplan.processor import processor_name
 from memplan.results import plain
-from memplan.workload import PickledWorkload, TrainingCommand, Workload
+from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
-    from memplan.planning.request import Subject
+    from memplan.devices.cards import DeviceSpec
+    from memplan.planning.subject import Subject
     from memplan.plans import PlanRequest
     from memplan.workload import WorkloadReference, WorkloadSource
 
@@ -78,13 +77,6 @@ def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.en
     if device.live_index is None:  # trials run on this machine's processor
         found["processor"] = f"{processor_name()} x {len(os.sched_getaffinity(0))}"
     return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}
-
-
-def workload_digest(workload: Workload, search_path: tuple[str, ...]) -> str:
-    """Digest a workload made in this process, with the source of the modules that it refers to."""
-    members = [(each.name, getattr(workload, each.name)) for each in fields(Workload)]
-    found = value_digest(members)
-    return hashlib.sha256(f"{found.sha256} {code_digest(found.modules, search_path)}".encode()).hexdigest()
 
 
 def _source_facts(source: WorkloadSource) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
@@ -29,9 +29,9 @@ from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.cards import DeviceSpec
-    from memplan.planning.request import Subject
+    from memplan.devices.cards import DeviceSpec
     from memplan.planning.session import TrialSession
+    from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.plans import PlanRequest
     from memplan.probe import SearchResult

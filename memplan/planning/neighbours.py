@@ -7,18 +7,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.devices import card_uuid, device_used_bytes
+from memplan.devices.driver import card_uuid, device_used_bytes
+from memplan.devices.turns import turn_on
 from memplan.errors import DeviceError
 from memplan.probe import run_trial
 from memplan.progress import TrialAdvanced
-from memplan.turns import turn_on
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.cards import DeviceSpec
     from memplan.children import Template
+    from memplan.devices.cards import DeviceSpec
     from memplan.probe import TrialProgress, TrialRequest
     from memplan.progress import Observer
     from memplan.results import Outcome

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from memplan.configs import KnobName
     from memplan.patches import ConfigPatch
-    from memplan.planning.request import Subject
+    from memplan.planning.subject import Subject
     from memplan.plans import PlanRequest
     from memplan.recipe import Recipe
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs.documents import digest_of
-from memplan.devices import device_used_bytes
+from memplan.devices.driver import device_used_bytes
 from memplan.errors import PatchError, StoreError
-from memplan.planning.loaders import loader_changes
+from memplan.planning.data_loader import loader_changes
 from memplan.planning.patching import write_patch
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
-    from memplan.planning.request import Subject
+    from memplan.planning.subject import Subject
     from memplan.plans import Plan
     from memplan.probe import Journal
     from memplan.recommend.band import Band

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
-from memplan.devices import resolve_device
+from memplan.devices.cards import DeviceKind
+from memplan.devices.resolving import resolve_device
 from memplan.errors import UsageError
 from memplan.planning.neighbours import run_in_turn
 from memplan.probe import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
 from memplan.recommend.number_formats import lacking
@@ -14,7 +14,7 @@ from memplan.results import Saving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.planning.traces import Traces
     from memplan.recipe import Recipe
     from memplan.results import Estimate

@@ -12,8 +12,8 @@ from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
     from memplan.children import Template
+    from memplan.devices.cards import DeviceSpec
     from memplan.planning.traces import Traces
     from memplan.probe import JournalRun
     from memplan.progress import Observer

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.calibration import remember_context
+from memplan.devices.measured_contexts import remember_context
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
@@ -16,8 +16,8 @@ from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
     from memplan.children import Template
+    from memplan.devices.cards import DeviceSpec
     from memplan.estimators import StepTrace
     from memplan.recipe import Recipe
     from memplan.results import Estimate, Measurement

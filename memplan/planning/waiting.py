@@ -6,7 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.devices import default_cpu_budget_bytes, read_cards, resolve_device
+from memplan.devices.driver import read_cards
+from memplan.devices.host_memory import host_memory
+from memplan.devices.resolving import resolve_device
 from memplan.errors import DeviceError, UsageError
 from memplan.progress import Notice, Stage
 from memplan.units import format_bytes
@@ -14,7 +16,7 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.card_readings import CardReading
+    from memplan.devices.card_readings import CardReading
     from memplan.plans import PlanRequest
     from memplan.progress import Observer
 
@@ -69,7 +71,7 @@ def _look_at_cpu(request: PlanRequest) -> Callable[[], tuple[str | None, str]]:
         raise UsageError("--wait on the CPU needs a budget to wait for", hint="name one by --budget, e.g. 4GiB")
 
     def look() -> tuple[str | None, str]:
-        free_bytes = default_cpu_budget_bytes()
+        free_bytes = host_memory().free_bytes
         said = f"waiting for {format_bytes(budget_bytes)} of main memory; {format_bytes(free_bytes)} are free"
         return ("cpu" if free_bytes >= budget_bytes else None), said
 

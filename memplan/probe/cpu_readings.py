@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
 from memplan.estimators.recorder.host_context import take_a_toy_step
-from memplan.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
 from memplan.probe.attribution import (
     AttributedPeak,
     Component,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.devices import device_used_bytes, process_used_bytes
+from memplan.devices.driver import device_used_bytes, process_used_bytes
 from memplan.probe.attribution import (
     AttributedPeak,
     Component,
@@ -31,7 +31,7 @@ from memplan.results import BreakdownBytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 _FULL_SHARE = 0.9
 

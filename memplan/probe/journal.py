@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import psutil
 
-from memplan.checks import TrainingCheck
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
@@ -27,6 +26,7 @@ from memplan.probe.records import from_json, to_json
 from memplan.probe.trials import TrialRequest
 from memplan.results import Trial
 from memplan.run_names import DEFAULT_STORE, LAST_RUN, store_option
+from memplan.training_checks import TrainingCheck
 from memplan.workload import WorkloadSource
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.probe.trials import TrialVerdict
 from memplan.results import OutcomeKind
 from memplan.units import format_bytes

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
 from memplan.children import ChildEnding, Template, run_child
+from memplan.devices.cards import DeviceKind
 from memplan.probe.commands.trial import run_command_trial
 from memplan.probe.judging import judge_readings, judge_silence
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since

@@ -11,8 +11,8 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
+from memplan.devices.cards import DeviceKind
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised

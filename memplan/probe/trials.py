@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from memplan.cards import DeviceSpec
+from memplan.devices.cards import DeviceSpec
 from memplan.recipe import Precision, Recipe
 from memplan.results import Measurement, OutcomeKind
 from memplan.units import MIB

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
-from memplan.probe.rates import RatesRequest
+from memplan.probe.optimizer_rates import RatesRequest
 from memplan.probe.trials import ForkRefused, TrialPhase, TrialProgress
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _preload() -> None:
 
 def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) -> None:
     if isinstance(request, RatesRequest):
-        from memplan.probe.rates_run import run_rates  # noqa: PLC0415 - it imports torch, as below
+        from memplan.probe.optimizer_rates_run import run_rates  # noqa: PLC0415 - it imports torch, as below
 
         run_rates(request, reply)
         return

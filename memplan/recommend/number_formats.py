@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 # The first matrix units: fp16 from compute capability 7.0, TF32 and bf16 from 8.0 (CUDA C++ Programming Guide, "Compute
 # Capabilities").

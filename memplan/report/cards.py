@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from memplan.card_readings import CardProcess, CardReading
+    from memplan.devices.card_readings import CardProcess, CardReading
 
 
 def cards_view(cards: Sequence[CardReading]) -> RenderableType:

@@ -11,7 +11,6 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from memplan.checks import CheckVerdict
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
@@ -24,6 +23,7 @@ from memplan.report.wording import (
     recipe_text,
     share_text,
 )
+from memplan.training_checks import CheckVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
+    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
     from memplan.plans import Plan
     from memplan.recipe import Recipe

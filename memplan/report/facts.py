@@ -11,10 +11,10 @@ from memplan.results import COMPONENTS, ContextBasis
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.checks import TrainingCheck
     from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Measurement, OutcomeKind, PrecisionVerdict, Trial
+    from memplan.training_checks import TrainingCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from memplan.cards import card_of_size, find_card
 from memplan.children.pickling import pickled
+from memplan.devices.cards import card_of_size, find_card
 from memplan.estimators import StepTrace, trace_step
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision, Recipe
@@ -22,7 +22,7 @@ from memplan.workload import PickledWorkload, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

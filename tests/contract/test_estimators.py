@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.children.pickling import pickled
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import (
     StepTrace,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from memplan import Workload
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial, trial_template
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.children.pickling import pickled
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators import StepTrace, trace_step, trace_template
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Recipe

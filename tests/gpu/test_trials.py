@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.devices import resolve_device
+from memplan.devices.resolving import resolve_device
 from memplan.estimators import estimate, trace_step
 from memplan.probe import TrialRequest, run_trial, trial_template
 from memplan.recipe import Recipe

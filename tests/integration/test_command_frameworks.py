@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan.devices import resolve_device
+from memplan.devices.resolving import resolve_device
 from memplan.probe import TrialRequest, run_trial
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind

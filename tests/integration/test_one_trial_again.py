@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planning import rerun
 from memplan.probe import Journal, TrialRequest

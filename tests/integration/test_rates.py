@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import RecipeChange, plan_patch, read_config
-from memplan.planning.rates import with_proven_rate
-from memplan.planning.request import subject_of_config
+from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.planning.rate_check import with_proven_rate
+from memplan.planning.subject import subject_of_config
 from memplan.probe import TrialRequest, run_trial, trial_template
 from memplan.recipe import Recipe
 from memplan.results import OutcomeKind

@@ -18,7 +18,7 @@ MARK = "MEMPLAN_TEST_SURVIVAL"
 # Runs trials of one workload for ever, says every phase it hears of, and journals each trial.
 RUNNER = """
 import os, sys, itertools
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe import Journal, TrialRequest, run_trial, trial_template
 from memplan.recipe import Recipe
 from memplan.results import Trial

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from memplan import devices
+from memplan.devices import driver, nvml
 from tests.fake_driver import FakeCard, FakeDriver
 
 
@@ -16,9 +16,9 @@ def closed_library(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Every test opens the library anew, and none leaves it open."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    devices._library.cache_clear()
+    nvml.library.cache_clear()
     yield
-    devices._library.cache_clear()
+    nvml.library.cache_clear()
 
 
 @pytest.fixture
@@ -26,18 +26,18 @@ def install(monkeypatch: pytest.MonkeyPatch, closed_library: None) -> Any:
     """Put a stand-in for the driver in place, with these cards."""
 
     def put_in_place(*cards: FakeCard, **answers: Any) -> FakeDriver:
-        driver = FakeDriver(cards=list(cards), **answers)
-        monkeypatch.setattr(pynvml, "nvmlLib", driver)
-        return driver
+        stand_in = FakeDriver(cards=list(cards), **answers)
+        monkeypatch.setattr(pynvml, "nvmlLib", stand_in)
+        return stand_in
 
     return put_in_place
 
 
 @pytest.fixture
 def in_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_sees_host_pids", lambda: False)
+    monkeypatch.setattr(driver, "_sees_host_pids", lambda: False)
 
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_sees_host_pids", lambda: True)
+    monkeypatch.setattr(driver, "_sees_host_pids", lambda: True)

@@ -12,12 +12,12 @@ import pytest
 
 import memplan
 from memplan import watching
-from memplan.card_readings import BytesReading
-from memplan.checks import CheckVerdict, TrainingPeaks
+from memplan.devices.card_readings import BytesReading
 from memplan.plans import PlanRequest
 from memplan.probe import Journal
 from memplan.recipe import Recipe
 from memplan.results import BreakdownBytes
+from memplan.training_checks import CheckVerdict, TrainingPeaks
 from memplan.units import MIB
 from memplan.watching import PlanWarning, compared, read_peaks, verdict_on
 from tests.making import measurement, plan

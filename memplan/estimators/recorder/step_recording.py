@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import fake_batch, fake_copy, lay_out_in_place, moved_batch
 from memplan.estimators.recorder.known_values import learn
@@ -24,7 +24,7 @@ from memplan.estimators.target.lowering import kernels_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from memplan.cards import DeviceKind
 from memplan.configs.workloads import load_workload
+from memplan.devices.cards import DeviceKind
+from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
@@ -24,7 +25,6 @@ from memplan.estimators.recorder.user_calls import call_user, is_of_fakes, may_b
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.target.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
-from memplan.host_memory import host_memory
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:

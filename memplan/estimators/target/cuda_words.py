@@ -13,7 +13,7 @@ from memplan.estimators.user_places import users_place_of_caller
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 _PRESENCE = {"is_available": True, "device_count": 1}
 

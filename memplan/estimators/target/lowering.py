@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from memplan.cards import DeviceKind
+from memplan.devices.cards import DeviceKind
 from memplan.estimators.recorder.fake_model import assign_where_torch_swaps
 from memplan.estimators.target.cuda_autocast import CudaAutocast
 from memplan.estimators.target.cuda_operators import CudaOperators
@@ -19,7 +19,7 @@ from memplan.estimators.target.shape_rules import install_shape_rules
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 ASSUMED_CAPABILITY = (8, 0)
 _FLEX_ATTENTION = FlexAttention()  # installed in torch for the rest of the process, as everything is that lowers it

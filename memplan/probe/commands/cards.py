@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
-from memplan.devices import device_used_bytes, process_used_bytes
+from memplan.devices.cards import DeviceKind
+from memplan.devices.driver import device_used_bytes, process_used_bytes
 
 if TYPE_CHECKING:
     from memplan.probe.commands.events import CardFigures

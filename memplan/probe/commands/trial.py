@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
 from memplan.children import run_child
+from memplan.devices.cards import DeviceKind
 from memplan.probe.commands import hook as command_hook
 from memplan.probe.commands import hook_figures
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards

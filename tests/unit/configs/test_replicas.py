@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, for_replicas, read_config, reference_world_size
 from memplan.configs.keys import get
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import ConfigError
 from memplan.planning.commands import CommandWish, subject_of_command
 from memplan.planning.patching import scale, write_patch
-from memplan.planning.rates import with_proven_rate
-from memplan.planning.request import subject_of_config
+from memplan.planning.rate_check import with_proven_rate
+from memplan.planning.subject import subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.units import GIB
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.patches import ConfigPatch
-    from memplan.planning.request import Subject
+    from memplan.planning.subject import Subject
 
 pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peaks
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES

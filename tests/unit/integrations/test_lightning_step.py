@@ -19,7 +19,7 @@ from memplan.integrations import lightning as integration  # noqa: E402 - after 
 from memplan.integrations.lightning import tune  # noqa: E402
 from memplan.integrations.lightning_step import LightningStep  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
-from memplan.planning.fingerprints import workload_digest  # noqa: E402
+from memplan.planning.subject import workload_digest  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from tests import making  # noqa: E402
 

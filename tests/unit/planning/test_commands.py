@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import read_config
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planning.commands import CommandWish, command_notes, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of

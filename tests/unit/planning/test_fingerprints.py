@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import PatchStyle, read_config
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
-from memplan.planning.request import Subject, subject_of_config
+from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.workload import WorkloadReference

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, plan_patch, read_config
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.live import LiveSearch, is_settled
-from memplan.planning.request import Subject
+from memplan.planning.subject import Subject
 from memplan.plans import PlanRequest
 from memplan.plans.changes import change_to
 from memplan.recipe import Precision, Recipe

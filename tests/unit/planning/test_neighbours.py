@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import neighbours
 from memplan.planning.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
 from memplan.probe import TrialRequest

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.card_readings import BytesReading
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import apply_patch, read_config
+from memplan.devices.card_readings import BytesReading
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import recall
 from memplan.planning.patching import write_patch
 from memplan.planning.recall import recalled
-from memplan.planning.request import Subject, subject_of_config
+from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.probe import Journal
 from memplan.recipe import Recipe

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import session as sessions
 from memplan.planning.session import TrialSession
 from memplan.probe import Journal

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memplan.calibration import calibrated
-from memplan.cards import DeviceKind, DeviceSpec, find_card
+from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
+from memplan.devices.measured_contexts import calibrated
 from memplan.estimators.step_trace import Category, StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces

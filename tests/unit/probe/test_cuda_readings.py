@@ -9,7 +9,7 @@ import pynvml
 import pytest
 import torch
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe import cuda_readings
 from memplan.probe.attribution import AttributedPeak, Component, ForwardSpan, MemoryEvent, ResidentBlock, attribute_peak
 from memplan.probe.cuda_readings import CudaReadings, breakdown_of, mark_position, memory_events, resident_blocks

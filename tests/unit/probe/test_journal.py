@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import StoreError, UsageError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan

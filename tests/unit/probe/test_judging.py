@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.children import ChildEnding
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe.judging import judge_measurement, judge_readings, judge_silence
 from memplan.probe.trials import TrialReadings, TrialRequest
 from memplan.recipe import Recipe

@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe.trials import trial_environment
 from memplan.units import GIB
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec, find_card
+from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.recipe import Precision
 from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
 

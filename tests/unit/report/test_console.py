@@ -13,7 +13,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.report.console import run_view, trial_line
 from memplan.report.estimates import breakdown_view, estimate_table
 from memplan.report.facts import report_run, trial_row
-from memplan.report.page import run_to_html
+from memplan.report.html import run_to_html
 from memplan.results import OutcomeKind, PrecisionVerdict
 from memplan.units import MIB
 from tests.making import estimate, trial

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from memplan.card_readings import BytesReading
-from memplan.cards import DeviceKind, DeviceSpec
+from memplan.devices.card_readings import BytesReading
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe import TrialRequest, run_trial
 from memplan.probe.commands import cards as command_cards
 from memplan.probe.commands import trial as command_trial

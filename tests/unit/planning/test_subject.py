@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import read_config
 from memplan.errors import UsageError
 from memplan.planning.patching import scale
-from memplan.planning.request import subject_of_config
+from memplan.planning.subject import subject_of_config
 from memplan.plans import PlanRequest
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.cards import DeviceKind, find_card
+from memplan.devices.cards import DeviceKind, find_card
 from memplan.errors import DeviceError, OutputError
 from memplan.results import ContextBasis
 from memplan.textfiles import write_text_atomically
@@ -23,7 +23,7 @@ from memplan.textfiles import write_text_atomically
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
 
 CACHE_VARIABLE = "MEMPLAN_CACHE_DIR"
 

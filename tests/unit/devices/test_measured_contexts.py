@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from memplan.calibration import calibrated, remember_context
-from memplan.cards import DeviceKind, DeviceSpec, card_of_size, find_card
+from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, find_card
+from memplan.devices.measured_contexts import calibrated, remember_context
 from memplan.results import ContextBasis
 from memplan.units import GIB, MIB
 

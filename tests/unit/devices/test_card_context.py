@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.card_context import context_bytes, context_range_bytes
-from memplan.cards import card_of_size, catalogue, find_card
+from memplan.devices.card_context import context_bytes, context_range_bytes
+from memplan.devices.cards import card_of_size, catalogue, find_card
 from memplan.units import MIB
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from memplan.calibration import calibrated
-from memplan.cards import DeviceKind
 from memplan.children.pickling import pickled
 from memplan.configs import expressible, for_replicas
-from memplan.devices import resolve_device
 from memplan.errors import UsageError
-from memplan.planning.fingerprints import workload_digest
+from memplan.planning.code_digest import code_digest
+from memplan.planning.value_digest import value_digest
 from memplan.probe.commands.template import PlaceholderName, parse_template, unheard_by
-from memplan.workload import PickledWorkload, TrainingCommand
+from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
     from memplan.configs import UserConfig
-    from memplan.launchers import Launch
-    from memplan.plans import PlanRequest
     from memplan.recipe import Recipe
-    from memplan.workload import Workload, WorkloadSource
+    from memplan.workload import WorkloadSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +117,8 @@ def subject_of_workload(
     return Subject(source=source, current=recipe, config=None, label=workload.name or "workload")
 
 
-def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
-    """Resolve a device, with its context as measured here before; a budget below its size takes the size's place."""
-    spec = calibrated(resolve_device(text, budget_bytes=budget_bytes))
-    total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
-    return replace(spec, total_bytes=total_bytes)
-
-
-def share_of(device: DeviceSpec, request: PlanRequest, launch: Launch | None) -> DeviceSpec:
-    """Leave each of several processes on one machine its part of the memory, where nothing says how much that is."""
-    sharers = launch.local_world_size if launch else None
-    if sharers is None or device.kind is not DeviceKind.CPU or request.budget_bytes is not None:
-        return device
-    return replace(device, total_bytes=device.total_bytes // sharers)
+def workload_digest(workload: Workload, search_path: tuple[str, ...]) -> str:
+    """Digest a workload made in this process, with the source of the modules that it refers to."""
+    members = [(each.name, getattr(workload, each.name)) for each in fields(Workload)]
+    found = value_digest(members)
+    return hashlib.sha256(f"{found.sha256} {code_digest(found.modules, search_path)}".encode()).hexdigest()

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from memplan import devices
-from memplan.card_readings import BytesReading
-from memplan.cards import DeviceKind
-from memplan.devices import device_used_bytes, process_used_bytes, read_cards, resolve_device
+from memplan.devices import nvml
+from memplan.devices.card_readings import BytesReading
+from memplan.devices.cards import DeviceKind
+from memplan.devices.driver import device_used_bytes, process_used_bytes, read_cards
+from memplan.devices.resolving import resolve_device
 from memplan.errors import DeviceError, NoDriverError
 from memplan.units import GIB, MIB
 from tests.fake_driver import UNAVAILABLE, FakeCard
@@ -54,7 +55,7 @@ def test_without_the_drivers_library_a_card_is_not_taken_for_absent(
 ) -> None:
     control = tmp_path / "nvidiactl"
     control.touch()
-    monkeypatch.setattr(devices, "_CONTROL_DEVICE", control)
+    monkeypatch.setattr(nvml, "_CONTROL_DEVICE", control)
     with pytest.raises(DeviceError, match=r"libnvidia-ml\.so\.1.*NVIDIA_DRIVER_CAPABILITIES") as caught:
         resolve_device("auto")
     assert not isinstance(caught.value, NoDriverError)

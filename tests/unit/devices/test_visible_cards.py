@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.visible_cards import visible_positions
+from memplan.devices.visible_cards import visible_positions
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33")
 

@@ -14,12 +14,12 @@ from typing import IO
 
 import pytest
 
-from memplan.turns import turn_on, turns_folder
+from memplan.devices.turns import turn_on, turns_folder
 
 # Takes turns, and gives each up when it is told to.
 HOLDER = """
 import sys
-from memplan.turns import turn_on
+from memplan.devices.turns import turn_on
 for round in range(int(sys.argv[2])):
     with turn_on("card", told=lambda text: print("told", text, flush=True)):
         print(sys.argv[1], flush=True)
@@ -144,7 +144,9 @@ def test_files_and_folder_are_open_to_every_user(folder: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user, whom only root can become")
 def test_a_file_that_another_user_is_just_making_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    other_user = "import os\nfrom memplan import turns\nprint('starts', flush=True)\nos.seteuid(65534)\n" + HOLDER
+    other_user = (
+        "import os\nfrom memplan.devices import turns\nprint('starts', flush=True)\nos.seteuid(65534)\n" + HOLDER
+    )
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are for one user alone
         Path(folder).chmod(0o1777)
         monkeypatch.setenv("MEMPLAN_TURNS_DIR", folder)

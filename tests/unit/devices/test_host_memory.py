@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.host_memory import HostMemory, host_memory
+from memplan.devices.host_memory import HostMemory, host_memory
 from memplan.units import GIB, MIB
 
 if TYPE_CHECKING:

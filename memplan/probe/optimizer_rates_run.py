@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
 from memplan.estimators.recorder.untouched_build import neutralise_initialisers, untouched_fills
-from memplan.probe.rates import OptimizerRates, RatesFailure
+from memplan.probe.optimizer_rates import OptimizerRates, RatesFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.probe.rates import RatesRequest
+    from memplan.probe.optimizer_rates import RatesRequest
     from memplan.workload import WorkloadReference
 
 

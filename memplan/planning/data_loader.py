@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from memplan.cards import DeviceKind
 from memplan.configs import KnobName
 from memplan.configs.ecosystems.loader_keys import loader_key
-from memplan.host_memory import host_memory
-from memplan.recommend.loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.devices.cards import DeviceKind
+from memplan.devices.host_memory import host_memory
+from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.cards import DeviceSpec
     from memplan.configs import Knob, UserConfig
+    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
     from memplan.results import Estimate
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.card_catalogue import CARD_ROWS, Basis
-from memplan.cards import DeviceKind, card_of_size, catalogue, find_card
+from memplan.devices.card_catalogue import CARD_ROWS, Basis
+from memplan.devices.cards import DeviceKind, card_of_size, catalogue, find_card
 from memplan.errors import DeviceError, UnitError
 from memplan.units import GIB
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from memplan.configs import KnobName
 from memplan.configs.evaluation.loading import load_patched
 from memplan.configs.keys import with_value
-from memplan.probe.rates import RatesFailure, read_rates
+from memplan.probe.optimizer_rates import RatesFailure, read_rates
 from memplan.workload import TrainingCommand, WorkloadReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.cards import DeviceSpec
     from memplan.children import Template
     from memplan.configs import UserConfig
+    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
-    from memplan.planning.request import Subject
+    from memplan.planning.subject import Subject
     from memplan.recipe import Recipe
     from memplan.workload import WorkloadSource
 

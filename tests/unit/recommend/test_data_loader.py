@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.recommend.loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
 from memplan.units import GIB, MIB
 
 ON_CARD = LoaderSurroundings(on_cuda=True, cpu_count=8, batch_bytes=64 * MIB)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.processor import half_formats, processor_name
+from memplan.devices.processor import half_formats, processor_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from memplan.children import Template, run_child
 from memplan.probe.trials import trial_environment
 
 if TYPE_CHECKING:
-    from memplan.cards import DeviceSpec
+    from memplan.devices.cards import DeviceSpec
     from memplan.workload import WorkloadReference
 
 WORKER_MODULE = "memplan.probe.worker"

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from memplan.card_catalogue import CARD_ROWS, CardRow
-from memplan.card_context import context_bytes
+from memplan.devices.card_catalogue import CARD_ROWS, CardRow
+from memplan.devices.card_context import context_bytes
 from memplan.errors import DeviceError
 from memplan.results import ContextBasis
 from memplan.units import GIB, MIB, format_bytes, parse_bytes

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.cards import DeviceKind, DeviceSpec
 from memplan.configs import KnobName, RecipeChange, apply_patch, plan_patch, read_config
-from memplan.planning.loaders import loader_changes, loader_notes
+from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.planning.data_loader import loader_changes, loader_notes
 from memplan.units import GIB
 
 if TYPE_CHECKING:
