@@ -26,6 +26,8 @@ _DEVICE_MEMORY_TEXTS = (
     "CUSPARSE_STATUS_ALLOC_FAILED",
     "CUFFT_ALLOC_FAILED",
     "Failed to CUDA calloc",
+    "Cuda failure 'out of memory'",  # of NCCL before and since it tells the error's number
+    "Cuda failure 2 'out of memory'",
 )
 # Libraries that could not create a handle or a plan say these, mostly but not only for want of memory.
 _DEVICE_MEMORY_TEXTS_WHERE_FULL = (

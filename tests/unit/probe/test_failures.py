@@ -31,6 +31,7 @@ DEVICE_MEMORY = [
     "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call",
     "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
     "NCCL error in: NCCLUtils.hpp:77, unhandled cuda error\nLast error:\nFailed to CUDA calloc async 608 bytes",
+    "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
 ]
 DEVICE_MEMORY_WHERE_FULL = [
     "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
