@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SOURCED = 'RANDOM=1; . "$0"'  # the same draw each time
 _BASH = shutil.which("bash") or "bash"
+SCRIPT_ENVIRONMENT: dict[str, str] = {}  # what a launch script finds set, beside its path
 _LAUNCHERS = ("accelerate", "deepspeed", "python", "python3", "torchrun", "srun", "mpirun")
 
 
@@ -94,7 +95,7 @@ def _with_bash(path: Path) -> dict[str, Any]:
         for each in _LAUNCHERS:
             (folder / each).write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >> {said}\nprintf "\\0" >> {said}\n')
             (folder / each).chmod(0o755)
-        environment = {"PATH": name, "HOME": name, "PWD": name}
+        environment = {"PATH": name, "HOME": name, "PWD": name, **SCRIPT_ENVIRONMENT}
         command = [_BASH, "--norc", "-c", _SOURCED, str(path.resolve())]
         subprocess.run(
             command, check=False, cwd=name, env=environment, timeout=20, stdin=subprocess.DEVNULL, capture_output=True

@@ -1,7 +1,7 @@
 """Patch public configs and hold the result against their own loaders: how many can be patched, and is any wrong?
 
     python benchmarks/configs.py --results FILE NAME=FOLDER [NAME=FOLDER ...]
-        [--suffix .py] [--within NAME] [--beside FILE] [--every N] [--processes]
+        [--suffix .py] [--within NAME] [--beside FILE] [--set NAME=VALUE] [--every N] [--processes]
     python benchmarks/configs.py --results FILE
 
 Every config of the folders (copied first) is read, its micro-batch and learning rate are doubled, its lengths halved
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -312,12 +313,15 @@ def main() -> None:
     parser.add_argument("--within", help="take only what lies below folders of this name")
     parser.add_argument("--suffix", help="take only files whose names end so")
     parser.add_argument("--beside", action="append", default=[], help="file of the tree that is named with each config")
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE in the environment of launch scripts")
     parser.add_argument("--every", type=int, default=1, help="take every Nth config")
     parser.add_argument("--processes", action="store_true", help="read in child processes, as memplan does")
     options = parser.parse_args()
     if not options.processes:
         loading.run_child = _in_this_process  # type: ignore[assignment]  # the same answers, many times faster
         verification.run_child = _in_this_process  # type: ignore[assignment]  # as above
+    config_loaders.SCRIPT_ENVIRONMENT.update(each.split("=", 1) for each in options.set)
+    os.environ.update(config_loaders.SCRIPT_ENVIRONMENT)
     for corpus in options.corpora:
         name, _, folder = corpus.partition("=")
         run(name, Path(folder), options)

@@ -59,7 +59,8 @@ def read_config(
     _require_present(document, declared)
     keys = _followed(document, {**own_keys(document, ecosystem.name), **declared})
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
-    stale, recipe = remark_on_sidecar(document), launched(_recipe(ecosystem, document, keys), keys, beside)
+    recipe = launched(_recipe(ecosystem, document, keys), keys, beside)
+    stale = remark_on_sidecar(document)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -70,11 +71,7 @@ def read_config(
         original=original,
         memplan_options=options,
         notes=(
-            *document.notes,
-            *ecosystem.remarks(document, keys),
-            *(_notes_on_names(ecosystem.own_keys(document), declared) if isinstance(ecosystem, Plain) else ()),
-            *_notes_on_precision(document, declared),
-            *_notes_on_environment(document, keys),
+            *_notes_on(document, ecosystem, keys, declared=declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
             *((stale,) if stale else ()),
         ),
@@ -141,6 +138,17 @@ def _knob(document: Document, name: KnobName, key: str) -> Knob:
         obstacle = f"it is inherited from {source.path.name}" if inherited else location.obstacle
         return Knob(name=name, key=key, value=value, file=str(source.path), line=location.line, obstacle=obstacle)
     return Knob(name=name, key=key, value=value, file=None, line=None, obstacle="no file of the config spells it out")
+
+
+def _notes_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:
+    """Return what a reader should know of the config itself."""
+    return (
+        *document.notes,
+        *ecosystem.remarks(document, keys),
+        *(_notes_on_names(ecosystem.own_keys(document), declared) if isinstance(ecosystem, Plain) else ()),
+        *_notes_on_precision(document, declared),
+        *_notes_on_environment(document, keys),
+    )
 
 
 def _notes_on_environment(document: Document, keys: KnobKeys) -> list[str]:

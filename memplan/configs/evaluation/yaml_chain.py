@@ -71,21 +71,25 @@ def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
     for source, values in layers[:-1]:
         if not isinstance(values, dict):
             raise ConfigError("it does not hold keys and values at its top", where=str(source.path))
-    return functools.reduce(_appended, (values for _, values in layers))
+    return functools.reduce(_appended, (values for _, values in layers), {}) if len(layers) > 1 else layers[0][1]
 
 
 def _appended(base: Any, over: Any) -> Any:
-    """Merge two files' values; what stands under ``name+`` is appended to the list of that name (jsonargparse 4)."""
-    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+    """Merge two files' values; what stands under ``name+`` is appended to what the name holds (jsonargparse 4)."""
+    if not isinstance(over, Mapping):
         return over
-    laid = dict(base)
+    laid = dict(base) if isinstance(base, Mapping) else {}
     for name, value in over.items():
         held = str(name).removesuffix("+")
-        if held != name and isinstance(base.get(held), list):
-            laid[held] = [*base[held], *(value if isinstance(value, list) else [value])]
+        if held in ("", str(name)):
+            laid[name] = _appended(laid.get(name), value)
         else:
-            laid[name] = _appended(base[name], value) if name in base else value
+            laid[held] = [*_listed(laid.get(held)), *_listed(value)]
     return laid
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _inheriting(

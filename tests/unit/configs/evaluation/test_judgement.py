@@ -92,6 +92,22 @@ def test_llama_factorys_files_are_read_with_omegaconf_and_the_parser_of_transfor
     assert doubled(tmp_path / "x.yaml").verified_by == expected
 
 
+@pytest.mark.parametrize(
+    ("own", "wanted"), [("callbacks: [one]", ["one", "two"]), ("callbacks+: one", ["one", "two"]), ("x: 1", ["two"])]
+)
+def test_what_is_appended_in_a_later_file_comes_behind_what_is_there(
+    tmp_path: Path, own: str, wanted: list[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(
+        f"seed_everything: 1\ntrainer: {{max_epochs: 3, {own}}}\ndata: {{batch_size: 4}}\n"
+    )
+    (tmp_path / "b.yaml").write_text("trainer:\n  callbacks+: two\n")
+    patch = doubled(tmp_path / "a.yaml", tmp_path / "b.yaml")
+    assert read_config(tmp_path / "a.yaml", tmp_path / "b.yaml").values["trainer"]["callbacks"] == wanted
+    if importlib.util.find_spec("jsonargparse") is not None:
+        assert patch.verified_by == f"jsonargparse {version('jsonargparse')}"
+
+
 @pytest.mark.parametrize("section", ["init_args", "dict_kwargs"])
 def test_an_overlay_of_lightnings_command_line_is_laid_over_by_jsonargparse(tmp_path: Path, section: str) -> None:
     (tmp_path / "a.yaml").write_text(CLI.format(arguments=f"  {section}:\n    batch_size: 4\n"))
