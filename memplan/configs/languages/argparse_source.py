@@ -1,12 +1,14 @@
 """Read the defaults of a script's ``argparse`` arguments from its syntax tree, and find where each is written.
 
 The script is not run. An argument counts where its name is a literal; its key is the name ``argparse`` keeps it under.
+What ``set_defaults`` names goes before a default of the declaration. An argument of several parsers counts where all of
+them have the same default.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.python_source import span_of
@@ -48,9 +50,10 @@ def load_arguments(text: str, *, where: str) -> dict[str, Any]:
         ConfigError: it is not Python.
     """
     try:
-        return {each.key: value for each in _arguments(text) if (value := _default_value(each)) is not None}
+        values = {key: [_default_value(each) for each in same] for key, same in _by_key(text).items()}
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"invalid Python: {error}", where=where) from None
+    return {key: found[0] for key, found in values.items() if found[0] is not None and _are_equal(found)}
 
 
 def flag_in(text: str, key: str) -> str:
@@ -59,10 +62,15 @@ def flag_in(text: str, key: str) -> str:
 
 
 def locate_in_arguments(text: str, key: str) -> Location | None:
-    """Find the default of an argument; of repeated ones the last counts."""
-    found = next((each for each in reversed(list(_arguments(text))) if each.key == key), None)
-    if found is None:
+    """Find the default of an argument."""
+    same = _by_key(text).get(key)
+    if same is None:
         return None
+    found = same[0]
+    if len({each.default for each in same}) > 1:
+        return Location(
+            span=span_of(text, found.call), line=found.call.lineno, obstacle="it is declared more than once"
+        )
     if found.default is None:
         return Location(span=span_of(text, found.call), line=found.call.lineno, obstacle="it has no default")
     obstacle = None if _is_literal(found.default) else "its default is computed"
@@ -74,17 +82,35 @@ def no_addition(_text: str, _entries: dict[str, str]) -> Edit | None:
     return None
 
 
+def _by_key(text: str) -> dict[str, list[Argument]]:
+    found: dict[str, list[Argument]] = {}
+    for each in _arguments(text):
+        found.setdefault(each.key, []).append(each)
+    return found
+
+
 def _arguments(text: str) -> Iterator[Argument]:
     try:
         tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError):
         return
+    later = {each.arg: each.value for call in _calls_of(tree, "set_defaults") for each in call.keywords}
+    for call in _calls_of(tree, "add_argument"):
+        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        flags = [each for each in names if each.startswith("-")]
+        if flags:
+            declared = _argument(call, flags)
+            yield replace(declared, default=later.get(declared.key, declared.default))
+
+
+def _calls_of(tree: ast.Module, method: str) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
-            names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-            flags = [each for each in names if each.startswith("-")]
-            if flags:
-                yield _argument(node, flags)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
+            yield node
+
+
+def _are_equal(values: list[Any]) -> bool:
+    return all(type(each) is type(values[0]) and each == values[0] for each in values)
 
 
 def _argument(call: ast.Call, flags: list[str]) -> Argument:

@@ -186,3 +186,27 @@ def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
     assert read_config(tmp_path / "x.sh", knob_keys=mapped).notes == (
         "--batch_size is taken as the batch of one device",
     )
+
+
+PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=4)\n"
+
+
+def test_a_default_that_is_set_later_counts(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"{PARSER}p.set_defaults(batch_size=8, main=print)\n", "x.py")
+    assert config.recipe.micro_batch_size == 8
+    change = RecipeChange(recipe=Recipe(micro_batch_size=16))
+    text = plan_patch(config, change, style=PatchStyle.IN_PLACE).files[0].patched_text
+    assert text.startswith(f"{PARSER}p.set_defaults(batch_size=16, main=print)\n")
+
+
+def test_an_argument_with_several_defaults_is_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no micro-batch size"):
+        config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=64)\n", "x.py")
+
+
+def test_an_argument_declared_twice_alike_is_changed_on_the_command_line_alone(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=4)\n", "x.py")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8))
+    assert plan_patch(config, change).override_line == "--batch-size 8"
+    with pytest.raises(PatchError, match="declared more than once"):
+        plan_patch(config, change, style=PatchStyle.IN_PLACE)
