@@ -7,16 +7,13 @@ On the CPU no reserved peak is measured (None), process is the resident set, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from pathlib import PurePath
 from typing import Any
 
+from memplan.json_documents import json_ready
 from memplan.recipe import Precision, Recipe
-
-SCHEMA_VERSION = 1  # of every JSON document that leaves memplan
 
 
 class Phase(StrEnum):
@@ -170,7 +167,7 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON-ready data."""
-        return {**plain(self), "utilisation": round(self.utilisation, 4)}
+        return {**json_ready(self), "utilisation": round(self.utilisation, 4)}
 
 
 class OutcomeKind(StrEnum):
@@ -333,7 +330,7 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,16 +357,3 @@ class PrecisionVerdict:
     compared_steps: int | None = None
     allocated_change: float | None = None
     speed_ratio: float | None = None
-
-
-def plain(value: Any) -> Any:
-    """Turn a value of this module into JSON-ready dicts, lists and scalars; a non-finite number becomes None."""
-    if isinstance(value, BreakdownBytes):
-        return dict(value)
-    if hasattr(value, "__dataclass_fields__"):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, StrEnum | PurePath) else value

@@ -70,13 +70,12 @@ def estimate(
 
 
 def _show(found: Predictions, *, as_json: bool) -> None:
+    from memplan.json_documents import json_document
     from memplan.report.estimates import breakdown_view, estimate_table, savings_view
-    from memplan.report.machine_readable import to_json
-    from memplan.results import plain
 
     if as_json:
         estimates = [each.to_dict() for each in found.estimates]
-        typer.echo(to_json({"estimates": estimates, "savings": plain(found.savings)}))
+        typer.echo(json_document({"estimates": estimates, "savings": found.savings}))
         return
     show(estimate_table(found.estimates))
     if found.savings:

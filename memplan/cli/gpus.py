@@ -13,9 +13,8 @@ def gpus(as_json: AsJson = False) -> None:
     """List the NVIDIA cards of this machine and who uses them."""
     from memplan.devices.card_readings import CardReading
     from memplan.devices.driver import read_cards
+    from memplan.json_documents import json_document
     from memplan.report.cards import cards_view
-    from memplan.report.machine_readable import to_json
-    from memplan.results import plain
 
     cards: tuple[CardReading, ...] = ()
     no_driver = None
@@ -24,7 +23,7 @@ def gpus(as_json: AsJson = False) -> None:
     except NoDriverError as error:
         no_driver = str(error)
     if as_json:
-        typer.echo(to_json({"cards": plain(cards), "no_driver": no_driver}))
+        typer.echo(json_document({"cards": cards, "no_driver": no_driver}))
     elif no_driver is not None:
         typer.echo(no_driver)
     else:

@@ -19,11 +19,10 @@ def trial(
     as_json: AsJson = False,
 ) -> None:
     """Run a stored trial again, exactly as it was, and show what it printed."""
+    from memplan.json_documents import json_document
     from memplan.planning.rerun import rerun_trial, stored_trial
     from memplan.report.live import LiveView
-    from memplan.report.machine_readable import to_json
     from memplan.report.one_trial import one_trial_view, output_text
-    from memplan.results import plain
 
     if look_only:
         found = stored_trial(store, run, number)
@@ -31,7 +30,7 @@ def trial(
         with LiveView(console_for(to_stderr=True)) as view:
             found = rerun_trial(store, run, number, view)
     if as_json:
-        typer.echo(to_json({"run_id": found.run_id, "trial": plain(found.stored), "again": plain(found.again)}))
+        typer.echo(json_document({"run_id": found.run_id, "trial": found.stored, "again": found.again}))
     else:
         console = console_for()
         console.print(one_trial_view(found.stored, found.again))

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from memplan import __version__
 from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
+from memplan.json_documents import json_ready
 from memplan.planning.code_digest import code_digest
-from memplan.results import plain
 from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fingerprint_of(subject: Subject, request: PlanRequest, device: DeviceSpec, s
     """Digest what decides a plan."""
     facts = (
         _source_facts(subject.source),
-        plain(subject.current),
+        json_ready(subject.current),
         None if subject.config is None else _config_facts(subject.config),
         request.facts(),
         str(request.patch_style),
@@ -64,7 +64,7 @@ def _device_facts(device: DeviceSpec) -> object:
         return str(device.kind)
     if device.live_index is not None:
         device = replace(device, context_bytes=None, context_basis=None, context_measured_on=None)
-    return plain(device)
+    return json_ready(device)
 
 
 def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -99,13 +99,13 @@ def _command_facts(command: TrainingCommand) -> tuple[object, ...]:
     modules += [module for option, module in itertools.pairwise(words) if option == "-m"]
     folders = dict.fromkeys(str(folder) for folder in (*(each.parent for each in scripts), command.working_folder))
     contents = [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    return (plain(command), contents, code_digest(modules, tuple(folders)))
+    return (json_ready(command), contents, code_digest(modules, tuple(folders)))
 
 
 def _config_facts(config: UserConfig) -> tuple[object, ...]:
     """Return what decides the patch beside the values: where its files are, how it is read, what it said before."""
     original = config.original
-    before = None if original is None else (plain(original.recipe), dict(original.values), dict(original.options))
+    before = None if original is None else (json_ready(original.recipe), dict(original.values), dict(original.options))
     knobs = [(str(each.name), each.key) for each in config.knobs]
     files = [*map(str, config.document.laid_over), str(config.path)]
     beside = [(str(each.path), each.document.source.sha256) for each in config.companions]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any, Literal, TypeVar, overload
 from memplan.configs.objects import changed_object, config_of_object
 from memplan.configs.reading import read_config
 from memplan.configs.replicas import for_replicas
+from memplan.json_documents import json_document, json_ready
 from memplan.patches import ConfigPatch
 from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
 from memplan.plans.overrides import OverrideStyle, framework_arguments, knob_values, line_of, style_named
 from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
-from memplan.results import SCHEMA_VERSION, Estimate, PrecisionVerdict, Trial, plain
+from memplan.results import Estimate, PrecisionVerdict, Trial
 from memplan.units import format_bytes
 
 _Mappings = Literal["dict", "transformers", "lightning", "accelerate"]
@@ -84,11 +84,11 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}
 
     def to_json(self) -> str:
         """Write the plan as one JSON document with its ``schema_version``."""
-        return json.dumps({"schema_version": SCHEMA_VERSION, **self.to_dict()}, indent=2, allow_nan=False)
+        return json_document(self.to_dict())
 
     @overload
     def overrides(self, style: _Mappings = "dict", *, knobs: Mapping[str, str] | None = None) -> dict[str, Any]: ...

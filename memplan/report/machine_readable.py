@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from typing import TYPE_CHECKING, Any
 
-from memplan.results import SCHEMA_VERSION, plain
+from memplan.json_documents import json_document, json_ready
 
 if TYPE_CHECKING:
     from memplan.report.facts import Comparison, RunReport
 
 
-def to_json(document: dict[str, Any]) -> str:
-    """Write one JSON document that carries its schema version; numbers that are not finite are null."""
-    return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2, allow_nan=False)
-
-
 def run_to_json(report: RunReport) -> str:
     """Write a run's facts as JSON; errors are relative, (estimated - measured) / measured."""
-    document = plain(report)
+    document = json_ready(report)
     document["components"] = [_with_error(row) for row in report.components]
     for row, trial in zip(document["trials"], report.trials, strict=True):
         row["process"] = _with_error(trial.process)
-    return to_json(document)
+    return json_document(document)
 
 
 def run_to_csv(report: RunReport) -> str:
@@ -50,7 +44,7 @@ def run_to_csv(report: RunReport) -> str:
 
 def _with_error(row: Comparison) -> dict[str, Any]:
     error = row.relative_error
-    return {**plain(row), "relative_error": None if error is None else round(error, 4)}
+    return {**json_ready(row), "relative_error": None if error is None else round(error, 4)}
 
 
 def _cell(count_bytes: int | None) -> str:
