@@ -30,13 +30,26 @@ if TYPE_CHECKING:
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM = torch.ops.aten.add.Tensor
+# What formulas of derivatives write into zeros in place, but where a dispatch mode is active beside them
+# (``areAnyTensorSubclassLike`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
+_WRITES_INTO_ZEROS = (
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_add.default,
+    torch.ops.aten.scatter_add.default,
+    torch.ops.aten.scatter.src,
+    torch.ops.aten.masked_scatter.default,
+    torch.ops.aten.put.default,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PendingSum:
-    """A sum made in backward, and the block of its first summand."""
+    """A sum made in backward, or what was written into zeros there, and the block of its first operand.
 
-    total: torch.Tensor
+    Of the tensor itself no reference is kept: autograd would copy a gradient that it does not own alone.
+    """
+
+    total: torch.UntypedStorage
     donor: int
 
 
@@ -82,7 +95,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._muted = False
 
     def settle(self) -> None:
-        """Let a sum of gradients take over the block of its first summand if that has just been freed.
+        """Let a sum of gradients take over the block of its first summand if that has just been freed; zeros likewise.
 
         Where gradients meet at a branch, autograd adds into the first of them when it owns it and its storage alone,
         which a view never does, because it keeps its base. Under a dispatch mode it adds out of place
@@ -116,7 +129,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._muted:
             self._record(func, args, result)
             if donor is not None:
-                self._pending = _PendingSum(total=result, donor=donor)
+                self._pending = _PendingSum(total=result.untyped_storage(), donor=donor)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,11 +156,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._give_back(self._take(hidden.beside, operator))
 
     def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
-        if func is not _SUM or self._recording.phase is not Phase.BACKWARD or self._paths.current:
+        if self._recording.phase is not Phase.BACKWARD or self._paths.current:
             return None
-        first, second = args[:2]
-        if not isinstance(second, torch.Tensor) or first.shape != second.shape or first.dtype != second.dtype:
+        if func not in _WRITES_INTO_ZEROS and not (func is _SUM and _are_alike(args[0], args[1])):
             return None
+        first: torch.Tensor = args[0]
         is_alone = first._base is None  # noqa: SLF001 - no other way to ask a tensor whether it is a view
         return self._ledger.block_of(first) if is_alone and _is_dense(first) else None
 
@@ -167,6 +180,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if in_backward not in self._threads_with_cublas:
             self._threads_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+
+
+def _are_alike(first: torch.Tensor, second: Any) -> bool:
+    return isinstance(second, torch.Tensor) and first.shape == second.shape and first.dtype == second.dtype
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -69,11 +69,16 @@ class Recording:
         self.modules[block] = self.module_names.setdefault(module, len(self.module_names))
 
     def replace_block(self, block: int, donor: int) -> None:
-        """Forget the newest block and the free of ``donor`` after it: the donor lives on in its place."""
+        """Forget a block and the free of ``donor`` after it: the donor lives on in its place.
+
+        Younger blocks, which are those that the same kernel took and gave back, get the number before theirs.
+        """
         for event in range(len(self.event_blocks) - 1, -1, -1):
             number, allocates = self.event_blocks[event], self.event_allocates[event]
             if (number == donor and not allocates) or number == block:
                 del self.event_blocks[event], self.event_allocates[event], self.event_phases[event]
+            elif number > block:
+                self.event_blocks[event] -= 1
             if number == block and allocates:
                 break
         del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]

@@ -53,12 +53,12 @@ class StorageLedger:
         for tensor in tensors:
             self.see(tensor, category, module=module, operator=operator)
 
-    def inherit(self, heir: torch.Tensor, donor: int) -> None:
-        """Let the tensor made last live on in a block that was freed right after it was made.
+    def inherit(self, heir: torch.UntypedStorage, donor: int) -> None:
+        """Let the storage made last live on in a block that was freed right after it was made.
 
         That is what an in-place operator does where tracing ran the out-of-place one.
         """
-        identity = id(heir.untyped_storage())
+        identity = id(heir)
         block = self._blocks[identity]
         self._recording.replace_block(block, donor)
         self._live.discard(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,11 @@ from memplan.estimators.step_trace import Category
 from memplan.estimators.target.kernels import cuda_kernels, host_kernels
 from memplan.results import Phase
 from memplan.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Taken = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Session:
@@ -78,6 +85,34 @@ def test_gradients_that_meet_are_added_in_place() -> None:
     assert session.peak_bytes() < 6 * MIB
     assert weight.grad is not None
     assert len(made_by) == 1  # the one of the forward pass
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda weight, places: weight[places],
+        lambda weight, places: weight.index_select(0, places),
+        lambda weight, places: weight.gather(0, places.expand(512, 512)),
+        lambda weight, places: weight.max(dim=1)[0],
+    ],
+    ids=["index", "index_select", "gather", "max"],
+)
+def test_derivatives_of_what_is_taken_by_index_are_written_into_one_block_of_zeros(taken: Taken) -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        result = taken(weight, torch.zeros(512, dtype=torch.long))
+        before = len(session.recording.block_bytes)
+        session.recording.phase = Phase.BACKWARD
+        result.backward(torch.empty_like(result))
+        session.recorder.settle()
+    assert weight.grad is not None
+    made = [size for size in session.recording.block_bytes[before:] if size == MIB]
+    assert len(made) == 1 + (result.numel() == weight.numel())  # the slope that was given, and the zeros
+    events = zip(session.recording.event_blocks, session.recording.event_allocates, strict=True)
+    freed = [block for block, allocates in events if not allocates]
+    assert len(freed) == len(set(freed))
+    assert max(freed) < len(session.recording.block_bytes)
 
 
 def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> None:
