@@ -14,7 +14,8 @@ from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import check_note, check_on_cpu, predict
-from memplan.planning.commands import command_notes, command_to_run
+from memplan.planning.command_notes import command_notes
+from memplan.planning.commands import command_to_run
 from memplan.planning.data_loader import loader_changes, loader_notes
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.live import LiveSearch, is_settled
@@ -207,7 +208,10 @@ class Planning:
                 *_sentence(knee_reason(chosen, search.trials, self.band)),
                 *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
             ),
-            notes=(*command_notes(self.subject, search.trials), *_accumulation_notes(chosen.recipe, traces)),
+            notes=(
+                *command_notes(self.subject, search.trials, scaled.recipe),
+                *_accumulation_notes(chosen.recipe, traces),
+            ),
         )
 
     def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:

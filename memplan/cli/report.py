@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from memplan.cli.options import AsJson, Run, Store
-from memplan.cli.terminal import show
+from memplan.cli.terminal import console_for, say, show
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
 
@@ -27,10 +27,10 @@ def report(
     from memplan.textfiles import write_text_atomically
 
     found = stored_report(store, run)
-    if csv is not None:
-        write_text_atomically(csv, run_to_csv(found))
-    if html is not None:
-        write_text_atomically(html, run_to_html(found))
+    for path, render in ((csv, run_to_csv), (html, run_to_html)):
+        if path is not None:
+            write_text_atomically(path, render(found))
+            say(console_for(to_stderr=as_json), f"wrote {path}")
     if as_json:
         typer.echo(run_to_json(found))
     elif csv is None and html is None:

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from memplan.plans import PlanRequest
     from memplan.probe.commands.template import CommandTemplate
     from memplan.recipe import Precision
-    from memplan.results import Trial
 
 FEWEST_STEPS = 3  # two until memory has settled, and one to time
 DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
-_NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,30 +156,6 @@ def command_to_run(subject: Subject, recipe: Recipe) -> str | None:
         return None
     template = parse_template(subject.source.template)
     return fill_template(template, recipe, config_path=subject.source.config_path, steps=None)
-
-
-def command_notes(subject: Subject, trials: Sequence[Trial]) -> tuple[str, ...]:
-    """What a reader of a command's plan should know, one sentence each."""
-    if not isinstance(subject.source, TrainingCommand):
-        return ()
-    template, notes = parse_template(subject.source.template), []
-    if subject.config is None:
-        notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
-    if not template.names(PlaceholderName.PRECISION) and subject.config is None:
-        notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
-    notes += _note_on_flat_peaks(trials)
-    notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
-    return tuple(notes)
-
-
-def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
-    """Doubt that the command takes the micro-batch where twice the samples or more made no difference to the peak."""
-    read = [(trial.recipe.micro_batch_size, trial.outcome.measurement) for trial in trials]
-    peaks = sorted((size, measured.peak_process_bytes) for size, measured in read if measured is not None)
-    if not peaks or peaks[-1][0] < 2 * peaks[0][0] or peaks[-1][1] > peaks[0][1] * (1 + _NOTICEABLE_SHARE):
-        return []
-    sizes = f"{peaks[0][0]} and {peaks[-1][0]}"
-    return [f"the peaks at micro-batch {sizes} are alike: check that the script heeds what {{micro_batch_size}} sets"]
 
 
 def _first_recipe(

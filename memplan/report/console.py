@@ -224,13 +224,15 @@ def _accumulates(trial: TrialRow) -> bool:
 
 
 def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Table:
-    """Set estimated and measured components side by side for one trial."""
+    """Set a trial's estimated and measured components side by side; the measured alone where nothing was estimated."""
     title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {subject.device_name}"
-    table = plain_table(title, "component", "estimated", "measured", "error")
+    has_estimate = any(row.estimated_bytes is not None for row in components)
+    table = plain_table(title, "component", *(("estimated", "measured", "error") if has_estimate else ("measured",)))
     for index, row in enumerate(components):
         if row.name.startswith("peak") and not components[index - 1].name.startswith("peak"):
             table.add_section()
-        table.add_row(*_comparison_cells(row, subject.device_name))
+        cells = _comparison_cells(row, subject.device_name)
+        table.add_row(*(cells if has_estimate else (cells[0], cells[2])))
     return table
 
 

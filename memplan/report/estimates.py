@@ -91,6 +91,6 @@ def _shares_table(title: str, shares: Sequence[PeakShare], allocated_bytes: int)
     table = plain_table(f"Who holds the allocated peak, by {title}", title, "bytes", "share")
     for each in shares[:_SHARES_SHOWN]:
         times = f" ({each.holder_count} of them)" if each.holder_count > 1 else ""
-        name = Text(each.name or "(outside any module)").append(times, style=QUIET)
+        name = Text(each.name or "(model itself, loss, optimizer)").append(times, style=QUIET)
         table.add_row(name, bytes_text(each.held_bytes), share_text(each.held_bytes / allocated_bytes))
     return table

@@ -128,7 +128,7 @@ def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Co
     """Set the components of the process peak side by side, then the allocated, reserved and process peaks."""
     components = [
         Comparison(
-            name=name.replace("_", " "),
+            name=_component_name(name, estimate, measured),
             estimated_bytes=estimate.breakdown[name] if estimate else None,
             measured_bytes=measured.breakdown[name] if measured else None,
             no_error_because=_measured_before(name, estimate),
@@ -146,6 +146,14 @@ def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Co
     present = [row for row in components if row.estimated_bytes or row.measured_bytes]
     has_reserved = measured is None or measured.peak_reserved_bytes is not None
     return (*present, *(row for row in peaks if has_reserved or row.name != "peak reserved"))
+
+
+def _component_name(component: str, estimate: Estimate | None, measured: Measurement | None) -> str:
+    """Name a component; what a training command holds beside its parameters and their state is not told apart."""
+    is_undivided = estimate is None and measured is not None and not measured.breakdown.activations
+    if component == "temporaries" and is_undivided:
+        return "activations and temporaries"
+    return component.replace("_", " ")
 
 
 def _measured_before(component: str, estimate: Estimate | None) -> str | None:

@@ -73,5 +73,7 @@ def deviation_text(deviation: float | None, steps: int | None) -> str:
 
 
 def rate_text(samples_per_s: float | None) -> str:
-    """Write samples per second with three figures, or a dash."""
-    return NOTHING if samples_per_s is None else f"{samples_per_s:.3g}"
+    """Write samples per second with three figures, all of those before the point, or a dash."""
+    if samples_per_s is None:
+        return NOTHING
+    return f"{samples_per_s:.3g}" if samples_per_s < 1000 else f"{samples_per_s:.0f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from memplan.configs import read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
-from memplan.planning.commands import CommandWish, command_notes, command_to_run, subject_of_command
+from memplan.planning.command_notes import command_notes
+from memplan.planning.commands import CommandWish, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.patching import write_patch
 from memplan.plans import PlanRequest
@@ -116,15 +118,34 @@ def test_a_command_that_takes_no_learning_rate_is_not_run_again_for_another_one(
 def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
     subject, _ = subject_of(f"{PLAIN} --steps {{steps}}", steps=30)
     assert command_to_run(subject, Recipe(micro_batch_size=9)) == "python train.py --bs 9 --steps {steps}"
-    assert any("after 30 optimizer steps" in note for note in command_notes(subject, ()))
+    assert any("after 30 optimizer steps" in note for note in command_notes(subject, (), subject.current))
 
 
 def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     subject, _ = subject_of(PLAIN)
     flat, rising = (trial(4, 500), trial(9, 502)), (trial(4, 500), trial(9, 520))
-    assert any("4 and 9 are alike" in note for note in command_notes(subject, flat))
-    assert not any("alike" in note for note in command_notes(subject, rising))
-    assert not any("alike" in note for note in command_notes(subject, flat[:1]))
+    assert any("4 and 9 are alike" in note for note in command_notes(subject, flat, subject.current))
+    assert not any("alike" in note for note in command_notes(subject, rising, subject.current))
+    assert not any("alike" in note for note in command_notes(subject, flat[:1], subject.current))
+
+
+@pytest.mark.parametrize(("duration_s", "is_said"), [(100.0, True), (9.0, False)])
+def test_time_that_passes_outside_of_steps_is_named(duration_s: float, is_said: bool) -> None:
+    subject, _ = subject_of(PLAIN)  # ten steps of half a second
+    one = trial(4, 500)
+    slow = replace(one, outcome=replace(one.outcome, duration_s=duration_s))
+    said = "95 of the trials' 100 s passed outside of optimizer steps"
+    assert any(said in note for note in command_notes(subject, (slow,), subject.current)) is is_said
+
+
+@pytest.mark.parametrize(("template", "is_said"), [("", True), (" {learning_rate}", False)])
+def test_a_line_that_keeps_the_old_rate_says_so(tmp_path: Path, template: str, is_said: bool) -> None:
+    path = tmp_path / "args.json"
+    path.write_text('{"per_device_train_batch_size": 4, "learning_rate": 0.001}')
+    wish = CommandWish(template=f"t {{micro_batch_size}}{template}", config_path=path)
+    subject, _ = subject_of_command(wish, read_config(path), PlanRequest())
+    notes = command_notes(subject, (), Recipe(micro_batch_size=8, learning_rate=0.002))
+    assert any("apply the patch, or set 0.002 there" in note for note in notes) is is_said
 
 
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
-from memplan.report.console import run_view, trial_line
+from memplan.report.console import component_table, run_view, trial_line
 from memplan.report.estimates import breakdown_view, estimate_table
-from memplan.report.facts import report_run, trial_row
+from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
+from memplan.report.wording import rate_text
 from memplan.results import OutcomeKind, PrecisionVerdict
 from memplan.units import MIB
 from tests.making import estimate, trial
@@ -123,6 +125,17 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
 def test_no_line_of_a_report_is_wider_than_the_terminal() -> None:
     text = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)))
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_without_an_estimate_only_what_was_measured_is_shown() -> None:
+    run = trial(4, 500)
+    table = component_table(trial_row(run), compare(None, run.outcome.measurement))
+    assert [column.header for column in table.columns] == ["component", "measured"]
+
+
+@pytest.mark.parametrize(("rate", "text"), [(None, "-"), (2.018, "2.02"), (4832.7, "4833")])
+def test_rates_are_never_written_with_an_exponent(rate: float | None, text: str) -> None:
+    assert rate_text(rate) == text
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:

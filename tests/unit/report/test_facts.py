@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memplan.report.facts import Comparison, compare, report_run
-from memplan.results import OutcomeKind
+from memplan.results import BreakdownBytes, OutcomeKind
 from memplan.units import MIB
-from tests.making import trial
+from tests.making import measurement, trial
 
 
 def test_the_error_is_relative_to_what_was_measured() -> None:
@@ -31,6 +33,14 @@ def test_components_of_each_side_add_up_to_its_process_peak() -> None:
 def test_the_cpu_has_no_reserved_peak_to_compare() -> None:
     run = trial(4, 500, estimated_mib=450)
     assert "peak reserved" not in [row.name for row in compare(run.estimate, run.outcome.measurement)]
+
+
+def test_what_a_command_holds_beside_its_parameters_is_not_called_temporaries_alone() -> None:
+    read = measurement(500)
+    of_command = replace(read, breakdown=BreakdownBytes(parameters=50 * MIB, temporaries=350 * MIB, context=100 * MIB))
+    names = [row.name for row in compare(None, of_command)]
+    assert names[:3] == ["parameters", "activations and temporaries", "context"]
+    assert "temporaries" not in [row.name for row in compare(None, read)]
 
 
 def test_an_interrupted_run_is_reported_from_its_trials_alone() -> None:

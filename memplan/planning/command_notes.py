@@ -1,0 +1,65 @@
+"""What a reader of a plan for a training command should know, as sentences."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from memplan.probe.commands.template import PlaceholderName, parse_template
+from memplan.workload import TrainingCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.planning.subject import Subject
+    from memplan.probe.commands.template import CommandTemplate
+    from memplan.recipe import Recipe
+    from memplan.results import Trial
+
+_NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
+_NOTICEABLE_WAIT_S = 60.0
+
+
+def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> tuple[str, ...]:
+    """What a reader of the plan for a command, which recommends a recipe, should know, one sentence each."""
+    if not isinstance(subject.source, TrainingCommand):
+        return ()
+    template, notes = parse_template(subject.source.template), []
+    if subject.config is None:
+        notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
+    if not template.names(PlaceholderName.PRECISION) and subject.config is None:
+        notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
+    notes += _note_on_silent_rate(subject, template, recipe)
+    notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
+    notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
+    return tuple(notes)
+
+
+def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
+    """Doubt that the command takes the micro-batch where twice the samples or more made no difference to the peak."""
+    read = [(trial.recipe.micro_batch_size, trial.outcome.measurement) for trial in trials]
+    peaks = sorted((size, measured.peak_process_bytes) for size, measured in read if measured is not None)
+    if not peaks or peaks[-1][0] < 2 * peaks[0][0] or peaks[-1][1] > peaks[0][1] * (1 + _NOTICEABLE_SHARE):
+        return []
+    sizes = f"{peaks[0][0]} and {peaks[-1][0]}"
+    return [f"the peaks at micro-batch {sizes} are alike: check that the script heeds what {{micro_batch_size}} sets"]
+
+
+def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
+    """Say how much of the trials passed outside of their steps, where it is most of a long time."""
+    read = [(trial.outcome.duration_s, found) for trial in trials if (found := trial.outcome.measurement)]
+    total_s = sum(duration_s for duration_s, _ in read)
+    outside_s = total_s - sum(steps * fmean(found.step_times_s) for _, found in read)
+    if outside_s < max(_NOTICEABLE_WAIT_S, total_s / 2):
+        return []
+    share = f"{outside_s:.0f} of the trials' {total_s:.0f} s passed outside of optimizer steps"
+    return [f"{share}: what the script does before them, such as evaluation, is best left out by its own options"]
+
+
+def _note_on_silent_rate(subject: Subject, template: CommandTemplate, recipe: Recipe) -> list[str]:
+    """Say that the line to run keeps the old rate where the command takes none."""
+    if recipe.learning_rate == subject.current.learning_rate or template.names(PlaceholderName.LEARNING_RATE):
+        return []
+    return [
+        f"the line to run leaves the learning rate as it is: apply the patch, or set {recipe.learning_rate:g} there"
+    ]
