@@ -8,7 +8,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
 from memplan.errors import MemplanError, PatchError, UsageError
 from memplan.estimators import trace_template
@@ -32,19 +31,16 @@ from memplan.progress import ignore
 from memplan.recommend.band import Band
 from memplan.recommend.choice import explain
 from memplan.recommend.knee import knee_reason
-from memplan.report.facts import report_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
-    from memplan.probe import JournalRun, StoredRun
+    from memplan.probe import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
-    from memplan.report.facts import RunReport
     from memplan.results import Estimate, PrecisionVerdict, ProbeResult, Trial
 
 SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
@@ -84,7 +80,7 @@ class Planning:
         return shared(lambda: self._own_plan(observer, fresh=fresh), self.request.store, observer, self._launch)
 
     def _own_plan(self, observer: Observer, *, fresh: bool) -> Plan:
-        if self.subject.is_command and self._is_absent:
+        if self.subject.is_command and not self.device.is_here:
             raise UsageError(f"device {self.device.name!r} is not present", hint="a training command is only run live")
         known = None if fresh else recalled(self._journal, self._fingerprint, self.subject, self.band, self.device)
         if known is not None:
@@ -93,7 +89,7 @@ class Planning:
             traces = self._proven_traces(observer)
             draft(self.subject, self.request)
             with self._open_run(fresh=fresh) as run, self._template, _ended_by_errors(run):
-                made = (self._predicted_plan if self._is_absent else self._live_plan)(run, traces, observer)
+                made = (self._live_plan if self.device.is_here else self._predicted_plan)(run, traces, observer)
                 run.finish(made)
         return made
 
@@ -103,7 +99,7 @@ class Planning:
         Raises:
             UsageError: the device is not present.
         """
-        if self._is_absent:
+        if not self.device.is_here:
             raise UsageError(
                 f"device {self.device.name!r} is not present", hint="probe runs live; use estimate or plan"
             )
@@ -113,10 +109,6 @@ class Planning:
                 found = self._search(traces, run, observer).probe()
                 run.finish(None)
         return found
-
-    @property
-    def _is_absent(self) -> bool:
-        return self.device.kind is DeviceKind.CUDA and self.device.live_index is None
 
     @property
     def _journal(self) -> Journal:
@@ -312,42 +304,6 @@ def _ended_by_errors(run: JournalRun) -> Iterator[None]:
     except MemplanError:
         run.finish(None)
         raise
-
-
-def stored_report(store: Path, run_id: str | None) -> RunReport:
-    """Read a run's facts from the journal; the last run where no id is given.
-
-    Raises:
-        StoreError: there is no journal, or no such run in it.
-    """
-    stored = _stored(store, run_id)
-    return report_run(stored.run_id, stored.trials, stored.plan, stored.checks)
-
-
-def _stored(store: Path, run_id: str | None) -> StoredRun:
-    journal = Journal(store)
-    stored = journal.latest_run() if run_id is None else journal.load(run_id)
-    if stored is None:
-        raise UsageError("there are no runs", where=str(journal.path), hint="memplan probe CONFIG makes one")
-    return stored
-
-
-def stored_patch(store: Path, run_id: str | None) -> ConfigPatch:
-    """Return the patch of a stored plan; of the last one where no id is given.
-
-    Raises:
-        StoreError: there is no such run.
-        PatchError: the run has no patch.
-    """
-    stored = _stored(store, run_id)
-    if not stored.is_finished:
-        raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
-    if stored.plan is None or stored.plan.config_patch is None:
-        patched = (each.run_id for each in Journal(store).runs() if each.plan is not None and each.plan.config_patch)
-        last = next(patched, None)
-        hint = None if last is None else f"the last run with one is {last}"
-        raise PatchError(f"run {stored.run_id} has no patch", hint=hint)
-    return stored.plan.config_patch
 
 
 def _sentence(remark: str | None) -> tuple[str, ...]:

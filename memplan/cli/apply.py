@@ -18,7 +18,7 @@ def apply(
 ) -> None:
     """Apply the patch of a stored plan, or take it back."""
     from memplan.configs import apply_patch, undo_patch
-    from memplan.planner import stored_patch
+    from memplan.planning.stored_runs import stored_patch
 
     patch = stored_patch(store, run)
     if undo:

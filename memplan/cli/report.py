@@ -20,7 +20,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show estimated against measured memory, component by component and trial by trial."""
-    from memplan.planner import stored_report
+    from memplan.planning.stored_runs import stored_report
     from memplan.report.console import run_view
     from memplan.report.html import run_to_html
     from memplan.report.machine_readable import run_to_csv, run_to_json

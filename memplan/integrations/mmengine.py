@@ -19,7 +19,7 @@ from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
-from memplan.probe import Journal
+from memplan.planning.stored_runs import stored_plan
 from memplan.recipe import Precision
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
@@ -113,13 +113,6 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] in ("mmengine", "torch", "memplan")
 
 
-def _stored_plan(store: Path, run: str) -> Plan:
-    stored = Journal(store).load(run)
-    if stored.plan is None:
-        raise UsageError(f"run {stored.run_id} has no finished plan to check", hint="make one with tune(cfg)")
-    return stored.plan
-
-
 @HOOKS.register_module()
 class MemplanHook(Hook):
     """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
@@ -139,7 +132,7 @@ class MemplanHook(Hook):
     priority = "VERY_LOW"
 
     def __init__(self, plan: Plan | None = None, run: str = LAST_RUN, store: str | Path = DEFAULT_STORE) -> None:
-        planned_before = plan or _stored_plan(Path(store), run)
+        planned_before = plan or stored_plan(Path(store), run)
         self._watch = memplan.watch(planned_before)
 
     def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface

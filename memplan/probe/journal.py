@@ -162,11 +162,6 @@ class Journal:
         """Every run, the one last written to first; none where there is no journal yet."""
         return self._select(_LAST_FIRST, ())
 
-    def latest_run(self) -> StoredRun | None:
-        """The run last written to; None where there is none."""
-        found = self._select(f"{_LAST_FIRST} LIMIT 1", ())
-        return found[0] if found else None
-
     def load(self, run_id: str) -> StoredRun:
         """Read one run by its id, an unmistakable beginning of it, or ``last`` for the one last written to.
 

@@ -1,0 +1,60 @@
+"""What the journal holds of earlier runs, for those who show, apply or check it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.errors import PatchError, UsageError
+from memplan.probe import Journal
+from memplan.report.facts import report_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.patches import ConfigPatch
+    from memplan.plans import Plan
+    from memplan.report.facts import RunReport
+
+
+def stored_report(store: Path, run_id: str) -> RunReport:
+    """Read the facts of a run, finished or interrupted.
+
+    Raises:
+        UsageError: there is no such run.
+        StoreError: the journal cannot be read.
+    """
+    stored = Journal(store).load(run_id)
+    return report_run(stored.run_id, stored.trials, stored.plan, stored.checks)
+
+
+def stored_plan(store: Path, run_id: str) -> Plan:
+    """Return the plan that a run came to.
+
+    Raises:
+        UsageError: there is no such run, or it came to no plan.
+        StoreError: the journal cannot be read.
+    """
+    stored = Journal(store).load(run_id)
+    if stored.plan is None:
+        raise UsageError(f"run {stored.run_id} came to no plan", hint="make one, or name another run")
+    return stored.plan
+
+
+def stored_patch(store: Path, run_id: str) -> ConfigPatch:
+    """Return the patch of a run's plan.
+
+    Raises:
+        UsageError: there is no such run.
+        StoreError: the journal cannot be read.
+        PatchError: the run has no patch.
+    """
+    journal = Journal(store)
+    stored = journal.load(run_id)
+    if not stored.is_finished:
+        raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
+    if stored.plan is None or stored.plan.config_patch is None:
+        patched = (each.run_id for each in journal.runs() if each.plan is not None and each.plan.config_patch)
+        last = next(patched, None)
+        hint = None if last is None else f"the last run with one is {last}"
+        raise PatchError(f"run {stored.run_id} has no patch", hint=hint)
+    return stored.plan.config_patch

@@ -1,0 +1,62 @@
+"""What commands find in the journal, and what they are told where it is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from memplan.errors import PatchError, UsageError
+from memplan.patches import ConfigPatch
+from memplan.planning.stored_runs import stored_patch, stored_plan, stored_report
+from memplan.probe import Journal
+from memplan.recipe import Recipe
+from tests.making import plan, trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.plans import Plan
+
+NOW, THEN = Recipe(micro_batch_size=4), Recipe(micro_batch_size=16)
+PATCH = ConfigPatch(files=(), diff="", root_path="/", changes=(), verified_by="us")
+
+
+def finished(store: Path, made: Plan | None) -> str:
+    with Journal(store).open_run("f", {}) as run:
+        run.record(trial(4, 400))
+        run.finish(made)
+        return run.run_id
+
+
+def test_the_patch_is_that_of_the_runs_plan(tmp_path: Path) -> None:
+    run_id = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
+    assert stored_patch(tmp_path, run_id) == stored_patch(tmp_path, "last") == PATCH
+
+
+def test_a_run_without_a_patch_points_to_the_last_that_has_one(tmp_path: Path) -> None:
+    with_patch = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
+    without = finished(tmp_path, plan(NOW, NOW))
+    with pytest.raises(PatchError, match=f"run {without} has no patch; the last run with one is {with_patch}"):
+        stored_patch(tmp_path, "last")
+
+
+def test_a_run_that_was_interrupted_is_to_be_resumed_before_its_patch_is_applied(tmp_path: Path) -> None:
+    with Journal(tmp_path).open_run("f", {}) as run:
+        run.record(trial(4, 400))
+    with pytest.raises(PatchError, match="was not finished; the same probe command resumes it"):
+        stored_patch(tmp_path, "last")
+
+
+def test_an_interrupted_run_is_reported_by_the_trials_that_it_has(tmp_path: Path) -> None:
+    with Journal(tmp_path).open_run("f", {}) as run:
+        run.record(trial(4, 400))
+    report = stored_report(tmp_path, "last")
+    assert [each.recipe for each in report.trials] == [NOW]
+    assert report.plan is None
+
+
+def test_a_run_that_was_to_make_no_plan_has_none_to_check(tmp_path: Path) -> None:
+    run_id = finished(tmp_path, None)
+    with pytest.raises(UsageError, match=f"run {run_id} came to no plan"):
+        stored_plan(tmp_path, "last")
