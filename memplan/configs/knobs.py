@@ -246,12 +246,22 @@ def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
     return 1.0 if before is None or recipe.learning_rate is None else recipe.learning_rate / before
 
 
-def same_kind(value: float, like: Any) -> int | float:
-    """Return a number without float noise, as an int where the value it replaces is one and nothing is lost."""
-    if isinstance(like, int | float) and math.isclose(value, like, rel_tol=_SAME):
+def same_kind(value: float, like: Any) -> Any:
+    """Return a number without float noise, as an int where the value it replaces is one and nothing is lost.
+
+    What says the same already stays as it is, also where YAML 1.1 reads it as text (``1e-4``).
+    """
+    if _says(like, value):
         return like
     value = without_noise(value)
     return int(value) if isinstance(like, int) and value.is_integer() else value
+
+
+def _says(said: Any, value: float) -> bool:
+    try:
+        return not isinstance(said, bool) and math.isclose(value, float(said), rel_tol=_SAME)
+    except (TypeError, ValueError):
+        return False
 
 
 def scaled_counts(original: Any, factor: Fraction, *, like: Any) -> Any:

@@ -47,6 +47,14 @@ def test_defaults_stand_where_the_file_is_silent(tmp_path: Path) -> None:
     assert recipe == Recipe(micro_batch_size=4, learning_rate=DEFAULT_LEARNING_RATE)
 
 
+def test_a_rate_that_yaml_takes_for_text_is_not_rewritten_where_it_stays(tmp_path: Path) -> None:
+    config = config_of(tmp_path, HEAD + "learning_rate: 1e-4\n")
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=1e-4)))
+    assert [each.key for each in patch.changes] == ["per_device_train_batch_size"]
+    changed = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=2e-4)))
+    assert "learning_rate: 2.0e-4\n" in changed.files[0].patched_text
+
+
 def test_missing_arguments_are_added_at_the_end(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD)
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16", learning_rate=1e-4)
