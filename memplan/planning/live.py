@@ -15,7 +15,7 @@ from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
 from memplan.plans.changes import DEVICE_TOTAL
-from memplan.probe import Reading, ReadingKind, TargetBand, find_micro_batch
+from memplan.probe import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
@@ -231,7 +231,7 @@ class LiveSearch:
         found = find_micro_batch(
             lambda size: reading_of(self._try(self._at(recipe, size), "in the band", reference)),
             self._predicted(recipe, first),
-            TargetBand(
+            SearchTarget(
                 lower_bytes=self._band.lower_bytes,
                 upper_bytes=self._band.upper_bytes,
                 limit_bytes=self._band.total_bytes,

@@ -36,32 +36,26 @@ _WORTH_A_TRIAL = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetBand:
-    """Device peaks to land between, in bytes, both ends included.
+class SearchTarget:
+    """Device peaks to land between, in bytes, both ends included, and where between them to aim.
 
     Args:
         lower_bytes: lower edge.
         upper_bytes: upper edge; a size above it is too large even where it runs.
-        limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much. None takes
-            the upper edge.
+        limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much.
         aim_share: the lowest peak to aim at, as a share of the upper edge: as near as readings repeat and estimates
             hold.
     """
 
     lower_bytes: int
     upper_bytes: int
-    limit_bytes: int | None = None
+    limit_bytes: int
     aim_share: float = _AIM_SHARE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lower_bytes <= self.upper_bytes <= self.out_of_memory_bytes:
-            values = f"{self.lower_bytes} <= {self.upper_bytes} <= {self.out_of_memory_bytes}"
+        if not 0 <= self.lower_bytes <= self.upper_bytes <= self.limit_bytes:
+            values = f"{self.lower_bytes} <= {self.upper_bytes} <= {self.limit_bytes}"
             raise UsageError(f"the band's edges and limit must rise: {values} does not hold")
-
-    @property
-    def out_of_memory_bytes(self) -> int:
-        """Least peak of a trial that ran out of memory without a reading."""
-        return self.upper_bytes if self.limit_bytes is None else self.limit_bytes
 
     def aim_bytes(self, smallest_bytes: float) -> float:
         """Return the peak to aim at: near the upper edge, but no lower than the middle of a narrow band.
@@ -125,7 +119,7 @@ class SearchResult:
 def find_micro_batch(
     ask: Callable[[int], Reading],
     predicted: PeakCurve,
-    band: TargetBand,
+    target: SearchTarget,
     *,
     sizes: Sequence[int],
     known: Mapping[int, Reading] | None = None,
@@ -135,7 +129,7 @@ def find_micro_batch(
     Args:
         ask: runs a trial of one size.
         predicted: the device peak that is expected of a micro-batch, in bytes; it rises with it, at whatever slope.
-        band: peaks to land between; a size above it is too large even where it runs.
+        target: peaks to land between; a size above it is too large even where it runs.
         sizes: allowed sizes, rising, e.g. ``range(1, cap + 1)`` or the divisors of a global batch.
         known: readings from before, by size; a size in the band is taken, known or tried, unless a quarter more is
             predicted to land there too, which is then tried.
@@ -145,7 +139,7 @@ def find_micro_batch(
     """
     if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
         raise UsageError(f"sizes {list(sizes[:5])} must rise from 1 or above")
-    search = _Search(predicted, band, sizes, dict(known or {}))
+    search = _Search(predicted, target, sizes, dict(known or {}))
     while (size := search.next_size()) is not None:
         search.learn(size, ask(size))
     return search.result()
@@ -154,9 +148,11 @@ def find_micro_batch(
 class _Search:
     """Readings so far, and what follows from them. Works on places in ``sizes``, so that gaps need no special care."""
 
-    def __init__(self, predicted: PeakCurve, band: TargetBand, sizes: Sequence[int], known: dict[int, Reading]) -> None:
+    def __init__(
+        self, predicted: PeakCurve, target: SearchTarget, sizes: Sequence[int], known: dict[int, Reading]
+    ) -> None:
         self._predicted = predicted
-        self._band = band
+        self._target = target
         self._sizes = sizes
         self._readings = {size: reading for size, reading in known.items() if reading.kind is not ReadingKind.STOP}
         self._tried: list[int] = []
@@ -182,7 +178,7 @@ class _Search:
 
     def _is_enough(self, best: int) -> bool:
         """Whether a size is in the band and cannot be much enlarged there, as far as two trials tell."""
-        if self._peak(best) < self._band.lower_bytes:
+        if self._peak(best) < self._target.lower_bytes:
             return False
         place = self._predicted_place()
         return len(self._tried) >= _PREDICTED_TRIALS or place < 0 or self._sizes[place] < best * _WORTH_A_TRIAL
@@ -201,7 +197,7 @@ class _Search:
 
     def _is_good(self, size: int) -> bool:
         reading = self._readings[size]
-        return reading.kind is ReadingKind.FITS and self._peak(size) <= self._band.upper_bytes
+        return reading.kind is ReadingKind.FITS and self._peak(size) <= self._target.upper_bytes
 
     def _peak(self, size: int) -> int:
         return self._readings[size].peak_bytes or 0
@@ -222,7 +218,7 @@ class _Search:
         off_bytes = abs(self._predicted(best) - self._peak(best))
         is_confirmed = len(self._points()) > 1 or off_bytes <= _AGREEMENT_SHARE * self._peak(best)
         next_peak = self._corrected()(self._sizes[low + 1])
-        return is_confirmed and next_peak > self._band.upper_bytes * _SURELY_ABOVE_SHARE
+        return is_confirmed and next_peak > self._target.upper_bytes * _SURELY_ABOVE_SHARE
 
     def _may_predict(self) -> bool:
         """Whether to follow the line: twice, then by turns with bisection, which bounds the number of trials."""
@@ -231,18 +227,18 @@ class _Search:
     def _predicted_place(self) -> int:
         """Place of the largest size predicted at or below the aim; one more where only that reaches the band."""
         peak_at = self._corrected()
-        aim_bytes = self._band.aim_bytes(peak_at(self._sizes[0]))
+        aim_bytes = self._target.aim_bytes(peak_at(self._sizes[0]))
         place = bisect_right(self._sizes, aim_bytes, key=peak_at) - 1
-        falls_short = place < 0 or peak_at(self._sizes[place]) < self._band.lower_bytes
+        falls_short = place < 0 or peak_at(self._sizes[place]) < self._target.lower_bytes
         if falls_short and place + 1 < len(self._sizes):
-            reaches = peak_at(self._sizes[place + 1]) <= self._band.upper_bytes
+            reaches = peak_at(self._sizes[place + 1]) <= self._target.upper_bytes
             return place + 1 if reaches else place
         return place
 
     def _smallest_inside(self) -> int | None:
         peak_at = self._corrected()
-        place = bisect_left(self._sizes, float(self._band.lower_bytes), key=peak_at)
-        is_inside = place < len(self._sizes) and peak_at(self._sizes[place]) <= self._band.upper_bytes
+        place = bisect_left(self._sizes, float(self._target.lower_bytes), key=peak_at)
+        is_inside = place < len(self._sizes) and peak_at(self._sizes[place]) <= self._target.upper_bytes
         return self._sizes[place] if is_inside else None
 
     def _points(self) -> list[tuple[int, int]]:
@@ -253,10 +249,10 @@ class _Search:
         points = self._points()
         curve = _moved(self._predicted, points)
         beyond = min((size for size, each in self._readings.items() if each.peak_bytes is None), default=None)
-        if beyond is None or curve(beyond) >= self._band.out_of_memory_bytes:
+        if beyond is None or curve(beyond) >= self._target.limit_bytes:
             return curve
         below = [point for point in points if point[0] < beyond]
-        return _moved(self._predicted, [*below, (beyond, self._band.out_of_memory_bytes)])
+        return _moved(self._predicted, [*below, (beyond, self._target.limit_bytes)])
 
     def _needed_bytes(self) -> int:
         smallest = self._sizes[0]
@@ -266,12 +262,12 @@ class _Search:
     def _remark(self, best: int | None) -> str:
         if self._was_stopped:
             return f"the trial at micro-batch {self._tried[-1]} failed for another reason than memory"
-        upper = format_bytes(self._band.upper_bytes)
+        upper = format_bytes(self._target.upper_bytes)
         if best is None:
             need = format_bytes(self._needed_bytes())
             return f"micro-batch {self._sizes[0]} does not fit: it needs about {need}, and {upper} are allowed"
         used = format_bytes(self._peak(best))
-        if self._peak(best) >= self._band.lower_bytes:
+        if self._peak(best) >= self._target.lower_bytes:
             return f"micro-batch {best} lands in the band at {used}"
         if best == self._sizes[-1]:
             return f"micro-batch {best} is the largest allowed and takes {used}, below the band"
