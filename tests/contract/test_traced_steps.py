@@ -291,3 +291,24 @@ def test_gradients_that_meet_are_added_into_the_first_of_them(trace: Trace) -> N
     found = trace(model=Branches)
     weights, batch, three_results, two_slopes = 1, 1, 3, 2
     assert peak(found, Phase.BACKWARD) == weights + batch + three_results + two_slopes - 1  # one result is gone by then
+
+
+class OneByOne(nn.Module):
+    """Takes samples one by one, as many as are in the batch and each longer than the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.stack(
+            [self.layer(sample.expand(1 + place, -1)).relu().sum() for place, sample in enumerate(batch)]
+        )
+
+
+def test_where_allocations_depend_on_the_samples_the_recipes_own_size_is_traced(trace: Trace) -> None:
+    found = trace(Recipe(micro_batch_size=16), model=OneByOne)
+    assert found.traced_batch_sizes == (8, 16)
+    assert any("interpolated" in note for note in found.notes)
+    few = trace(Recipe(micro_batch_size=2), model=OneByOne)
+    assert max(few.traced_batch_sizes) < 8

@@ -92,14 +92,26 @@ def _traced_workload(workload: Workload, request: TraceRequest) -> StepTrace:
 
 def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     """Trace at small sizes; where a size may be what fails, at multiples of the recipe's own micro-batch."""
+    own = request.recipe.micro_batch_size
     try:
-        return _traced_or_computed(recorder, request, batches)
+        trace = _traced_or_computed(recorder, request, batches)
+        return trace if _lies_on_a_line(trace, own) else _traced_around(own, recorder, request)
     except WorkloadError as error:
-        own = request.recipe.micro_batch_size
         if own in batches or not may_be_of_sizes(error):
             raise
     other = replace(request, batch_sizes=(own, 2 * own))  # some models take only sizes that divide by something
     return _traced_or_computed(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
+
+
+def _lies_on_a_line(trace: StepTrace, size: int) -> bool:
+    """Whether figures at a size follow from the trace, or cannot be had any better: computing a step takes long."""
+    return len(trace.timelines) == 1 or trace.method != FAKE_METHOD or size <= max(trace.traced_batch_sizes)
+
+
+def _traced_around(own: int, recorder: StepRecorder, request: TraceRequest) -> StepTrace:
+    """Trace at half of the recipe's own micro-batch and at all of it, where a few samples do not tell of many."""
+    around = replace(request, batch_sizes=(own // 2, own))
+    return _traced(recorder, around, _made_batches(recorder.workload, around.batch_sizes))
 
 
 def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
