@@ -29,6 +29,21 @@ LAYERS = (
     ("integrations",),
     ("cli",),
 )
+# The same for the rooms within configs.
+LAYERS_OF_CONFIGS = (
+    ("file_names", "keys", "object_access", "precision_words"),
+    ("languages",),
+    ("documents",),
+    ("user_config",),
+    ("discovery", "ecosystem", "originals", "replicas", "workloads"),
+    ("evaluation", "knobs"),
+    ("layout",),
+    ("ecosystems",),
+    ("companions", "objects"),
+    ("several_files",),
+    ("reading",),
+    ("writing",),
+)
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
 
 # Foreign package -> the rooms, or the files of one, that may import it.
@@ -82,6 +97,18 @@ def test_imports_go_downwards_only(path: Path) -> None:
         if module.startswith("memplan."):
             other = module.split(".")[1]
             assert level[other] <= level[room], f"{path.name} imports {module}, which lies above it"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "configs").rglob("*.py")), ids=lambda path: path.stem)
+def test_imports_within_configs_go_downwards_too(path: Path) -> None:
+    level = {name: depth for depth, names in enumerate(LAYERS_OF_CONFIGS) for name in names}
+    room = path.relative_to(PACKAGE / "configs").parts[0].removesuffix(".py")
+    if room in ROOF:
+        return
+    assert room in level, f"{room} has no place in LAYERS_OF_CONFIGS"
+    for module in imported_modules(path):
+        if module.startswith("memplan.configs."):
+            assert level[module.split(".")[2]] <= level[room], f"{path.name} imports {module}, which lies above it"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
