@@ -155,7 +155,7 @@ def write_shell(value: Any, *, like: str | None = None) -> str:
 def _training_commands(text: str) -> list[list[Word]]:
     """Return the commands that start a program with flags; of several only those with a batch to train with."""
     commands = (expanded(text, each) for each in commands_in(text))
-    found = [each for each in commands if _arguments_start(each) is not None]
+    found = [each for each in commands if each and _arguments_start(each) is not None]
     for sign in _SIGNS if len(found) > 1 else ():
         signed = [each for each in found if any(sign in flag.key for flag in _flags(each))]
         if signed:

@@ -35,6 +35,7 @@ SAID = (
     "ARGS=(--x ')' # )\n  --batch_size 4)\npython t.py --lr 0.1 \"${{ARGS[@]}}\"",
     "ARGS=(--batch_size 4 --lr 0.1)\npython t.py ${{ARGS[@]}}",
     '{command}4 "$@"',
+    '{command}4 || "$@"',
     "{command}4 $@ --x $(date +$(echo %F)) --y 1",
 )
 NOT_SAID = (
