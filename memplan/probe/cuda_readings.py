@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices.driver import device_used_bytes, process_used_bytes
+from memplan.errors import DeviceError
 from memplan.probe.attribution import (
     AttributedPeak,
     Component,
@@ -23,6 +24,7 @@ from memplan.probe.attribution import (
     attribute_peak,
     unattributed_peak,
 )
+from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
@@ -61,10 +63,13 @@ class CudaReadings:
         self._has_own_context = True
 
     def start(self) -> torch.device:
-        """Measure the neighbours, make the context, and cap the allocator."""
+        """Measure the neighbours, make the context, and cap the allocator.
+
+        Raises:
+            DeviceError: this PyTorch cannot use the card.
+        """
         before_bytes = device_used_bytes(self._index).read_bytes
-        device = torch.device("cuda", self._index)
-        torch.cuda.set_device(device)
+        device = _woken(self._index)
         _take_a_toy_step(device)
         if before_bytes is None:
             before_bytes = max(self._card_used_bytes() - self._usual_context_bytes, 0)
@@ -151,6 +156,23 @@ class CudaReadings:
             self._notes[f"the card's use is CUDA's own figure: {reading.missing_because}"] = None
             return total_bytes - free_bytes
         return reading.read_bytes
+
+
+def _woken(index: int) -> torch.device:
+    """Wake CUDA and make a card the current one; a card that has no room for a context is left to be judged as full."""
+    device = torch.device("cuda", index)
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own lack of a signature
+        torch.cuda.set_device(device)
+    except (AssertionError, RuntimeError) as error:  # a build without CUDA asserts
+        if memory_kind_of_text(str(error), memory_is_full=False) is not None:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise DeviceError(
+            f"PyTorch {torch.__version__} cannot use cuda:{index}: {reason}",
+            hint="install a PyTorch that fits card and driver, or plan for the card by name, such as --device rtx-3090",
+        ) from error
+    return device
 
 
 def _take_a_toy_step(device: torch.device) -> None:

@@ -67,8 +67,8 @@ def _peak_text(measurement: Measurement, request: TrialRequest) -> str:
 
 
 def is_near_budget(resident_bytes: int, request: TrialRequest) -> bool:
-    """Whether a resident set that was seen is so near the budget that a sudden end is for want of memory."""
-    return resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
+    """Whether a resident set is so near the budget that a sudden end is for want of memory; a card's is no measure."""
+    return request.device.kind is DeviceKind.CPU and resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
 
 
 def judge_silence(

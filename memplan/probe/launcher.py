@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.children import ChildEnding, Template, run_child
 from memplan.devices.cards import DeviceKind
+from memplan.errors import DeviceError
 from memplan.probe.commands.trial import run_command_trial
 from memplan.probe.judging import judge_readings, judge_silence
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
@@ -59,6 +60,7 @@ def run_trial(
 
     Raises:
         ChildError: the child process could not be started.
+        DeviceError: PyTorch cannot use the device, whatever the recipe.
     """
     if isinstance(request.source, TrainingCommand):
         return run_command_trial(request, request.source, on_progress=on_progress)
@@ -68,6 +70,9 @@ def run_trial(
             template.give_up()
         attempt = _attempt(request, on_progress, None)
     ending, readings = attempt.ending, _last_readings(attempt.ending)
+    for each in ending.messages:
+        if isinstance(each, DeviceError):
+            raise each
     verdict = attempt.watch.verdict or _verdict_of(request, attempt)
     return Outcome(
         kind=verdict.kind,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
+from memplan.errors import DeviceError
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised
@@ -42,11 +43,15 @@ _TYPICAL_STEPS = 3
 def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     """Run the trial and reply with :class:`TrialProgress` values and ``TrialReadings``, or one ``TrialVerdict``.
 
-    Readings are sent before the attributing step and again, with the breakdown, after it.
+    Readings are sent before the attributing step and again, with the breakdown, after it. A device that cannot be used
+    at all is told as the ``DeviceError`` that says why.
     """
     readings = _readings_for(request)
     try:
         state, measurement = _run_trial(request, readings, reply)
+    except DeviceError as refusal:
+        reply(refusal)
+        return
     except EveryStepSkippedError:
         evidence = "the gradient scaler skipped every step"
         reply(TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence))

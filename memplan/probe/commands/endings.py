@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan.devices.cards import DeviceKind
 from memplan.probe.commands.events import (
     ErrorRaised,
     OptimizerBuilt,
@@ -60,7 +61,7 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
     """Say why a command failed; None where it ended by itself after enough steps, which its readings judge."""
     raised = [event for event in ending.events if isinstance(event, ErrorRaised)]
     if ending.return_code and raised:
-        verdicts = [_of_error(each, ending.is_memory_full) for each in raised]
+        verdicts = [_of_error(each, ending.is_memory_full or each.is_card_full) for each in raised]
         return next((each for each in verdicts if each.kind.is_too_large), verdicts[0])
     if ending.return_code:
         return _of_status(ending)
@@ -70,6 +71,15 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
     evidence = f"the command ended by itself, and {why_no_steps(ending.events)}"
     return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=evidence)
+
+
+def judge_place(events: Sequence[Event], request: TrialRequest) -> TrialVerdict | None:
+    """Say so where a command that is tried on a card took its steps without one."""
+    steps = [event for event in events if isinstance(event, StepEnded)]
+    if request.device.kind is DeviceKind.CPU or not steps or any(step.card for step in steps):
+        return None
+    evidence = f"the steps ran on the CPU and not on {request.device.name}: does the script's PyTorch see the card?"
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
 
 
 def judge_steps(measurement: Measurement, events: Sequence[Event], request: TrialRequest) -> TrialVerdict:

@@ -105,11 +105,19 @@ class RaisedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRaised:
-    """A process did not catch an exception: that one, then those it was raised from; ``place`` is the user's line."""
+    """A process did not catch an exception.
+
+    Args:
+        pid: of the process.
+        chain: the exception, then those it was raised from.
+        place: the user's line; None where no line is the user's.
+        is_card_full: whether the allocator had come near its limit on a card.
+    """
 
     pid: int
     chain: tuple[RaisedError, ...]
     place: str | None
+    is_card_full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,8 @@ class Observer:
 
         def tell_then_print(kind: Any, error: BaseException, trace: Any) -> None:
             with contextlib.suppress(Exception):
-                self.tell("raised", chain=figures.chain_of(error), place=figures.place_of(error))
+                told = {"chain": figures.chain_of(error), "place": figures.place_of(error)}
+                self.tell("raised", **told, is_card_full=self._is_a_card_full())
             printing(kind, error, trace)
 
         sys.excepthook = tell_then_print
@@ -133,6 +134,10 @@ class Observer:
         if self._resident_limit_bytes is not None:
             figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
         self._cap_cards(parameters)
+
+    def _is_a_card_full(self) -> bool:
+        limit_bytes, indices = self._card_limit_bytes, self._capped_cards
+        return limit_bytes is not None and bool(indices) and figures.is_near(limit_bytes, indices)
 
     def _cap_cards(self, tensors: list[Any]) -> None:
         """Cap the allocator on the cards of some tensors; on a card that is not in use, torch would make a context."""

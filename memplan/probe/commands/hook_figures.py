@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _RLIMIT_SLACK_BYTES = 128 << 20
+_FULL_SHARE = 0.9
 
 
 def cards_of(tensors: list[Any]) -> set[int]:
@@ -45,6 +46,13 @@ def cap_card(index: int, limit_bytes: int) -> None:
     with torch.cuda.device(index):
         total_bytes = torch.cuda.get_device_properties(index).total_memory
         torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
+
+
+def is_near(limit_bytes: int, indices: set[int]) -> bool:
+    """Whether the allocator has come near its limit on one of some cards."""
+    import torch  # noqa: PLC0415 - as above
+
+    return any(torch.cuda.max_memory_reserved(index) >= _FULL_SHARE * limit_bytes for index in indices)
 
 
 def parameters_of(optimizers: list[Any]) -> list[Any]:

@@ -16,7 +16,14 @@ from memplan.devices.cards import DeviceKind
 from memplan.probe.commands import hook as command_hook
 from memplan.probe.commands import hook_figures
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
-from memplan.probe.commands.endings import CommandEnding, judge_ending, judge_steps, steps_taken, why_no_steps
+from memplan.probe.commands.endings import (
+    CommandEnding,
+    judge_ending,
+    judge_place,
+    judge_steps,
+    steps_taken,
+    why_no_steps,
+)
 from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
 from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
@@ -66,6 +73,7 @@ def run_command_trial(
         ending = run_child(WORKER_MODULE, started, watch=watch.find_reason_to_stop)
         watch.hear()
     verdict = watch.verdict or _failure(request, watch, ending, was_killed=has_killed_since(kills_before))
+    verdict = verdict or judge_place(watch.events, request)
     measurement = None if verdict else watch.measure()
     if measurement is not None:
         verdict = judge_steps(measurement, watch.events, request)

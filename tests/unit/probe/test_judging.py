@@ -102,6 +102,13 @@ def test_a_sudden_end_near_the_budget_is_memory_of_the_host(number: signal.Signa
     assert "950.0 MiB" in verdict.evidence
 
 
+def test_a_resident_set_is_not_held_against_the_budget_of_a_card() -> None:
+    verdict = judge_silence(
+        request(DeviceKind.CUDA), silence(-signal.SIGKILL), largest_resident_bytes=950 * MIB, killed_by_kernel=False
+    )
+    assert verdict.kind is OutcomeKind.CRASH
+
+
 def test_a_segmentation_fault_is_a_crash_however_full_memory_is() -> None:
     verdict = judge_silence(
         request(), silence(-signal.SIGSEGV), largest_resident_bytes=999 * MIB, killed_by_kernel=True

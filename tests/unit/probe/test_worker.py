@@ -6,9 +6,16 @@ import importlib
 import subprocess
 import sys
 
+import pytest
+import torch
+
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.probe.trials import trial_environment
+from memplan.errors import DeviceError
+from memplan.probe import cuda_readings, run_trial
+from memplan.probe.trials import TrialRequest, trial_environment
+from memplan.recipe import Recipe
 from memplan.units import GIB
+from memplan.workload import PickledWorkload
 
 
 def test_a_trials_process_loads_neither_the_journal_nor_the_search() -> None:
@@ -43,3 +50,24 @@ def test_a_trial_sees_a_card_only_where_it_runs_on_one() -> None:
     assert trial_environment(cpu)["CUDA_VISIBLE_DEVICES"] == ""
     assert "CUDA_VISIBLE_DEVICES" not in trial_environment(card)
     assert trial_environment(card)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_card_that_pytorch_cannot_use_ends_the_run_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    request = TrialRequest(
+        source=PickledWorkload(payload=b"", fingerprint="", search_path=()),
+        recipe=Recipe(micro_batch_size=4),
+        device=DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=0),
+        budget_bytes=GIB,
+    )
+    with pytest.raises(DeviceError, match=r"PyTorch \d+.* cannot use cuda:0: .+; install a PyTorch that fits"):
+        run_trial(request)
+
+
+def test_a_card_without_room_for_a_context_is_full_and_not_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out() -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")
+
+    monkeypatch.setattr(torch.cuda, "init", run_out)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        cuda_readings._woken(0)

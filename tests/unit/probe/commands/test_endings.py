@@ -58,6 +58,8 @@ def test_a_text_that_may_mean_memory_does_so_only_where_memory_was_full() -> Non
     line = raised("RuntimeError", "Exception", text="cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
     assert judged(line).kind is OutcomeKind.KERNEL_FAILURE
     assert judged(line, full=True).kind is OutcomeKind.DEVICE_OUT_OF_MEMORY
+    on_a_full_card = line.replace("}]", '}], "is_card_full": true')
+    assert judged(on_a_full_card).kind is OutcomeKind.DEVICE_OUT_OF_MEMORY
 
 
 def test_memory_in_one_process_outweighs_what_its_launcher_raises_about_it() -> None:

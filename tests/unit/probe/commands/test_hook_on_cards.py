@@ -102,3 +102,18 @@ def test_a_model_that_was_moved_after_its_optimizer_was_made_is_capped_by_its_fi
     with FakeTensorMode():
         observer(4 * GIB)._look_at_losses(torch.ones((), device="cuda:1"))
     assert [card.share for card in cuda.cards] == [None, 0.5]
+
+
+@pytest.mark.parametrize(("reserved_peak", "is_full"), [(3 * GIB, False), (4 * GIB, True)])
+def test_an_error_tells_whether_the_allocator_was_near_its_limit(
+    reserved_peak: int, is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
+    hook = observer(4 * GIB)
+    hook._cap_cards([tensor_on(0)])
+    cuda.cards[0].reserved_peak = reserved_peak
+    assert hook._is_a_card_full() is is_full
+
+
+def test_where_no_card_was_capped_none_is_full() -> None:
+    assert not observer(4 * GIB)._is_a_card_full()

@@ -100,6 +100,15 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(tmp_path: Path) -> None:
     assert outcome.evidence == "the loss of step 3 was not finite"
 
 
+def test_a_script_that_trains_on_the_cpu_although_a_card_is_tried_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "for _ in range(9):\n    train(1.0)\n")
+    command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", tmp_path)
+    request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CARD, budget_bytes=8 * GIB)
+    outcome = run_trial(request)
+    assert (outcome.kind, outcome.measurement) == (OutcomeKind.USER_ERROR, None)
+    assert outcome.evidence == "the steps ran on the CPU and not on card: does the script's PyTorch see the card?"
+
+
 def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Path) -> None:
     command = command_of(f"{sys.executable} -I -c pass {{micro_batch_size}}", tmp_path)
     request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB)
