@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.resolving import resolve_device
-from memplan.errors import MemplanError, PatchError, UsageError
+from memplan.errors import MemplanError, UsageError
 from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import check_note, check_on_cpu, predict
 from memplan.planning.command_notes import command_notes
-from memplan.planning.commands import command_to_run
-from memplan.planning.data_loader import loader_changes, loader_notes
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
+from memplan.planning.finishing import Recommendation, finished_plan, sentences
 from memplan.planning.live import LiveSearch, is_settled
-from memplan.planning.patching import draft, scale, write_patch
+from memplan.planning.patching import draft, scale
 from memplan.planning.planned_device import device_for, share_of
-from memplan.planning.rate_check import with_proven_rate
 from memplan.planning.recall import recalled
 from memplan.planning.session import TrialSession
 from memplan.planning.sharing import shared
 from memplan.planning.traces import Traces
-from memplan.plans import Plan, PlanRequest, evidence_of
 from memplan.probe import Journal, trial_template
 from memplan.progress import ignore
 from memplan.recommend.band import Band
@@ -36,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.devices.cards import DeviceSpec
-    from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
+    from memplan.plans import Plan, PlanRequest
     from memplan.probe import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
-    from memplan.results import Estimate, PrecisionVerdict, ProbeResult, Trial
+    from memplan.results import ProbeResult
 
 SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 
@@ -89,7 +85,15 @@ class Planning:
             traces = self._proven_traces(observer)
             draft(self.subject, self.request)
             with self._open_run(fresh=fresh) as run, self._template, _ended_by_errors(run):
-                made = (self._live_plan if self.device.is_here else self._predicted_plan)(run, traces, observer)
+                recommend = self._recommend_live if self.device.is_here else self._recommend_by_estimate
+                made = finished_plan(
+                    recommend(run, traces, observer),
+                    run_id=run.run_id,
+                    subject=self.subject,
+                    request=self.request,
+                    device=self.device,
+                    template=self._template,
+                )
                 run.finish(made)
         return made
 
@@ -163,12 +167,11 @@ class Planning:
             observer=observer,
         )
 
-    def _live_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
+    def _recommend_live(self, run: JournalRun, traces: Traces, observer: Observer) -> Recommendation:
         search = self._search(traces, run, observer)
         current = search.try_current()
         if is_settled(current, self.subject, self.request, self.band):
-            return self._plan(
-                run,
+            return Recommendation(
                 recipe=current.recipe,
                 estimate=current.estimate,
                 chosen=current,
@@ -182,8 +185,7 @@ class Planning:
             lambda recipe: self.subject.as_tried(scale(recipe, self.subject, self.request, optimizer_name).recipe),
         )
         scaled = scale(chosen.recipe, self.subject, self.request, optimizer_name)
-        return self._plan(
-            run,
+        return Recommendation(
             recipe=scaled.recipe,
             estimate=chosen.estimate,
             chosen=chosen,
@@ -197,8 +199,10 @@ class Planning:
                     current=self.subject.current,
                     current_name=self.subject.current_name,
                 ),
-                *_sentence(knee_reason(chosen, search.trials, self.band)),
-                *_sentence(None if self.subject.is_command and self.subject.config is None else scaled.remark),
+                *sentences(
+                    knee_reason(chosen, search.trials, self.band),
+                    None if self.subject.is_command and self.subject.config is None else scaled.remark,
+                ),
             ),
             notes=(
                 *command_notes(self.subject, search.trials, scaled.recipe),
@@ -206,94 +210,22 @@ class Planning:
             ),
         )
 
-    def _predicted_plan(self, run: JournalRun, traces: Traces, observer: Observer) -> Plan:
+    def _recommend_by_estimate(self, run: JournalRun, traces: Traces, observer: Observer) -> Recommendation:
         found = predict(self.subject, self.request, self.device, self.band, traces)
         cpu = resolve_device("cpu")
         session = self._session(cpu, self._traces(cpu, observer), run, observer)
         check = check_on_cpu(self.subject, session)
         optimizer_name = traces.optimizer_name(found.estimate.recipe)
         scaled = scale(found.estimate.recipe, self.subject, self.request, optimizer_name)
-        return self._plan(
-            run,
+        return Recommendation(
             recipe=scaled.recipe,
             estimate=found.estimate,
             chosen=None,
             trials=session.trials,
             verdicts=found.verdicts,
-            reasons=(*found.reasons, *_sentence(scaled.remark)),
+            reasons=(*found.reasons, *sentences(scaled.remark)),
             notes=(*found.notes, check_note(check), *_accumulation_notes(scaled.recipe, traces)),
         )
-
-    def _plan(
-        self,
-        run: JournalRun,
-        *,
-        recipe: Recipe,
-        estimate: Estimate | None,
-        chosen: Trial | None,
-        trials: tuple[Trial, ...],
-        reasons: tuple[str, ...],
-        verdicts: tuple[PrecisionVerdict, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> Plan:
-        patch, trouble = self._patch(recipe, estimate, evidence_of(chosen, estimate, self.band.total_bytes))
-        own_notes = self.subject.config.notes if self.subject.config else ()
-        return Plan(
-            run_id=run.run_id,
-            workload_name=estimate.workload_name if estimate else self.subject.label,
-            device_name=self.device.name,
-            device_total_bytes=self.band.total_bytes,
-            min_utilisation=self.band.min_utilisation,
-            max_utilisation=self.band.max_utilisation,
-            current=self.subject.current,
-            recipe=recipe,
-            chosen=chosen,
-            estimate=estimate,
-            trials=trials,
-            precisions=verdicts,
-            reasons=reasons,
-            config_patch=patch,
-            notes=(
-                *notes,
-                *trouble,
-                *own_notes,
-                *loader_notes(
-                    self.subject.config,
-                    self.device,
-                    estimate,
-                    patch,
-                    is_asked_for=self.request.change_loader,
-                ),
-                *(estimate.notes if estimate else ()),
-            ),
-            request=replace(self.request, store=self.request.store.absolute()),
-            config_path=str(self.subject.config.path) if self.subject.config else None,
-            command=command_to_run(self.subject, recipe),
-        )
-
-    def _patch(self, recipe: Recipe, estimate: Estimate | None, why: str) -> tuple[ConfigPatch | None, tuple[str, ...]]:
-        """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
-        if self.subject.unwritable is not None:
-            return None, (f"no patch: {self.subject.unwritable}",)
-        better = loader_changes(self.subject.config, self.device, estimate) if self.request.change_loader else {}
-        write = functools.partial(
-            write_patch,
-            subject=self.subject,
-            request=self.request,
-            why=why,
-            device_total_bytes=self.band.total_bytes,
-            loader=better,
-        )
-        try:
-            patch = write(recipe)
-            if patch is None:
-                return None, ()
-            patch, remark = with_proven_rate(
-                patch, recipe, self.subject, write, device=self.device, template=self._template
-            )
-        except PatchError as error:
-            return None, (f"no patch could be written: {error}",)
-        return patch, _sentence(remark)
 
 
 @contextlib.contextmanager
@@ -304,10 +236,6 @@ def _ended_by_errors(run: JournalRun) -> Iterator[None]:
     except MemplanError:
         run.finish(None)
         raise
-
-
-def _sentence(remark: str | None) -> tuple[str, ...]:
-    return () if remark is None else (f"{remark[0].upper()}{remark[1:].removesuffix('.')}.",)
 
 
 def _accumulation_notes(recipe: Recipe, traces: Traces) -> tuple[str, ...]:

@@ -1,0 +1,123 @@
+"""From what trials or traces came to, to the finished plan: the patch is written, and every note is put together."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.errors import PatchError
+from memplan.planning.commands import command_to_run
+from memplan.planning.data_loader import loader_changes, loader_notes
+from memplan.planning.patching import write_patch
+from memplan.planning.rate_check import with_proven_rate
+from memplan.plans import Plan, PlanRequest, evidence_of
+
+if TYPE_CHECKING:
+    from memplan.children import Template
+    from memplan.devices.cards import DeviceSpec
+    from memplan.patches import ConfigPatch
+    from memplan.planning.subject import Subject
+    from memplan.recipe import Recipe
+    from memplan.results import Estimate, PrecisionVerdict, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What is to be recommended, and on what evidence; the fields mean what they mean in a plan.
+
+    Args:
+        recipe: what is recommended, learning rate included.
+        estimate: prediction of it; None where it cannot be traced.
+        chosen: the trial of it; None where it was only predicted.
+        trials: every live run, in order.
+        reasons: why this recipe, one sentence each.
+        verdicts: one for each precision that was compared.
+        notes: warnings and limits, one sentence each.
+    """
+
+    recipe: Recipe
+    estimate: Estimate | None
+    chosen: Trial | None
+    trials: tuple[Trial, ...]
+    reasons: tuple[str, ...]
+    verdicts: tuple[PrecisionVerdict, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def finished_plan(
+    wanted: Recommendation,
+    *,
+    run_id: str,
+    subject: Subject,
+    request: PlanRequest,
+    device: DeviceSpec,
+    template: Template,
+) -> Plan:
+    """Write the patch for what is recommended, and return the plan with it.
+
+    Args:
+        wanted: what is recommended.
+        run_id: under which the run is stored.
+        subject: what is trained.
+        request: what was asked for.
+        device: what the plan is for; its total is what utilisation refers to.
+        template: a template of trials, which forks the child that looks at the optimizer.
+    """
+    patch, trouble = _patch(wanted, subject, request, device, template)
+    config, estimate = subject.config, wanted.estimate
+    return Plan(
+        run_id=run_id,
+        workload_name=estimate.workload_name if estimate else subject.label,
+        device_name=device.name,
+        device_total_bytes=device.total_bytes,
+        min_utilisation=request.min_utilisation,
+        max_utilisation=request.max_utilisation,
+        current=subject.current,
+        recipe=wanted.recipe,
+        chosen=wanted.chosen,
+        estimate=estimate,
+        trials=wanted.trials,
+        precisions=wanted.verdicts,
+        reasons=wanted.reasons,
+        config_patch=patch,
+        notes=(
+            *wanted.notes,
+            *trouble,
+            *(config.notes if config else ()),
+            *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
+            *(estimate.notes if estimate else ()),
+        ),
+        request=replace(request, store=request.store.absolute()),
+        config_path=str(config.path) if config else None,
+        command=command_to_run(subject, wanted.recipe),
+    )
+
+
+def _patch(
+    wanted: Recommendation, subject: Subject, request: PlanRequest, device: DeviceSpec, template: Template
+) -> tuple[ConfigPatch | None, tuple[str, ...]]:
+    """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
+    if subject.unwritable is not None:
+        return None, (f"no patch: {subject.unwritable}",)
+    write = functools.partial(
+        write_patch,
+        subject=subject,
+        request=request,
+        why=evidence_of(wanted.chosen, wanted.estimate, device.total_bytes),
+        device_total_bytes=device.total_bytes,
+        loader=loader_changes(subject.config, device, wanted.estimate) if request.change_loader else {},
+    )
+    try:
+        patch = write(wanted.recipe)
+        if patch is None:
+            return None, ()
+        patch, remark = with_proven_rate(patch, wanted.recipe, subject, write, device=device, template=template)
+    except PatchError as error:
+        return None, (f"no patch could be written: {error}",)
+    return patch, sentences(remark)
+
+
+def sentences(*remarks: str | None) -> tuple[str, ...]:
+    """Return the remarks that there are as sentences."""
+    return tuple(f"{each[0].upper()}{each[1:].removesuffix('.')}." for each in remarks if each is not None)
