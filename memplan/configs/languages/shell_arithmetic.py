@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.languages.shell_variables import assigned_name, literal_behind, name_left_open, value_of
 from memplan.configs.languages.shell_words import Word
-from memplan.configs.languages.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,50 +33,59 @@ _LARGEST = 2**53  # up to which the division of floats is exact
 
 def computed_number(text: str, word: Word) -> int | None:
     """Return what a script computes for a word, or for the variable that it is; None where not enough is said."""
-    tree = _sum_behind(text, word)
+    value = _sum_behind(text, word)
     try:
-        return None if tree is None else _number(tree, text)
-    except (ZeroDivisionError, ValueError, RecursionError):
+        return None if value is None else _number(_parsed(value), text, value)
+    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError):
         return None
 
 
 def names_left_open(text: str, word: Word) -> tuple[str, ...]:
     """Return the variables that a word is worked out from and that the script takes from its environment."""
-    own, tree = name_left_open(text, word), _sum_behind(text, word)
-    nodes = () if tree is None else ast.walk(tree)
-    inner = [name_left_open(text, _word_for(each)) for each in nodes if isinstance(each, ast.Name)]
+    own, value = name_left_open(text, word), _sum_behind(text, word)
+    try:
+        nodes = [] if value is None else [each for each in ast.walk(_parsed(value)) if isinstance(each, ast.Name)]
+    except (SyntaxError, ValueError, RecursionError):
+        nodes = []
+    inner = [name_left_open(text, _word_for(each, value or word)) for each in nodes]
     return tuple(dict.fromkeys(each for each in (own, *inner) if each is not None))
 
 
-def _sum_behind(text: str, word: Word) -> ast.expr | None:
-    """Return the sum that a word is, or the one that the script gives a variable; None where there is none."""
+def _sum_behind(text: str, word: Word) -> Word | None:
+    """Return the sum that a word is, or that the script gives the variable before it; None where there is none."""
     name = assigned_name(word)
     value = word if name is None else value_of(text, name)
-    found = None if value is None else _SUM.fullmatch(value.text.strip('"'))
-    if found is None:
-        return None
-    try:
-        return ast.parse(_NAME.sub(r"\1\2", found["sum"]).strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    is_sum = value is not None and value.span.start <= word.span.start and _SUM.fullmatch(value.text.strip('"'))
+    return value if is_sum else None
 
 
-def _word_for(name: ast.Name) -> Word:
-    return Word(span=Span(start=0, end=0), text=f"${name.id}")
+def _parsed(word: Word) -> ast.expr:
+    """Return the syntax tree of a sum.
+
+    Raises:
+        SyntaxError: it is more than Python and the shell have in common.
+    """
+    inner = word.text.strip('"').removeprefix("$((").removesuffix("))")
+    return ast.parse(_NAME.sub(r"\1\2", inner).strip(), mode="eval").body
 
 
-def _number(node: ast.expr, text: str) -> int:
+def _word_for(name: ast.Name, within: Word) -> Word:
+    return Word(span=within.span, text=f"${name.id}")
+
+
+def _number(node: ast.expr, text: str, within: Word) -> int:
     """Work out one part of a sum.
 
     Raises:
         ValueError: it is something else than the four rules over whole numbers that the script spells out.
     """
     if isinstance(node, ast.BinOp) and type(node.op) in _RULES:
-        found = _RULES[type(node.op)](_number(node.left, text), _number(node.right, text))
+        found = _RULES[type(node.op)](_number(node.left, text, within), _number(node.right, text, within))
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         found = node.value
     elif isinstance(node, ast.Name):
-        literal, left_open = literal_behind(text, _word_for(node)), name_left_open(text, _word_for(node))
+        word = _word_for(node, within)
+        literal, left_open = literal_behind(text, word), name_left_open(text, word)
         found = int(os.environ.get(left_open or "", "") if literal is None else literal.plain)
     else:
         raise ValueError(ast.dump(node))

@@ -77,7 +77,8 @@ def launcher_value(text: str, key: str) -> str | None:
 
 def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a script's flags with the whole numbers that it computes in place of the names that stand for them."""
-    computed = {each.key: computed_number(text, each.values[0]) for each in _flags_of_script(text) if each.values}
+    single = [each for each in _flags_of_script(text) if len(each.values) == 1]
+    computed = {each.key: computed_number(text, each.values[0]) for each in single}
     return {**values, **{key: value for key, value in computed.items() if value is not None}}
 
 

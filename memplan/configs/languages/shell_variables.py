@@ -1,14 +1,14 @@
 """What the variables of a shell script stand for, as far as it says so in one place; nothing is run.
 
-A variable has a value where the script gives it one, once, and does nothing else to it. What the script takes from its
-environment is looked up in that of memplan, which the training is taken to be started from.
+A variable has a value where the script gives it one before it is used, once and under no condition, and does nothing
+else to it. What the script takes from its environment is looked up in memplan's own, from which the training is taken
+to be started.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 2_000  # of one command, many times the longest in public scripts
 MAX_HELD = 20_000  # characters of an array or a here-document, likewise
-MAX_GAP = 200  # characters between ``&&`` and what follows it
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?P<all>\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
+_COMMENT = re.compile(r"#[^\n]*")
 _ARGUMENTS = re.compile(r"\"?\$(?:[@*]|\{[@*][^}]*\})\"?")  # what the script itself is given
 _GIVES = re.compile(r"\ufeff?(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=")
 _GIVES_DEFAULT = re.compile(r"\$\{(?P<name>\w+):?=[^}\n]*\}")
@@ -33,22 +33,9 @@ _HERE_DOCUMENT = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _DECLARING = ("export", "declare", "typeset", "local", "readonly")
-_TOUCHING = ("unset", "read", "let", "printf", "mapfile", "readarray", "getopts", "for", "select")
+_TOUCHING = ("unset", "read", "let", "printf", "mapfile", "readarray", "getopts", "for", "select", "eval")
 _OPENING, _CLOSING = ("if", "for", "select", "while", "until", "case", "{"), ("fi", "done", "esac", "}")
 _LEADING = ("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Assignment:
-    """One place that gives a variable a value.
-
-    Args:
-        value: where it is written; None where only running the script would tell it.
-        is_conditional: whether the script may pass it by.
-    """
-
-    value: Span | None
-    is_conditional: bool = False
 
 
 def assigned_name(word: Word) -> str | None:
@@ -60,7 +47,7 @@ def assigned_name(word: Word) -> str | None:
 def value_of(text: str, name: str) -> Word | None:
     """Return what the one place in a script gives a variable, as it is written; None where there is no such place."""
     assigned = _assignments(text).get(name, ())
-    span = assigned[0].value if len(assigned) == 1 else None
+    span = assigned[0] if len(assigned) == 1 else None
     return None if span is None else Word(span=span, text=text[span.start : span.end])
 
 
@@ -117,9 +104,8 @@ def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | Non
     if variable is None or name is None:
         return (None if "$" in word.text or "`" in word.text else word), None
     assigned = () if name in followed else _assignments(text).get(name, ())
-    is_overruled = bool(variable["default"]) or bool(os.environ.get(name))
     value = value_of(text, name) if assigned else None
-    if value is not None and not (assigned[0].is_conditional and is_overruled):
+    if value is not None and value.span.start <= word.span.start and not value.text.startswith("("):
         return _end_of(text, value, followed | {name})
     if assigned or name.isdecimal() > bool(variable["default"]):
         return None, None
@@ -156,21 +142,26 @@ def _words_between(text: str, opening: int, end: int) -> tuple[Word, ...]:
 
 
 @lru_cache(maxsize=8)
-def _assignments(text: str) -> dict[str, tuple[_Assignment, ...]]:
-    """Return what a script does to each name; what stands in here-documents is no command of it."""
+def _assignments(text: str) -> dict[str, tuple[Span | None, ...]]:
+    """Return where a script gives each name a value, None for each place that only running it would tell.
+
+    What stands in here-documents is no command of it.
+    """
     own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    found: dict[str, tuple[_Assignment, ...]] = {}
-    for name, assignment in (*_given_by_commands(own), *_given_within(own)):
-        found[name] = (*found.get(name, ()), assignment)
+    found: dict[str, tuple[Span | None, ...]] = {}
+    for name, place in (*_given_by_commands(own), *_given_within(own)):
+        found[name] = (*found.get(name, ()), place)
     return found
 
 
-def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
-    """Yield the names that commands give a value, or change in a way that only running them would tell."""
-    depth = 0
+def _given_by_commands(text: str) -> Iterator[tuple[str, Span | None]]:
+    """Yield the names that commands give a value; under a condition only running them would tell it."""
+    depth = subshells = end = 0
     for command in commands_in(text):
-        start = command[0].span.start
-        is_linked = text[max(0, start - MAX_GAP) : start].rstrip().endswith(("&&", "||"))
+        between = _COMMENT.sub("", text[end : command[0].span.start])
+        end = command[-1].span.end
+        subshells = max(0, subshells + between.count("(") - between.count(")"))
+        is_linked = between.rstrip().endswith(("&&", "||"))
         words = list(command)
         while words and words[0].text in (*_LEADING, *_OPENING, *_CLOSING):
             depth += (words[0].text in _OPENING) - (words[0].text in _CLOSING)
@@ -178,26 +169,26 @@ def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
                 break
             words = words[1:]
         if words and words[0].text in _TOUCHING:
-            names = (re.match(r"[A-Za-z_]\w*", each.text) for each in words[1:])
-            yield from ((each[0], _Assignment(value=None)) for each in names if each)
+            names = (re.match(r"[A-Za-z_]\w*", each.plain) for each in words[1:])
+            yield from ((each[0], None) for each in names if each)
             continue
         gives = [_GIVES.match(each.text) for each in words]
         if all(gives) or (words and words[0].text in _DECLARING):
             pairs = ((word, give) for word, give in zip(words, gives, strict=True) if give)
-            yield from ((give["name"], _given(text, word, give, is_linked or depth > 0)) for word, give in pairs)
+            is_sure = depth == subshells == 0 and not is_linked
+            yield from ((give["name"], _given(text, word, give) if is_sure else None) for word, give in pairs)
 
 
-def _given(text: str, word: Word, give: re.Match[str], is_conditional: bool) -> _Assignment:
+def _given(text: str, word: Word, give: re.Match[str]) -> Span | None:
     start, end = word.span.start + give.end(), word.span.end
     is_array = start == end and text[end : end + 1] == "("
     closed = end_of_parentheses(text, end, end + MAX_HELD) if is_array else end
-    value = None if give["more"] or closed is None else Span(start=start, end=closed)
-    return _Assignment(value=value, is_conditional=is_conditional)
+    return None if give["more"] or closed is None else Span(start=start, end=closed)
 
 
-def _given_within(text: str) -> Iterator[tuple[str, _Assignment]]:
+def _given_within(text: str) -> Iterator[tuple[str, Span | None]]:
     """Yield the names that are given a value within words (``${B:=4}``), or calculated with (``((B *= 2))``)."""
     for match in _GIVES_DEFAULT.finditer(text):
-        yield match["name"], _Assignment(value=Span(start=match.start(), end=match.end()))
+        yield match["name"], Span(start=match.start(), end=match.end())
     for match in _CALCULATION.finditer(text):
-        yield from ((name[1] or name[2], _Assignment(value=None)) for name in _CALCULATED.finditer(match[1]))
+        yield from ((name[1] or name[2], None) for name in _CALCULATED.finditer(match[1]))

@@ -121,7 +121,7 @@ def test_a_sum_may_stand_in_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_the_four_rules_and_no_more(text: str, expected: int | None) -> None:
-    assert computed_number(text, Word(span=Span(start=0, end=0), text='"${N}"')) == expected
+    assert computed_number(text, Word(span=Span(start=len(text), end=len(text)), text='"${N}"')) == expected
 
 
 @pytest.mark.parametrize(

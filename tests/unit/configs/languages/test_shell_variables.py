@@ -26,8 +26,6 @@ SAID = (
     ": ${{B:=4}}\n{command}$B",
     "{command}${{B:=4}}",
     "{command}${{B-4}}",
-    '[ -z "$B" ] && B=4\n{command}$B',
-    "if true; then B=4; fi\n{command}$B",
     "cat <<EOF\nB=9\nEOF\n{command}${{B:-4}}",
     "cat <<'EOF' > y\nB=9\nEOF\nB=4\n{command}$B",
     'echo "\nB=9\n"\n{command}${{B:-4}}',
@@ -35,6 +33,7 @@ SAID = (
     "ARGS=(--x ')' # )\n  --batch_size 4)\npython t.py --lr 0.1 \"${{ARGS[@]}}\"",
     "ARGS=(--batch_size 4 --lr 0.1)\npython t.py ${{ARGS[@]}}",
     '{command}4 "$@"',
+    "f() {{ :; }}  # (\nA=(1 2)\ncase x in y) : ;; esac\nB=4\n{command}$B",
     '{command}4 || "$@"',
     "{command}4 $@ --x $(date +$(echo %F)) --y 1",
 )
@@ -56,6 +55,13 @@ NOT_SAID = (
     "ARGS=(--batch_size 4)\nARGS+=(--batch_size 8)\npython t.py --lr 1 ${{ARGS[@]}}",
     "B=(4 8)\n{command}$B",
     "{command}$1",
+    "( B=4 )\n{command}$B",
+    "B=8\neval 'B=4'\n{command}$B",
+    '[ -n "$X" ] && B=4\n{command}$B',
+    "if false; then B=4; fi\n{command}$B",
+    "{command}$B\nB=4",
+    "{command}$((B + 2))\nB=2",
+    "{command}$B\nB=$((A + 2))\nA=2",
 )
 
 
