@@ -35,7 +35,9 @@ def _card_view(card: CardReading) -> Text:
         f"  memory  {bytes_text(card.used_bytes)} used, {bytes_text(card.free_bytes)} free "
         f"of {bytes_text(card.total_bytes)}\n"
     )
-    text.append(f"  now     {busy} busy, {heat}; compute capability {capability}, driver {card.driver_version}\n")
+    text.append(
+        f"  now     {busy} busy, {heat}; compute capability {capability}, driver {card.driver_version or NOTHING}\n"
+    )
     if card.processes is None:
         return text.append(f"  processes are not listed: {card.processes_missing_because}")
     for process in card.processes:
