@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from memplan.results import Estimate, Trial
 
 CHECK_MICRO_BATCH = 2
+# A step that takes longer on the CPU is one of a model or a format for cards: the plan does not wait for its check.
+CHECK_STEP_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +82,10 @@ def predict(
 
 
 def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
-    """Run a small micro-batch for real on the CPU, in the user's own precision."""
+    """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is given up."""
     size = min(subject.current.micro_batch_size, CHECK_MICRO_BATCH)
-    return session.try_recipe(subject.current.with_micro_batch_size(size), "check on the CPU")
+    recipe = subject.current.with_micro_batch_size(size)
+    return session.try_recipe(recipe, "check on the CPU", step_limit_s=CHECK_STEP_LIMIT_S)
 
 
 def check_note(trial: Trial) -> str:

@@ -8,7 +8,9 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import session as sessions
+from memplan.planning.absent import check_on_cpu
 from memplan.planning.session import TrialSession
+from memplan.planning.subject import Subject
 from memplan.probe import Journal
 from memplan.progress import Notice
 from memplan.recipe import Recipe
@@ -71,6 +73,15 @@ def test_a_trial_that_neighbours_disturbed_is_run_once_more_and_the_second_count
 def test_a_trial_that_is_disturbed_twice_is_taken_as_it_is(session_on) -> None:
     session = session_on(DISTURBED, DISTURBED)
     assert session.try_recipe(Recipe(micro_batch_size=4), "current recipe").outcome.kind.is_too_large
+
+
+def test_the_check_on_the_cpu_is_small_and_does_not_wait_for_a_step_without_end(session_on, monkeypatch) -> None:
+    session, asked = session_on(FITS), []
+    monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: asked.append(request) or FITS)
+    source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
+    subject = Subject(source=source, current=Recipe(micro_batch_size=64), config=None, label="net")
+    check_on_cpu(subject, session)
+    assert [(each.recipe.micro_batch_size, each.step_limit_s) for each in asked] == [(2, 30.0)]
 
 
 def test_each_recipe_runs_once(session_on) -> None:
