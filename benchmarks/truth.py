@@ -258,8 +258,9 @@ def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def keys_in(folder: Path, pattern: str) -> set[str]:
-    """Return the keys of all cases that the files of a folder name."""
-    return {json.loads(line)["key"] for path in folder.glob(pattern) for line in path.read_text().splitlines()}
+    """Return the keys of all cases that the files of a folder name; a last line that was cut off does not count."""
+    whole = (path.read_text().rpartition("\n")[0] for path in folder.glob(pattern))
+    return {json.loads(line)["key"] for text in whole for line in text.splitlines()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ _MEASURED = {
 def rows(folder: Path) -> Iterator[Row]:
     """Yield three rows for each recorded run that fitted an uncapped card of the catalogue."""
     for path in sorted(folder.glob("records*.jsonl")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text().rpartition("\n")[0].splitlines():  # the last one may have been cut off
             yield from _rows_of(json.loads(line))
 
 

@@ -84,6 +84,14 @@ def test_what_failed_before_is_tried_again_behind_all_others(truth: ModuleType, 
     assert (left[0], left[-1]) == (second, first)
 
 
+def test_a_line_that_was_cut_off_is_recorded_again(truth: ModuleType, tmp_path: Path) -> None:
+    first, second, *_ = truth.matrix()
+    truth.append(tmp_path / "records-1.jsonl", {"key": first.key})
+    with (tmp_path / "records-1.jsonl").open("a") as file:
+        file.write('{"key": "' + second.key + '", "case": {"mod')
+    assert truth.missing(tmp_path, tmp_path / "new", None)[0] == second
+
+
 def test_cases_that_fail_are_told_and_do_not_stop_the_others(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "truth.py", "--out", str(tmp_path), "--only", "unet-fp32"],
