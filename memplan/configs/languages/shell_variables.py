@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 2_000  # of one command, many times the longest in public scripts
 MAX_HELD = 20_000  # characters of an array or a here-document, likewise
+MAX_HERE_DOCUMENTS = 200
+MAX_FOLLOWED = 20  # variables that stand for one another
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?P<all>\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*")
@@ -46,7 +48,7 @@ def assigned_name(word: Word) -> str | None:
 
 def value_of(text: str, name: str) -> Word | None:
     """Return what the one place in a script gives a variable, as it is written; None where there is no such place."""
-    assigned = _assignments(text).get(name, ())
+    assigned = _assignments(text).get(name, [])
     span = assigned[0] if len(assigned) == 1 else None
     return None if span is None else Word(span=span, text=text[span.start : span.end])
 
@@ -103,11 +105,11 @@ def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | Non
     name = assigned_name(word)
     if variable is None or name is None:
         return (None if "$" in word.text or "`" in word.text else word), None
-    assigned = () if name in followed else _assignments(text).get(name, ())
-    value = value_of(text, name) if assigned else None
+    assigned = [] if name in followed else _assignments(text).get(name, [])
+    value = value_of(text, name) if assigned and len(followed) < MAX_FOLLOWED else None
     if value is not None and value.span.start <= word.span.start and not value.text.startswith("("):
         return _end_of(text, value, followed | {name})
-    if assigned or name.isdecimal() > bool(variable["default"]):
+    if assigned or (name.isdecimal() and not variable["default"]):
         return None, None
     if not variable["default"] or os.environ.get(name):
         return None, name
@@ -142,15 +144,16 @@ def _words_between(text: str, opening: int, end: int) -> tuple[Word, ...]:
 
 
 @lru_cache(maxsize=8)
-def _assignments(text: str) -> dict[str, tuple[Span | None, ...]]:
+def _assignments(text: str) -> dict[str, list[Span | None]]:
     """Return where a script gives each name a value, None for each place that only running it would tell.
 
     What stands in here-documents is no command of it.
     """
-    own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    found: dict[str, tuple[Span | None, ...]] = {}
+    has_some = 0 < text.count("<<") <= MAX_HERE_DOCUMENTS
+    own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text) if has_some else text
+    found: dict[str, list[Span | None]] = {}
     for name, place in (*_given_by_commands(own), *_given_within(own)):
-        found[name] = (*found.get(name, ()), place)
+        found.setdefault(name, []).append(place)
     return found
 
 
@@ -164,7 +167,7 @@ def _given_by_commands(text: str) -> Iterator[tuple[str, Span | None]]:
         is_linked = between.rstrip().endswith(("&&", "||"))
         words = list(command)
         while words and words[0].text in (*_LEADING, *_OPENING, *_CLOSING):
-            depth += (words[0].text in _OPENING) - (words[0].text in _CLOSING)
+            depth = max(0, depth + (words[0].text in _OPENING) - (words[0].text in _CLOSING))
             if words[0].text in _TOUCHING:
                 break
             words = words[1:]

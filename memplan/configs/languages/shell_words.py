@@ -57,8 +57,8 @@ def end_of_parentheses(text: str, opening: int, limit: int) -> int | None:
     """Return the position behind the parenthesis that closes an array; None where there is none before the limit."""
     position = opening + 1
     while position < min(limit, len(text)):
-        if text[position] == ")":
-            return position + 1
+        if text[position] in "()":  # an array holds no other
+            return position + 1 if text[position] == ")" else None
         passed = _COMMENT.match(text, position) or _WORD.match(text, position)
         position = passed.end() if passed else position + 1
     return None
