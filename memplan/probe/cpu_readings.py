@@ -149,7 +149,8 @@ def attribute_step(state: TrainingState) -> AttributedPeak:
     gc.collect()
     resident = _resident_blocks(state)
     notes = StepNotes(state, _leave_mark)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # there is one cycle only; without acc_events torch 2.11 warns that the events of others are lost
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         run_optimizer_step(state, notes.as_marks())
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None
     if results is None:

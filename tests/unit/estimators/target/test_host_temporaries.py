@@ -42,7 +42,7 @@ def walk(nodes: list[Any]) -> Iterator[Any]:
 
 
 def measured_peak_bytes(run: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         kept = run()
     nodes = walk(profiler.profiler.kineto_results.experimental_event_tree())
     allocation = torch._C._profiler._EventType.Allocation
