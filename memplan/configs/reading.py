@@ -57,7 +57,8 @@ def read_config(
     where = str(document.path)
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
     _require_present(document, declared)
-    keys = _followed(document, {**own_keys(document, ecosystem.name), **declared})
+    own = own_keys(document, ecosystem.name)
+    keys = _followed(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
     recipe = launched(_recipe(ecosystem, document, keys), keys, beside)
     stale = remark_on_sidecar(document)

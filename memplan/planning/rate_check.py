@@ -69,7 +69,8 @@ def with_proven_rate(
     if planned != 1 and _all_scaled(before, after, planned * by_code):
         other = rewrite(replace(recipe, learning_rate=None))
         return other, "the training code scales the learning rate with the batch itself, so the config's is left alone"
-    return patch, f"{_change_of(before, after)}, where the config's changes by a factor of {planned:.4g}: look into it"
+    advice = f"though the config's changes by a factor of {planned:.4g}: see that the workload reads it"
+    return patch, f"{_change_of(before, after)}, {advice}"
 
 
 def _by_command(

@@ -109,7 +109,7 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(precision_table(report))
     if report.throughput:
         parts.append(throughput_plot(report))
-    if any(trial.recipe.accumulation_steps > 1 for trial in report.trials):
+    if any(trial.fits and _accumulates(trial) for trial in report.trials):
         parts.append(accumulation_table(report))
     if report.subject is not None:
         parts.append(component_table(report.subject, report.components))

@@ -94,7 +94,8 @@ def test_a_rate_that_does_not_come_from_the_config_is_pointed_out(tmp_path: Path
     patch, remark = proven(tmp_path, "torch.optim.SGD(parameters, lr=0.3)", template)
     assert patch is not None
     assert [each.key for each in patch.changes] == ["batch_size", "lr"]
-    assert remark == "the learning rate stays at 0.3, where the config's changes by a factor of 2: look into it"
+    assert remark is not None
+    assert remark.startswith("the learning rate stays at 0.3, though the config's changes by a factor of 2: ")
 
 
 @pytest.mark.parametrize(

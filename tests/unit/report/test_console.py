@@ -11,7 +11,7 @@ from rich.console import Console
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
-from memplan.report.console import component_table, run_view, trial_line
+from memplan.report.console import component_table, plan_view, run_view, trial_line
 from memplan.report.estimates import breakdown_view, estimate_table
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
@@ -125,6 +125,11 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
 def test_no_line_of_a_report_is_wider_than_the_terminal() -> None:
     text = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)))
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
+    failed = trial(4, None, accumulation_steps=2, kind=OutcomeKind.TIMEOUT)
+    assert "global batch" not in rendered(plan_view(report_run("run-1", (CURRENT, failed), None)))
 
 
 def test_without_an_estimate_only_what_was_measured_is_shown() -> None:
