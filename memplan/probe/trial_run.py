@@ -32,12 +32,13 @@ from memplan.results import Measurement, OutcomeKind, TypicalStep
 from memplan.worst_case import WorstBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
 _TYPICAL_STEPS = 3
+_MOST_TIMED_STEPS = 20
 
 
 def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
@@ -146,7 +147,7 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         breakdown=peaks.breakdown,
         step_times_s=timed,
         samples_per_s=samples / statistics.median(timed),
-        losses=tuple(step.loss for step in run.steps),
+        losses=tuple(step.loss for step in run.steps[: request.warmup_steps + request.timed_steps]),
         alloc_retries=peaks.alloc_retries,
         notes=peaks.notes,
         has_own_context=peaks.has_own_context,
@@ -164,7 +165,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The steps that count, and what the gradient scaler did: skipped warm-up steps are left out and counted."""
+    """Warm-up and timed steps, and what the gradient scaler did: skipped warm-up steps are left out and counted."""
 
     steps: tuple[_Step, ...]
     first_loss_scale: float
@@ -200,7 +201,23 @@ def _run_steps(
         if was_skipped and not steps:
             raise EveryStepSkippedError
         steps.append(step)
+    steps += _further_steps(request, readings, state, steps[request.warmup_steps :])
     return _Run(steps=tuple(steps), first_loss_scale=first_scale, skipped_steps=skipped)
+
+
+def _further_steps(
+    request: TrialRequest, readings: DeviceReadings, state: TrainingState, timed: Sequence[_Step]
+) -> list[_Step]:
+    """Time short steps further, because the median of three is no better than the quiet around them.
+
+    Their losses do not count: how many there are is a matter of speed.
+    """
+    further: list[_Step] = []
+    timed_s = sum(step.duration_s for step in timed)
+    while timed_s < request.timed_s and len(timed) + len(further) < _MOST_TIMED_STEPS:
+        further.append(_timed_step(readings, state))
+        timed_s += further[-1].duration_s
+    return further
 
 
 def _timed_step(readings: DeviceReadings, state: TrainingState) -> _Step:

@@ -41,7 +41,8 @@ class TrialRequest:
         budget_bytes: largest device peak (CUDA) or resident set (CPU) that counts as fitting.
         seed: of the initial weights and of the batch; the same seed gives the same ones at every precision.
         warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
-        timed_steps: optimizer steps that are timed, at least 1.
+        timed_steps: optimizer steps that are timed at least, 1 or more.
+        timed_s: short steps are timed further until they sum to this wall time, or are twenty.
         build_limit_s: wall time until the first step starts, imports and the building of the model included.
         time_limit_s: wall time of all steps after which the trial is stopped; what follows the readings has as much
             again.
@@ -60,6 +61,7 @@ class TrialRequest:
     seed: int = 0
     warmup_steps: int = 2
     timed_steps: int = 3
+    timed_s: float = 1.0
     build_limit_s: float = DEFAULT_BUILD_LIMIT_S
     time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
     step_limit_s: float | None = None

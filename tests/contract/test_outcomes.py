@@ -99,7 +99,7 @@ def test_a_recipe_that_fits_is_measured_component_by_component(template: Templat
     assert measured.breakdown.context > 100 * MIB
     assert len(measured.losses) == 5
     assert list(measured.losses) == sorted(measured.losses, reverse=True)
-    assert len(measured.step_times_s) == 3
+    assert len(measured.step_times_s) == 20 or (len(measured.step_times_s) >= 3 and sum(measured.step_times_s) >= 1)
     assert measured.peak_reserved_bytes is None
     assert [each.phase for each in heard if each.step is None] == [TrialPhase.STARTING, TrialPhase.BUILDING]
     assert [each.step for each in heard if each.step is not None] == [1, 2, 3, 4, 5, 6]
@@ -284,7 +284,7 @@ def test_a_loss_that_is_not_a_number_is_reported_with_its_measurement(end_of) ->
 def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
     end_of, function: str, limits: dict[str, float], said: str
 ) -> None:
-    outcome = end_of(function, **limits)
+    outcome = end_of(function, timed_s=0.0, **limits)
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert f"what the peak consists of is not known: {said}" in outcome.evidence
     measured = outcome.measurement
