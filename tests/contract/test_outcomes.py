@@ -294,8 +294,8 @@ def test_what_happens_in_the_attributing_step_costs_the_breakdown_alone(
     assert len(measured.losses) == 5
 
 
-def test_a_trial_numbers_cards_as_the_driver_does(end_of) -> None:
-    outcome = end_of("wants_cards_in_bus_order")
+def test_a_trial_on_the_cpu_sees_no_card(end_of) -> None:
+    outcome = end_of("wants_to_see_no_card")
     assert outcome.kind is OutcomeKind.FITS, outcome
 
 

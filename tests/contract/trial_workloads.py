@@ -132,8 +132,8 @@ def dies_in_the_sixth_step(config: Any) -> Workload:
     return in_the_sixth_step(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def wants_cards_in_bus_order(config: Any) -> Workload:
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+def wants_to_see_no_card(config: Any) -> Workload:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     return workload()
 
 
