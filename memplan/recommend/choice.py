@@ -1,7 +1,8 @@
 """The choice among recipes that were tried.
 
 Band first, then throughput; a recipe within 3 % of the fastest is as good and the smaller one wins, and the recipe the
-user already has wins over any that is not better by more than that.
+user already has wins over any that is not better by more than that. Where nothing reaches the band, a larger recipe is
+not taken for being nearer to it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ def explain(
     was_reached = any(band.place(run.peak_device_bytes) is Place.INSIDE for run in _fitting(competing, runs))
     before = next((run for run in _fitting(runs, runs) if apart_from_rate(run.trial.recipe) == now), None)
     unsteady = unsteadiness(trial.recipe, runs)
+    candidates = _candidates(fitting, band)
     return (
-        *_memory_reasons(fitting[0], band, was_reached=was_reached),
-        *_speed_reasons(fitting[0], _candidates(fitting, band), before, current_name),
+        *_memory_reasons(fitting[0], candidates, band, was_reached=was_reached),
+        *_speed_reasons(fitting[0], candidates, before, current_name),
         *([] if unsteady is None else [unsteady]),
     )
 
@@ -86,7 +88,7 @@ def _fitting(trials: Sequence[Trial], runs: Sequence[Trial]) -> list[_Run]:
 def _candidates(fitting: list[_Run], band: Band) -> list[_Run]:
     allowed = [run for run in fitting if band.place(run.peak_device_bytes) is not Place.ABOVE]
     inside = [run for run in allowed if band.place(run.peak_device_bytes) is Place.INSIDE]
-    return inside or _nearest(allowed)
+    return inside or allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +100,7 @@ class _Run:
     samples_per_s: float
 
 
-def _nearest(runs: list[_Run]) -> list[_Run]:
-    """Of each precision, the run with the highest peak: the nearest to a band that nothing reached."""
-    nearest: dict[str, _Run] = {}
-    for run in sorted(runs, key=lambda run: run.peak_device_bytes):
-        nearest[run.trial.recipe.precision] = run
-    return list(nearest.values())
-
-
-def _memory_reasons(chosen: _Run, band: Band, *, was_reached: bool) -> list[str]:
+def _memory_reasons(chosen: _Run, candidates: list[_Run], band: Band, *, was_reached: bool) -> list[str]:
     peak_bytes = chosen.peak_device_bytes
     wanted = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     reasons = [f"It peaks at {format_bytes(peak_bytes)}, {peak_bytes / band.total_bytes:.0%} of the device ({wanted})."]
@@ -114,7 +108,9 @@ def _memory_reasons(chosen: _Run, band: Band, *, was_reached: bool) -> list[str]
         return reasons
     if was_reached:
         return [*reasons, "Runs before it reached the band; run as it is recommended, it stays just below."]
-    return [*reasons, "Nothing that was tried reaches the band; this is the nearest below it."]
+    is_nearest = chosen.peak_device_bytes == max(run.peak_device_bytes for run in candidates)
+    standing = "this is the nearest below it" if is_nearest else "what comes nearer to it is no faster"
+    return [*reasons, f"Nothing that was tried reaches the band; {standing}."]
 
 
 def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, before_name: str) -> list[str]:

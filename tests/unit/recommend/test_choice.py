@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
 from memplan.recommend.choice import choose, explain
@@ -51,10 +53,17 @@ def test_a_trial_that_did_not_fit_is_never_recommended() -> None:
     assert choose([broken, trial(9, None, kind=OutcomeKind.HOST_OUT_OF_MEMORY)], BAND, current=CURRENT) is None
 
 
-def test_where_nothing_reaches_the_band_the_nearest_below_it_is_taken_and_said() -> None:
-    choice = choose([trial(1, 200), trial(2, 400)], BAND, current=CURRENT)
-    assert choice.trial.recipe.micro_batch_size == 2
-    assert "Nothing that was tried reaches the band; this is the nearest below it." in choice.reasons
+@pytest.mark.parametrize(
+    ("speed_of_the_larger", "chosen", "said"),
+    [(20, 2, "this is the nearest below it"), (10.2, 1, "what comes nearer to it is no faster")],
+)
+def test_where_nothing_reaches_the_band_a_larger_size_is_taken_if_it_is_faster(
+    speed_of_the_larger: float, chosen: int, said: str
+) -> None:
+    trials = [trial(1, 200, samples_per_s=10), trial(2, 400, samples_per_s=speed_of_the_larger)]
+    choice = choose(trials, BAND, current=CURRENT)
+    assert choice.trial.recipe.micro_batch_size == chosen
+    assert f"Nothing that was tried reaches the band; {said}." in choice.reasons
 
 
 def test_a_recipe_that_reached_the_band_before_its_last_run_is_not_said_to_have_missed_it() -> None:
