@@ -11,6 +11,8 @@ MAX_LISTED_KEYS = 20_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _TARGET = re.compile(r"(?P<dots>\.*)(?P<key>[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*)")
 _FOLLOW_LIMIT = 20
+# Sections of a config that are not about training.
+_ASIDE = ("val", "eval", "test", "infer", "predict")
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:
@@ -127,6 +129,11 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
     """Return the dotted keys, in the config's order, of the single values whose last part fits."""
     named = (each for each in _dotted(values, "", [MAX_LISTED_KEYS]) if fits(each.rpartition(".")[2]))
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
+
+
+def is_aside(key: str) -> bool:
+    """Whether a dotted key lies in a section that is not about training."""
+    return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
 
 
 def first_difference(expected: Any, actual: Any) -> str | None:

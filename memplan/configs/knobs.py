@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment, KnobKeys
-from memplan.configs.keys import contains, get, keys_named
+from memplan.configs.keys import contains, get, is_aside, keys_named
 from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import precision_of, spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
@@ -113,9 +113,9 @@ def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, acc
 
 
 def _where_the_batch_may_be(document: Document) -> str:
-    """Say what to do where no key is known to hold the micro-batch; keys that speak of a batch are named."""
-    named = keys_named(document.values, lambda name: "batch" in name.lower())
-    counts = [each for each in named if is_count(get(document.values, each))]
+    """Say what to do where no key is known to hold the micro-batch; keys that speak of a training batch are named."""
+    named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
+    counts = [each for each in named if is_count(get(document.values, each)) and not is_aside(each)]
     if not counts:
         return "set it in the config, and name its key with --map micro_batch_size=KEY"
     return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"

@@ -110,6 +110,7 @@ class LiveSearch:
         self._observer = observer
         self._searches: dict[Precision, SearchResult] = {}
         self._slow: dict[Precision, str] = {}
+        self._obstacles: dict[Precision, str | None] = {}
 
     def try_current(self) -> Trial:
         """Run the recipe that the user has now, and learn from it what the estimate could not know.
@@ -161,8 +162,8 @@ class LiveSearch:
             WorkloadError: trials failed for another reason than memory, and none completed.
         """
         current = self.try_current()
-        obstacles = {precision: self._obstacle(precision) for precision in self._precisions()}
-        for precision, obstacle in obstacles.items():
+        self._obstacles = {precision: self._obstacle(precision) for precision in self._precisions()}
+        for precision, obstacle in self._obstacles.items():
             if obstacle is None:
                 self._search(precision, current)
         first = self._choose()
@@ -171,7 +172,7 @@ class LiveSearch:
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
             self._judged(precision) if obstacle is None else _unusable(precision, obstacle)
-            for precision, obstacle in obstacles.items()
+            for precision, obstacle in self._obstacles.items()
         ]
         return LiveFindings(choice=choice, verdicts=tuple(verdicts))
 
@@ -333,8 +334,9 @@ class LiveSearch:
             return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
         remarks = dict.fromkeys(search.remark for search in self._searches.values() if search.best is None)
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
-        why = "; ".join(remarks or ["every trial is above the band"])
-        return nothing_fits(self._band, why, needed_device_bytes=needed)
+        said = list(remarks or ["every trial is above the band"])
+        said += [f"{precision} was not tried: {why}" for precision, why in self._obstacles.items() if why is not None]
+        return nothing_fits(self._band, "; ".join(said), needed_device_bytes=needed)
 
 
 def _line_from(first: Trial) -> Callable[[int], float]:

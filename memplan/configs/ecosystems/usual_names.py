@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import get, keys_named
+from memplan.configs.keys import get, is_aside, keys_named
 from memplan.configs.knobs import is_count
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
@@ -23,8 +23,6 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.AMP_DTYPE: ("amp_dtype",),
     KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
 }
-# Sections of a config that are not about training.
-_ASIDE = ("val", "eval", "test", "infer", "predict")
 
 
 def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
@@ -38,14 +36,10 @@ def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
 
 def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
     for usual in USUAL_NAMES[name]:
-        found = [each for each in keys_named(values, usual.__eq__) if not _is_aside(each)]
+        found = [each for each in keys_named(values, usual.__eq__) if not is_aside(each)]
         if found:
             return found if all(_FITS[name](get(values, each)) for each in found) else []
     return []
-
-
-def _is_aside(key: str) -> bool:
-    return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
 
 
 def _is_rate(value: Any) -> bool:

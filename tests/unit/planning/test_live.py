@@ -237,6 +237,12 @@ def test_where_one_sample_does_not_fit_the_error_says_what_it_would_take() -> No
         search_on(device, precisions=(Precision.FP32,)).compare()
 
 
+def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
+    device = SimulatedDevice({Precision.FP32: 950})
+    with pytest.raises(NothingFitsError, match="; tf32 was not tried: the CPU has no TF32 units"):
+        search_on(device, precisions=(Precision.FP32, Precision.TF32)).compare()
+
+
 def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
     subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4), config=None, label="net")
     assert not is_settled(trial(4, 700), subject, PlanRequest(), BAND)
