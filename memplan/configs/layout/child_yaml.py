@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import UserConfig
 
 _INDENT = "  "
+_NOTHING = "{}"  # jsonargparse takes a file of comments alone for a text
 
 
 def yaml_child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
@@ -33,7 +34,10 @@ def yaml_child_text(parent: UserConfig, assignments: list[Assignment], *, head: 
     for each in _with_whole_lists(parent, assignments):
         tree = with_value(tree, each.key, each)
     first = f"# Changes to {parent.path.name}, written by memplan."
-    return parent.document.source.newline.join([*head, first, *_lines(tree, parent, depth=0), marker, ""])
+    lines = [*head, first, *_lines(tree, parent, depth=0)]
+    if all(line.startswith("#") for line in lines):
+        lines.append(_NOTHING)
+    return parent.document.source.newline.join([*lines, marker, ""])
 
 
 def _lines(tree: dict[str, Any], parent: UserConfig, *, depth: int) -> Iterator[str]:
