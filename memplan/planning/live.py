@@ -205,10 +205,15 @@ class LiveSearch:
         same = replace(self._subject.current, precision=Precision.FP32)
         reference = next((trial for trial in self.trials if trial.recipe == same and trial.fits), None)
         verdict = judge(precision, self.trials, reference=reference, band=self._band)
-        is_no_faster = verdict.speed_ratio is not None and verdict.speed_ratio < 1 + EQUAL_THROUGHPUT
-        why = why_no_faster(precision, self._device) if is_no_faster or precision in self._slow else None
+        why = why_no_faster(precision, self._device) if self._is_no_faster(verdict) else None
         remarks = (verdict.remark, self._slow.get(precision), why)
         return replace(verdict, remark="; ".join(filter(None, remarks)))
+
+    def _is_no_faster(self, verdict: PrecisionVerdict) -> bool:
+        if verdict.speed_ratio is not None:
+            return verdict.speed_ratio < 1 + EQUAL_THROUGHPUT
+        own = [trial for trial in self.trials if trial.recipe.precision is verdict.precision]
+        return verdict.precision in self._slow or any(trial.outcome.kind is OutcomeKind.TIMEOUT for trial in own)
 
     def _precisions(self) -> tuple[Precision, ...]:
         current = self._subject.current.precision

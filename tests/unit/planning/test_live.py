@@ -111,12 +111,13 @@ def search_on(
     current: Recipe | None = None,
     factor: float = 1.0,
     band: Band = BAND,
+    on: DeviceSpec = CPU,
     **wishes: object,
 ) -> LiveSearch:
     return LiveSearch(
         subject=Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net"),
         request=PlanRequest(device="cpu", **wishes),
-        device=CPU,
+        device=on,
         band=band,
         session=device,
         traces=Prediction(device, factor),
@@ -154,6 +155,16 @@ def test_a_precision_that_never_steps_costs_one_trial_and_is_dropped_with_its_re
     assert sizes_of(device, Precision.FP16) == [4]
     verdict = found.verdicts[-1]
     assert (verdict.best, verdict.remark) == (None, "too slow here: step 1 still running")
+
+
+@pytest.mark.parametrize("mib_per_sample", [2000, 100], ids=["too slow to end", "as fast as fp32"])
+def test_a_precision_that_the_processor_does_not_multiply_is_no_faster_for_that(mib_per_sample: int) -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.FP16: mib_per_sample})
+    cpu = replace(CPU, half_formats=("bf16",))
+    verdicts = search_on(device, on=cpu, precisions=(Precision.FP32, Precision.FP16)).compare().verdicts
+    assert verdicts[1].remark.endswith(
+        "no faster, because the CPU has no instructions for fp16 and computes it by way of fp32"
+    )
 
 
 def test_a_precision_that_is_many_times_slower_is_compared_and_not_searched() -> None:
