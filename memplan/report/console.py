@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -78,11 +79,22 @@ def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text
 
 
 def run_view(report: RunReport) -> RenderableType:
-    """Show a stored run: its trials, then everything that :func:`plan_view` shows."""
+    """Show a stored run: what was planned for, its trials, then everything that :func:`plan_view` shows."""
     again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
     parts = [Padding(again, (1, 0, 0, 0))] if report.trials else []
     trained = [Padding(check_table(report), (1, 0, 0, 0))] if report.checks else []
-    return Group(trial_table(report), *parts, plan_view(report), *trained)
+    return Group(_heading(report), "", trial_table(report), *parts, plan_view(report), *trained)
+
+
+def _heading(report: RunReport) -> Text:
+    plan = report.plan
+    if plan is None:
+        said = "ended before there was a plan"
+    else:
+        what = Path(plan.config_path).name if plan.config_path else plan.workload_name
+        band = f"{plan.min_utilisation:.0%} to {plan.max_utilisation:.0%}"
+        said = f"{what} on {plan.device_name}, {bytes_text(plan.device_total_bytes)}, band {band}"
+    return Text.assemble((f"Run {report.run_id}", "bold"), f": {said}")
 
 
 def check_table(report: RunReport) -> Table:
@@ -273,7 +285,7 @@ def patch_view(patch: ConfigPatch) -> RenderableType:
     notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
     if not patch.files:
         return Group(Text("Change", style="bold"), *notes, *_override_lines(patch))
-    diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_dark", background_color="default", word_wrap=True)
+    diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_light", background_color="default", word_wrap=True)
     return Group(Text("Patch", style="bold"), diff, checked, *notes, *_override_lines(patch))
 
 

@@ -76,4 +76,4 @@ def rate_text(samples_per_s: float | None) -> str:
     """Write samples per second with three figures, all of those before the point, or a dash."""
     if samples_per_s is None:
         return NOTHING
-    return f"{samples_per_s:.3g}" if samples_per_s < 1000 else f"{samples_per_s:.0f}"
+    return f"{samples_per_s:#.3g}".removesuffix(".") if samples_per_s < 1000 else f"{samples_per_s:.0f}"

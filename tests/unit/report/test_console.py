@@ -138,7 +138,7 @@ def test_without_an_estimate_only_what_was_measured_is_shown() -> None:
     assert [column.header for column in table.columns] == ["component", "measured"]
 
 
-@pytest.mark.parametrize(("rate", "text"), [(None, "-"), (2.018, "2.02"), (4832.7, "4833")])
+@pytest.mark.parametrize(("rate", "text"), [(None, "-"), (2.018, "2.02"), (22.98, "23.0"), (101.2, "101"), (4832.7, "4833")])
 def test_rates_are_never_written_with_an_exponent(rate: float | None, text: str) -> None:
     assert rate_text(rate) == text
 

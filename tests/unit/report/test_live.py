@@ -31,7 +31,7 @@ def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
     )
     assert lines == [
         "the CPU has no TF32 units",
-        " 1  confirm             fp32, 4 x 1   ✓  700.0 MiB  70%    10/s   4 s",
+        " 1  confirm             fp32, 4 x 1   ✓  700.0 MiB  70%  10.0/s   4 s",
     ]
 
 
