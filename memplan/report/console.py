@@ -202,7 +202,7 @@ def accumulation_table(report: RunReport) -> Table:
                 bytes_text(trial.peak_allocated_bytes),
                 bytes_text(trial.process.measured_bytes),
                 share_text(trial.utilisation),
-                rate_text(trial.samples_per_s),
+                rate_text(report.samples_per_s_of(trial.recipe)),
             )
     return table
 

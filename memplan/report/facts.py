@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.recommend.knee import comparable
+from memplan.recommend.speeds import apart_from_rate, fastest_run
 from memplan.results import COMPONENTS, ContextBasis
 
 if TYPE_CHECKING:
@@ -101,6 +102,13 @@ class RunReport:
     plan: Plan | None
     checks: tuple[TrainingCheck, ...] = ()
 
+    def samples_per_s_of(self, recipe: Recipe) -> float | None:
+        """Return the speed of a recipe's fastest run that fits, as the choice takes it; None without a run."""
+        own = (
+            trial for trial in self.trials if trial.fits and apart_from_rate(trial.recipe) == apart_from_rate(recipe)
+        )
+        return max((trial.samples_per_s for trial in own if trial.samples_per_s is not None), default=None)
+
 
 def report_run(
     run_id: str, trials: Sequence[Trial], plan: Plan | None, checks: Sequence[TrainingCheck] = ()
@@ -112,7 +120,7 @@ def report_run(
         subject=trial_row(subject) if subject else None,
         components=compare(subject.estimate, subject.outcome.measurement) if subject else (),
         trials=tuple(trial_row(trial) for trial in trials),
-        precisions=tuple(_precision_row(verdict) for verdict in plan.precisions) if plan else (),
+        precisions=tuple(_precision_row(verdict, trials) for verdict in plan.precisions) if plan else (),
         throughput=_throughput(trials, subject) if plan and subject else (),
         plan=plan,
         checks=tuple(checks),
@@ -195,14 +203,13 @@ def trial_row(trial: Trial) -> TrialRow:
     )
 
 
-def _precision_row(verdict: PrecisionVerdict) -> PrecisionRow:
+def _precision_row(verdict: PrecisionVerdict, trials: Sequence[Trial]) -> PrecisionRow:
     best = verdict.best or verdict.estimate
-    measured = verdict.best.outcome.measurement if verdict.best else None
     return PrecisionRow(
         precision=verdict.precision,
         micro_batch_size=best.recipe.micro_batch_size if best else None,
         utilisation=best.utilisation if best else None,
-        samples_per_s=measured.samples_per_s if measured else None,
+        samples_per_s=fastest_run(verdict.best.recipe, (verdict.best, *trials)) if verdict.best else None,
         loss_deviation=verdict.loss_deviation,
         compared_steps=verdict.compared_steps,
         remark=verdict.remark,

@@ -132,13 +132,24 @@ def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
     assert "global batch" not in rendered(plan_view(report_run("run-1", (CURRENT, failed), None)))
 
 
+def test_a_recipe_that_ran_twice_has_the_speed_of_its_fastest_run_in_every_table() -> None:
+    runs = (trial(4, 300, samples_per_s=10), trial(4, 310, accumulation_steps=2), trial(4, 300, samples_per_s=20))
+    assert report_run("run-1", runs, None).samples_per_s_of(runs[0].recipe) == 20
+    text = rendered(plan_view(report_run("run-1", runs, None)))
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("fp32, 4 x 1 ")] == ["20.0"]
+    again = trial(12, 700, samples_per_s=30)
+    assert report_run("run-1", (*PLAN.trials, again), PLAN).precisions[0].samples_per_s == 30
+
+
 def test_without_an_estimate_only_what_was_measured_is_shown() -> None:
     run = trial(4, 500)
     table = component_table(trial_row(run), compare(None, run.outcome.measurement))
     assert [column.header for column in table.columns] == ["component", "measured"]
 
 
-@pytest.mark.parametrize(("rate", "text"), [(None, "-"), (2.018, "2.02"), (22.98, "23.0"), (101.2, "101"), (4832.7, "4833")])
+@pytest.mark.parametrize(
+    ("rate", "text"), [(None, "-"), (2.018, "2.02"), (22.98, "23.0"), (101.2, "101"), (4832.7, "4833")]
+)
 def test_rates_are_never_written_with_an_exponent(rate: float | None, text: str) -> None:
     assert rate_text(rate) == text
 
