@@ -302,6 +302,12 @@ class Trial:
         return None if measured is None else measured.peak_device_bytes / self.budget_bytes
 
     @property
+    def samples_per_s(self) -> float | None:
+        """Measured speed, as :class:`Measurement` has it; None where nothing was measured."""
+        measured = self.outcome.measurement
+        return None if measured is None else measured.samples_per_s
+
+    @property
     def fits(self) -> bool:
         """Whether the trial completed within its budget with a finite loss."""
         return self.outcome.kind is OutcomeKind.FITS

@@ -32,13 +32,9 @@ def comparable(trials: Sequence[Trial], recipe: Recipe) -> tuple[Trial, ...]:
         recipe: what the others are compared with.
     """
     alike = [trial for trial in trials if trial.fits and _is_comparable(trial.recipe, recipe)]
-    found = {trial.recipe.micro_batch_size: trial for trial in sorted(alike, key=_samples_per_s)}
+    slowest_first = sorted(alike, key=lambda trial: trial.samples_per_s or 0.0)
+    found = {trial.recipe.micro_batch_size: trial for trial in slowest_first}
     return tuple(found[size] for size in sorted(found))
-
-
-def _samples_per_s(trial: Trial) -> float:
-    measured = trial.outcome.measurement
-    return 0.0 if measured is None else measured.samples_per_s
 
 
 def _is_comparable(one: Recipe, other: Recipe) -> bool:

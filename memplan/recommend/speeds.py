@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from memplan.recipe import Recipe
-    from memplan.results import Trial
 
 # Runs of one recipe that differ by more than this were disturbed, or the clock of the card changed.
 _UNSTEADY_SHARE = 0.2
+
+
+class TimedRun(Protocol):
+    """A live run, whole or as a row of a report."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What was run."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it completed within its budget."""
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Its speed; None where nothing was measured."""
 
 
 def apart_from_rate(recipe: Recipe) -> Recipe:
@@ -20,14 +35,14 @@ def apart_from_rate(recipe: Recipe) -> Recipe:
     return replace(recipe, learning_rate=None)
 
 
-def fastest_run(recipe: Recipe, trials: Iterable[Trial]) -> float | None:
+def fastest_run(recipe: Recipe, runs: Iterable[TimedRun]) -> float | None:
     """Return the samples per second of a recipe's fastest run that fits, at any learning rate; None without a run."""
-    return max(_speeds(recipe, trials), default=None)
+    return max(_speeds(recipe, runs), default=None)
 
 
-def unsteadiness(recipe: Recipe, trials: Sequence[Trial]) -> str | None:
+def unsteadiness(recipe: Recipe, runs: Sequence[TimedRun]) -> str | None:
     """Say that runs of one recipe differ in speed by more than a fifth; None where they agree or there is one."""
-    speeds = _speeds(recipe, trials)
+    speeds = _speeds(recipe, runs)
     if len(speeds) < 2 or min(speeds) >= max(speeds) * (1 - _UNSTEADY_SHARE):
         return None
     return (
@@ -36,7 +51,7 @@ def unsteadiness(recipe: Recipe, trials: Sequence[Trial]) -> str | None:
     )
 
 
-def _speeds(recipe: Recipe, trials: Iterable[Trial]) -> list[float]:
+def _speeds(recipe: Recipe, runs: Iterable[TimedRun]) -> list[float]:
     wanted = apart_from_rate(recipe)
-    own = (trial for trial in trials if trial.fits and apart_from_rate(trial.recipe) == wanted)
-    return [measured.samples_per_s for trial in own if (measured := trial.outcome.measurement) is not None]
+    own = (run for run in runs if run.fits and apart_from_rate(run.recipe) == wanted)
+    return [run.samples_per_s for run in own if run.samples_per_s is not None]

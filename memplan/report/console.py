@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
+from memplan.recommend.speeds import fastest_run
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
@@ -202,7 +203,7 @@ def accumulation_table(report: RunReport) -> Table:
                 bytes_text(trial.peak_allocated_bytes),
                 bytes_text(trial.process.measured_bytes),
                 share_text(trial.utilisation),
-                rate_text(report.samples_per_s_of(trial.recipe)),
+                rate_text(fastest_run(trial.recipe, report.trials)),
             )
     return table
 

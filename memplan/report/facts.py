@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.recommend.knee import comparable
-from memplan.recommend.speeds import apart_from_rate, fastest_run
+from memplan.recommend.speeds import fastest_run
 from memplan.results import COMPONENTS, ContextBasis
 
 if TYPE_CHECKING:
@@ -102,13 +102,6 @@ class RunReport:
     plan: Plan | None
     checks: tuple[TrainingCheck, ...] = ()
 
-    def samples_per_s_of(self, recipe: Recipe) -> float | None:
-        """Return the speed of a recipe's fastest run that fits, as the choice takes it; None without a run."""
-        own = (
-            trial for trial in self.trials if trial.fits and apart_from_rate(trial.recipe) == apart_from_rate(recipe)
-        )
-        return max((trial.samples_per_s for trial in own if trial.samples_per_s is not None), default=None)
-
 
 def report_run(
     run_id: str, trials: Sequence[Trial], plan: Plan | None, checks: Sequence[TrainingCheck] = ()
@@ -196,7 +189,7 @@ def trial_row(trial: Trial) -> TrialRow:
         peak_reserved_bytes=measured.peak_reserved_bytes if measured else None,
         peak_device_bytes=measured.peak_device_bytes if measured else None,
         utilisation=trial.utilisation,
-        samples_per_s=measured.samples_per_s if measured else None,
+        samples_per_s=trial.samples_per_s,
         typical_allocated_bytes=typical.peak_allocated_bytes if typical else None,
         typical_samples_per_s=typical.samples_per_s if typical else None,
         duration_s=trial.outcome.duration_s,

@@ -11,6 +11,7 @@ from rich.console import Console
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
+from memplan.recommend.speeds import fastest_run
 from memplan.report.console import component_table, plan_view, run_view, trial_line
 from memplan.report.estimates import breakdown_view, estimate_table
 from memplan.report.facts import compare, report_run, trial_row
@@ -134,7 +135,7 @@ def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
 
 def test_a_recipe_that_ran_twice_has_the_speed_of_its_fastest_run_in_every_table() -> None:
     runs = (trial(4, 300, samples_per_s=10), trial(4, 310, accumulation_steps=2), trial(4, 300, samples_per_s=20))
-    assert report_run("run-1", runs, None).samples_per_s_of(runs[0].recipe) == 20
+    assert fastest_run(runs[0].recipe, report_run("run-1", runs, None).trials) == 20
     text = rendered(plan_view(report_run("run-1", runs, None)))
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("fp32, 4 x 1 ")] == ["20.0"]
     again = trial(12, 700, samples_per_s=30)
