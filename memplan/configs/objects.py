@@ -116,7 +116,7 @@ def _missing(read: UserConfig, recipe: Recipe) -> str | None:
     for name in RECIPE_KNOBS:
         before, after = getattr(read.recipe, name), getattr(recipe, name)
         if before != after and after is not None and read.knob(name) is None:
-            return f'it has no {name}, so {before} cannot become {after}; name its place with keys={{"{name}": "..."}}'
+            return f'it has no {name}, so {before} cannot become {after}; name its place with knobs={{"{name}": "..."}}'
     return ecosystem_named(read.format_name).obstacle(read, replace(recipe, world_size=read.recipe.world_size))
 
 
@@ -159,7 +159,7 @@ def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> Kn
         raise UsageError(
             f"no micro-batch size was found in it; looked for {usual}",
             where=where,
-            hint='name its place with keys={"micro_batch_size": "..."}',
+            hint='name its place with knobs={"micro_batch_size": "..."}',
         )
     return found
 
@@ -174,7 +174,7 @@ def _usual_key(values: Mapping[str, Any], name: KnobName, usual: tuple[str, ...]
         if len(places) > 1:
             choices = ", ".join(places)
             raise UsageError(
-                f"{name} may be any of {choices}", where=where, hint=f'say which with keys={{"{name}": "{places[0]}"}}'
+                f"{name} may be any of {choices}", where=where, hint=f'say which with knobs={{"{name}": "{places[0]}"}}'
             )
         if places:
             return (places[0],)
