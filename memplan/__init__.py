@@ -10,6 +10,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from memplan.version import __version__
+
 if TYPE_CHECKING:
     from memplan.api import estimate, plan, probe
     from memplan.errors import MemplanError
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from memplan.watching import PlanWarning, watch
     from memplan.workload import Workload
     from memplan.worst_case import worst_batch
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Estimate": "memplan.results",

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 
 # A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
 LAYERS = (
-    ("units", "errors", "json_documents"),
+    ("units", "errors", "json_documents", "version"),
     ("recipe", "workload", "results", "training_checks", "patches", "progress", "run_names"),
     ("children", "devices", "launchers", "textfiles", "worst_case"),
     ("configs",),
@@ -81,6 +81,8 @@ def imported_modules(path: Path, *, at_run_time_only: bool = False) -> set[str]:
             continue
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "memplan":
+            found.update(f"memplan.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
     return found
@@ -94,8 +96,9 @@ def test_imports_go_downwards_only(path: Path) -> None:
     level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
     assert room in level, f"{room} has no place in LAYERS"
     for module in imported_modules(path):
-        if module.startswith("memplan."):
-            other = module.split(".")[1]
+        if module.split(".")[0] == "memplan":
+            other = module.removeprefix("memplan.").split(".")[0]
+            assert other in level, f"{path.name} imports {module} from the roof, not from the room it lies in"
             assert level[other] <= level[room], f"{path.name} imports {module}, which lies above it"
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from memplan import __version__
 from memplan.cli.apply import apply
 from memplan.cli.estimate import estimate
 from memplan.cli.gpus import gpus
@@ -25,6 +24,7 @@ from memplan.errors import (
     UsageError,
     WorkloadError,
 )
+from memplan.version import __version__
 
 
 class ExitCode(IntEnum):

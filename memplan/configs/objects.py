@@ -15,6 +15,7 @@ from memplan.configs.discovery import knob_names
 from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
+from memplan.configs.ecosystems.usual_names import USUAL_NAMES
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
@@ -28,34 +29,12 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange
     from memplan.recipe import Recipe
 
-# The names under which scripts keep the knobs, the most telling first.
-_USUAL_NAMES = {
-    KnobName.MICRO_BATCH_SIZE: (
-        "micro_batch_size",
-        "per_device_train_batch_size",
-        "train_batch_size",
-        "batch_size",
-        "samples_per_gpu",
-        "bs",
-    ),
-    KnobName.ACCUMULATION_STEPS: (
-        "accumulation_steps",
-        "gradient_accumulation_steps",
-        "accumulate_grad_batches",
-        "grad_accum_steps",
-        "accum_steps",
-        "accum_iter",
-    ),
-    KnobName.PRECISION: ("precision", "mixed_precision", "use_amp", "amp"),
-    KnobName.AMP_DTYPE: ("amp_dtype",),
-    KnobName.LEARNING_RATE: ("learning_rate", "lr", "base_lr"),
-    KnobName.ACTIVATION_CHECKPOINTING: (
-        "activation_checkpointing",
-        "gradient_checkpointing",
-        "grad_checkpointing",
-        "use_checkpoint",
-    ),
+# What no file is taken to mean by itself, but an object that is handed over to be planned.
+_FURTHER_NAMES = {
+    KnobName.MICRO_BATCH_SIZE: ("samples_per_gpu", "bs"),
+    KnobName.LEARNING_RATE: ("base_lr",),
 }
+_NAMES = {name: (*usual, *_FURTHER_NAMES.get(name, ())) for name, usual in USUAL_NAMES.items()}
 
 
 def config_of_object(
@@ -151,11 +130,9 @@ def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed
 
 
 def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> KnobKeys:
-    found = {
-        name: _usual_key(values, name, usual, where) for name, usual in _USUAL_NAMES.items() if name not in declared
-    }
+    found = {name: _usual_key(values, name, usual, where) for name, usual in _NAMES.items() if name not in declared}
     if not found.get(KnobName.MICRO_BATCH_SIZE, True):
-        usual = ", ".join(_USUAL_NAMES[KnobName.MICRO_BATCH_SIZE])
+        usual = ", ".join(_NAMES[KnobName.MICRO_BATCH_SIZE])
         raise UsageError(
             f"no micro-batch size was found in it; looked for {usual}",
             where=where,

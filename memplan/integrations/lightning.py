@@ -13,7 +13,6 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any, Unpack
 
-import memplan
 from memplan.devices.driver import read_cards
 from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import Place, places_of
@@ -21,6 +20,7 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
+from memplan.watching import watch
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
@@ -182,7 +182,7 @@ class MemplanCallback(Callback):
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._watch = memplan.watch(plan)
+        self._watch = watch(plan)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
         """Compare, and warn the first time that the band is left."""

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import memplan
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
@@ -22,6 +21,7 @@ from memplan.integrations.tuning import PlanOptions, planned
 from memplan.planning.stored_runs import stored_plan
 from memplan.recipe import Precision
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
+from memplan.watching import watch
 
 with needs_extra("mmengine", "mmengine"):
     from mmengine import registry
@@ -133,7 +133,7 @@ class MemplanHook(Hook):
 
     def __init__(self, plan: Plan | None = None, run: str = LAST_RUN, store: str | Path = DEFAULT_STORE) -> None:
         planned_before = plan or stored_plan(Path(store), run)
-        self._watch = memplan.watch(planned_before)
+        self._watch = watch(planned_before)
 
     def after_train_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
         """Compare, and warn the first time that the band is left."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Unpack
 
-import memplan
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
+from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
@@ -144,7 +144,7 @@ class MemplanCallback(TrainerCallback):
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._watch = memplan.watch(plan)
+        self._watch = watch(plan)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - by interface
         """Compare, and warn the first time that the band is left."""

@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan import __version__
 from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
 from memplan.planning.code_digest import code_digest
+from memplan.version import __version__
 from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:

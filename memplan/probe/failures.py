@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import memplan
 from memplan.errors import MemplanError, WorkloadError
 from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.trials import TrialVerdict
@@ -23,7 +22,7 @@ from memplan.results import OutcomeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NOT_THE_USERS = (Path(torch.__file__).parent, Path(memplan.__file__).parent)
+_NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerdict:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
+_NAMES = {**USUAL_NAMES, KnobName.PRECISION: (*USUAL_NAMES[KnobName.PRECISION], "fp16")}
 _MAE_RATE = "blr"
 _FLOORS = ("min_lr", "warmup_lr")
 _STEPS = (
@@ -63,15 +64,14 @@ class _ScriptFlags(SingleFile):
     def recognises(self, document: Document) -> bool:
         """See a script with a batch size under one of its usual names."""
         return document.syntax is self.syntax and any(
-            each in document.values for each in USUAL_NAMES[KnobName.MICRO_BATCH_SIZE]
+            each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
         )
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the first of the usual names for each knob; a rate that the script computes is none."""
         values = document.values
         found = {
-            name: tuple(each for each in usual if _is_single(values.get(each)))[:1]
-            for name, usual in USUAL_NAMES.items()
+            name: tuple(each for each in usual if _is_single(values.get(each)))[:1] for name, usual in _NAMES.items()
         }
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
         return {

@@ -14,14 +14,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAE_STEPS = "accum_iter"  # MAE and its descendants
-STEPS_NAMES = (MAE_STEPS, "gradient_accumulation_steps", "grad_accum_steps", "accumulation_steps")
+# For each knob, the most telling name first.
 USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.MICRO_BATCH_SIZE: ("per_device_train_batch_size", "micro_batch_size", "batch_size", "train_batch_size"),
-    KnobName.ACCUMULATION_STEPS: (*STEPS_NAMES, "accumulate_grad_batches"),
+    KnobName.ACCUMULATION_STEPS: (
+        MAE_STEPS,
+        "gradient_accumulation_steps",
+        "grad_accum_steps",
+        "accumulation_steps",
+        "accum_steps",
+        "accumulate_grad_batches",
+    ),
     KnobName.LEARNING_RATE: ("lr", "learning_rate"),
-    KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp", "fp16"),
+    KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp"),
     KnobName.AMP_DTYPE: ("amp_dtype",),
-    KnobName.ACTIVATION_CHECKPOINTING: ("grad_checkpointing", "gradient_checkpointing", "use_checkpoint"),
+    KnobName.ACTIVATION_CHECKPOINTING: (
+        "grad_checkpointing",
+        "gradient_checkpointing",
+        "activation_checkpointing",
+        "use_checkpoint",
+    ),
 }
 
 
