@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 from memplan.children.pickling import pickled
 from memplan.devices.cards import card_of_size, find_card
-from memplan.estimators import StepTrace, trace_step
+from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
@@ -90,6 +91,109 @@ def test_a_model_that_goes_by_the_card_is_traced_as_it_runs_there(device: str, c
 def test_a_card_of_a_size_alone_answers_with_the_assumed_capability() -> None:
     trace = trace_of(lambda: HalfWhereNative(WIDTH, WIDTH), device=card_of_size("24GiB"))
     assert "aten._to_copy" in trace.timelines[0].operator_names
+
+
+class NamingCuda(nn.Linear):
+    """Makes tensors on the card by name, wherever PyTorch calls it from."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        shift = torch.ones(WIDTH, device=device) + torch.ones(WIDTH, device="cuda:0")
+        return super().forward(batch.cuda()) + shift
+
+
+class Checkpointed(nn.Module):
+    """Runs its layer anew in the backward pass."""
+
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.layer, self.use_reentrant = NamingCuda(WIDTH, WIDTH), use_reentrant
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.layer, batch.requires_grad_(), use_reentrant=self.use_reentrant)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_cuda_is_understood_where_checkpointing_runs_a_layer_again(use_reentrant: bool) -> None:
+    trace = trace_of(lambda: Checkpointed(use_reentrant=use_reentrant))
+    assert trace.method == "fake-tensor trace"
+
+
+class Sines(nn.Linear):
+    """Eight sines on end, of which each keeps its input: a MiB for each sample."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        values = super().forward(batch)
+        for _ in range(8):
+            values = torch.sin(values)
+        return values
+
+
+class OffloadedSines(Sines):
+    """Keeps what backward needs on the host."""
+
+    def __init__(self, *, pin_memory: bool) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.pin_memory = pin_memory
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.save_on_cpu(pin_memory=self.pin_memory):
+            return super().forward(batch)
+
+
+class LoggingSines(Sines):
+    """Keeps copies of what it computed, for a metric."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        self.logged = [(result.detach().to("cpu") + 1).pin_memory() for _ in range(8)]
+        self.back_on_the_card = self.logged[0].to(result.device)
+        return result
+
+
+def allocated_mib(model: Callable[[], nn.Module]) -> float:
+    samples_of_a_mib = trace_of(model, lambda size: torch.zeros(size, 4 * 1024, WIDTH))
+    card = find_card("rtx-3090")
+    small, large = (estimate(samples_of_a_mib, micro_batch_size=size, device=card) for size in (100, 200))
+    return (large.peak_allocated_bytes - small.peak_allocated_bytes) / (100 * MIB)
+
+
+def test_activations_that_are_kept_on_the_host_take_nothing_on_the_card_until_they_are_needed() -> None:
+    batch, kept_inputs, cosine, gradient = 1, 8, 1, 1
+    assert allocated_mib(lambda: Sines(WIDTH, WIDTH)) == batch + kept_inputs + cosine + gradient
+    for pin_memory in (False, True):
+        offloaded = allocated_mib(lambda pin_memory=pin_memory: OffloadedSines(pin_memory=pin_memory))
+        assert offloaded == batch + 1 + cosine + 2 * gradient
+
+
+def test_copies_for_a_metric_take_nothing_on_the_card_and_one_that_is_moved_back_does() -> None:
+    assert allocated_mib(lambda: LoggingSines(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
+
+
+class Offloading(torch.autograd.Function):
+    """A sine that keeps its input on the host by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(values.to("cpu", non_blocking=True))
+        return torch.sin(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (values,) = ctx.saved_tensors
+        return values.to("cuda:0").cos_().mul_(gradient)
+
+
+class OffloadedByHand(nn.Linear):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        values = super().forward(batch)
+        for _ in range(8):
+            values = Offloading.apply(values)
+        return values
+
+
+def test_a_function_of_the_users_moves_what_it_keeps_to_the_host_and_back() -> None:
+    assert allocated_mib(lambda: OffloadedByHand(WIDTH, WIDTH)) == 1 + 2
 
 
 class OnlyRealGpu(nn.Linear):

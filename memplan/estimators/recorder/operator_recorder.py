@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
+    from memplan.estimators.target.host_copies import HostCopies
     from memplan.estimators.target.kernels import Kernels
 
 _DEVICE_QUERY = torch.ops.prim.device.default
@@ -61,6 +62,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         ledger: knows the storages.
         paths: knows the running module.
         kernels: what the device's kernels take that is not returned.
+        host_copies: knows what lies on the host, and is not recorded; None where the host is what is recorded.
         fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
     """
 
@@ -71,6 +73,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         paths: ModulePaths,
         *,
         kernels: Kernels,
+        host_copies: HostCopies | None,
         fakes: FakeTensorMode | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
@@ -78,6 +81,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._ledger = ledger
         self._paths = paths
         self._kernels = kernels
+        self._host_copies = host_copies
         self.unknown_calls: Counter[str] = Counter()
         self.presumed = PresumedReads()
         self._fakes = fakes
@@ -138,6 +142,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return run_knowing(func, args, kwargs, make_fake=self._fakes.from_tensor)
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        if self._host_copies is not None and self._host_copies.keep(args, result):
+            return
         operator = str(func.overloadpacket)
         hidden = self._kernels.hidden_bytes(operator, args, result)
         if not self._kernels.are_known(func, operator):
@@ -146,7 +152,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         around = self._take(hidden.around + copied_bytes(operator, args), operator)
         self._give_back(self._take(hidden.before, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._give_back(self._take(between, operator))
                 between = 0
@@ -154,6 +160,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._take_workspace(self._kernels.blas_workspace_bytes)
         self._give_back(around)
         self._give_back(self._take(hidden.beside, operator))
+
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        return self._host_copies is not None and self._host_copies.holds(tensor)
 
     def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
         if self._recording.phase is not Phase.BACKWARD or self._paths.current:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from memplan.devices.cards import DeviceSpec
+    from memplan.estimators.target.host_copies import HostCopies
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
@@ -59,6 +60,7 @@ class StepRecorder:
         model: the real model; every run takes a copy.
         on_fakes: whether the copy and its batches are fake tensors; else everything is computed.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+        host_copies: knows what the step keeps on the host beside the card; None where it runs on the host.
     """
 
     workload: Workload
@@ -67,6 +69,7 @@ class StepRecorder:
     model: nn.Module
     on_fakes: bool
     fused_optimizer: bool = False
+    host_copies: HostCopies | None = None
 
     def record(self, micro_batch_size: int, batch: Any) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -83,7 +86,9 @@ class StepRecorder:
             on_host = fake_batch(batch, fakes)
             learn(tensors_in(on_host), tensors_in(batch))
         paths = ModulePaths(model)
-        recorder = OperatorRecorder(recording, ledger, paths, kernels=kernels_of(self.device), fakes=fakes)
+        recorder = OperatorRecorder(
+            recording, ledger, paths, kernels=kernels_of(self.device), host_copies=self.host_copies, fakes=fakes
+        )
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)

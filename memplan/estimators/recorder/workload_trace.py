@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Timeline
     from memplan.estimators.target.cuda_words import CudaWords
+    from memplan.estimators.target.host_copies import HostCopies
     from memplan.estimators.tracing import TraceRequest
     from memplan.workload import Workload
 
@@ -69,12 +70,12 @@ def _traced_amid(words: CudaWords | None, request: TraceRequest) -> StepTrace:
         workload = load_workload(request.source)
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
         with collected_garbage():
-            trace = _traced_workload(workload, request)
+            trace = _traced_workload(workload, request, None if words is None else words.host_copies)
     notes = trace.notes if words is None else (*trace.notes, *words.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
 
 
-def _traced_workload(workload: Workload, request: TraceRequest) -> StepTrace:
+def _traced_workload(workload: Workload, request: TraceRequest, host_copies: HostCopies | None) -> StepTrace:
     batches = _made_batches(workload, request.batch_sizes[:2])
     _check_batches(workload, batches)
     with untouched_fills():
@@ -86,6 +87,7 @@ def _traced_workload(workload: Workload, request: TraceRequest) -> StepTrace:
         model=model,
         on_fakes=True,
         fused_optimizer=request.fused_optimizer,
+        host_copies=host_copies,
     )
     return _traced_somehow(recorder, request, batches)
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.autograd import graph
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from memplan.estimators.target.card_answers import card_answers
+from memplan.estimators.target.host_copies import HostCopies
 from memplan.estimators.user_places import users_place_of_caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from memplan.devices.cards import DeviceSpec
 
-_PRESENCE = {"is_available": True, "device_count": 1}
+_PRESENCE = (
+    (torch.cuda, {"is_available": True, "device_count": 1}),
+    (torch.accelerator, {"is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda")}),
+)
+_MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 
 
 class CudaWords(TorchFunctionMode):
     """Reads every CUDA device in a call as the CPU, which stands in for the card, and answers for the card.
 
     PyTorch itself and installed packages are told the truth of whether there is a GPU; what it can do, all are told as
-    of the card. Where the user's code asked is kept.
+    of the card. Where the user's code asked is kept. Hooks of saved tensors and the backward pass, which PyTorch runs
+    without function modes, are heard too.
 
     Args:
         device: the card.
         capability: its compute capability, assumed where only a size is known.
-        is_seen: whether the user's own files are told that there is a GPU.
+        is_seen: whether the user's own files are told that there is a GPU; if so, the CPU means the host to them.
     """
 
     def __init__(self, device: DeviceSpec, capability: tuple[int, int], *, is_seen: bool = True) -> None:
@@ -35,35 +45,65 @@ class CudaWords(TorchFunctionMode):
         self._device_name = device.name
         self._is_seen = is_seen
         self._answers = card_answers(device, capability)
-        self._replaced: dict[str, Callable[..., Any]] = {}
+        self.host_copies = HostCopies()
+        self._replaced: list[tuple[Any, str, Callable[..., Any]]] = []
         self._places: dict[str, None] = {}
 
     def __enter__(self) -> Self:
         """Answer from here on."""
-        for name, value in _PRESENCE.items():
-            self._replace(name, self._presence(getattr(torch.cuda, name), value))
+        for asked, answers in _PRESENCE:
+            for name, value in answers.items():
+                self._replace(asked, name, self._presence(getattr(asked, name), value))
         for name, answer in self._answers.items():
-            self._replace(name, answer)
+            self._replace(torch.cuda, name, answer)
+        self._replace(saved_tensors_hooks, "__init__", self._hooks_heard(saved_tensors_hooks.__init__))
+        run_backward = self._heard(graph._engine_run_backward)  # noqa: SLF001 - the one door to the engine
+        self._replace(torch.autograd, "_engine_run_backward", run_backward)
         super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
         return self
 
     def __exit__(self, *ending: object) -> None:
         """Leave the answers to PyTorch again."""
-        for name, function in self._replaced.items():
-            setattr(torch.cuda, name, function)
+        while self._replaced:
+            setattr(*self._replaced.pop())
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
 
-    def _replace(self, name: str, answer: Callable[..., Any]) -> None:
-        self._replaced[name] = getattr(torch.cuda, name)
-        setattr(torch.cuda, name, answer)
+    def _replace(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, stand_in)
 
-    def _presence(self, ask: Callable[[], int], value: int) -> Callable[[], int]:
-        def answer() -> int:
+    def _hooks_heard(self, make: Callable[..., None]) -> Callable[..., None]:
+        def init(hooks: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
+            make(hooks, self._heard(pack_hook), self._heard(unpack_hook))
+
+        return init
+
+    def _heard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._listening():
+                return function(*args, **kwargs)
+
+        return call
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Understand what is called in the context also where PyTorch has set function modes aside."""
+        if self in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]  # untyped in torch
+            yield
+            return
+        super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def _presence(self, ask: Callable[..., Any], value: Any) -> Callable[..., Any]:
+        def answer(*args: Any, **kwargs: Any) -> Any:
             place = users_place_of_caller()
             if place is None:
-                return ask()
+                return ask(*args, **kwargs)
             self._places.setdefault(place)
-            return value if self._is_seen else ask()
+            return value if self._is_seen else ask(*args, **kwargs)
 
         return answer
 
@@ -91,13 +131,42 @@ class CudaWords(TorchFunctionMode):
     ) -> Any:
         """Run the call on the stand-in device."""
         kwargs = kwargs or {}
-        if func is torch.Tensor.cuda:
+        if func is torch.Tensor.pin_memory:
             return args[0]
-        if func is torch.Tensor.to:
-            args = tuple("cpu" if _is_cuda(each) else each for each in args)
+        if func in _MOVES:
+            args = (args[0], _MOVES[func])
+            kwargs = {name: value for name, value in kwargs.items() if name == "memory_format"}
+        if func in _MOVES or func is torch.Tensor.to:
+            return self._moved(*args, **kwargs)
         if _is_cuda(kwargs.get("device")):
             kwargs = {**kwargs, "device": "cpu"}
-        return func(*args, **kwargs)
+        if "pin_memory" not in kwargs:
+            return func(*args, **kwargs)
+        with self.host_copies.moving(to_host=kwargs.get("device") is None and self._is_seen):
+            return func(*args, **{**kwargs, "pin_memory": False})
+
+    def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Do what ``Tensor.to`` is asked, on the stand-in device."""
+        named = [*args[:1], kwargs.get("device"), kwargs.get("other")]
+        to_host = next((on_host for each in named if (on_host := self._means_host(each)) is not None), None)
+        args = tuple("cpu" if _is_cuda(each) else each for each in args)
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        if to_host in (None, self.host_copies.holds(tensor)) or not is_in_torch_dispatch_mode():
+            return tensor.to(*args, **kwargs)
+        with self.host_copies.moving(to_host=to_host):
+            return tensor.to(*args, **{**kwargs, "copy": True})
+
+    def _means_host(self, place: Any) -> bool | None:
+        """Whether a place is the host; None where it is no place.
+
+        A device that a tensor was asked for is the CPU's here and stands for the card; the host is the CPU by name.
+        """
+        if isinstance(place, torch.Tensor):
+            return self.host_copies.holds(place)
+        if isinstance(place, str):
+            return place == "cpu" and self._is_seen
+        return False if isinstance(place, torch.device | int) else None
 
 
 def understand_cuda_autocast() -> None:

@@ -33,7 +33,7 @@ class Session:
         self.ledger = StorageLedger(self.recording)
         self.fakes = FakeTensorMode()
         self.recorder = OperatorRecorder(
-            self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, fakes=self.fakes
+            self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, host_copies=None, fakes=self.fakes
         )
 
     def peak_bytes(self) -> int:
