@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,23 +18,20 @@ from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.subject import subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
-from memplan.progress import ignore
+from memplan.progress import PlanStarted, ignore
 from memplan.recipe import Recipe
 from memplan.run_names import DEFAULT_STORE
 from memplan.textfiles import write_text_atomically
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from memplan.configs import MemplanOptions
     from memplan.planning.commands import CommandWish
     from memplan.planning.subject import Subject
     from memplan.plans import Plan
     from memplan.progress import Observer
     from memplan.results import Estimate, ProbeResult
-
-    SubjectFor = Callable[[PlanRequest], tuple[Subject, PlanRequest]]
 
 
 def estimate(
@@ -202,11 +200,18 @@ def plan(
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
         OutputError: the patch cannot be written.
     """
-    what = _given(config_or_workload)
-    wish = _wish(command, what, steps=steps, batch_size=batch_size, workload=workload)
-    section, subject_for = _opened(what, recipe, wish, knobs=knobs, format_name=format_name, workload=workload)
+    asked = _asked(
+        config_or_workload,
+        recipe,
+        command,
+        steps=steps,
+        batch_size=batch_size,
+        knobs=knobs,
+        format_name=format_name,
+        workload=workload,
+    )
     request = request_from(
-        section,
+        asked.config.memplan_options if asked.config else None,
         device=device,
         budget=budget,
         max_util=max_util,
@@ -225,8 +230,10 @@ def plan(
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
     if is_first:
-        request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(wish, request))
-    made = Planning(*subject_for(request)).plan(observer, fresh=fresh)
+        request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(asked.wish, request))
+    planning = Planning(*asked.subject(request))
+    observer(_started(planning, asked))
+    made = planning.plan(observer, fresh=fresh)
     if made.config_patch is None or not is_first:
         return made
     if output is not None:
@@ -244,54 +251,67 @@ def _waited(
     return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit))
 
 
-def _given(what: str | Path | Sequence[str | Path] | UserConfig | Workload) -> UserConfig | Workload | tuple[Path, ...]:
-    if isinstance(what, UserConfig | Workload):
-        return what
-    return tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be planned: a workload and its recipe, or else a training command, a config, or both."""
+
+    handed_over: tuple[Workload, Recipe] | None = None
+    wish: CommandWish | None = None
+    config: UserConfig | None = None
+    notes: tuple[str, ...] = ()
+
+    def subject(self, request: PlanRequest) -> tuple[Subject, PlanRequest]:
+        """Return what is trained, and the request as far as it can be told of it."""
+        if self.handed_over is None:
+            return subject_for(self.wish, self.config, request)
+        workload, recipe = self.handed_over
+        return subject_of_workload(workload, recipe, tuple(sys.path), world_size=request.world_size), request
 
 
-def _wish(
+def _asked(
+    what: str | Path | Sequence[str | Path] | UserConfig | Workload,
+    recipe: Recipe | None,
     command: str | None,
-    what: UserConfig | Workload | tuple[Path, ...],
     *,
     steps: int | None,
     batch_size: int | None,
+    knobs: Mapping[str, str] | None,
+    format_name: str | None,
     workload: str | None,
-) -> CommandWish | None:
+) -> _Asked:
+    """Put together what was said of what is trained; a config that is named by its path is read."""
     if isinstance(what, Workload):
-        if command is not None:
-            raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
-        return None
-    paths = (what.path,) if isinstance(what, UserConfig) else what
-    return command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
+        return _asked_of_workload(what, recipe, command, has_config_options=bool(knobs or format_name or workload))
+    if recipe is not None:
+        raise UsageError("recipe= goes with a workload; a config says its own recipe")
+    if isinstance(what, UserConfig):
+        wish = command_wish(command, (what.path,), steps=steps, batch_size=batch_size, workload=workload)
+        return _Asked(wish=wish, config=what)
+    paths = tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
+    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
+    config, notes = config_beside(wish, paths, format_name=format_name, knob_keys=knobs, workload=workload)
+    return _Asked(wish=wish, config=config, notes=notes)
 
 
-def _of_workload(workload: Workload, recipe: Recipe | None, *, has_config_options: bool) -> SubjectFor:
+def _asked_of_workload(
+    workload: Workload, recipe: Recipe | None, command: str | None, *, has_config_options: bool
+) -> _Asked:
+    if command is not None:
+        raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
     if recipe is None:
         raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
     if has_config_options:
         raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
-    return lambda request: (
-        subject_of_workload(workload, recipe, tuple(sys.path), world_size=request.world_size),
-        request,
+    return _Asked(handed_over=(workload, recipe))
+
+
+def _started(planning: Planning, asked: _Asked) -> PlanStarted:
+    config = planning.subject.config
+    return PlanStarted(
+        command=asked.wish.template if asked.wish else None,
+        config=config,
+        current=planning.subject.current,
+        device=planning.device,
+        band=planning.band,
+        notes=config.notes if config and not asked.wish else asked.notes,
     )
-
-
-def _opened(
-    what: UserConfig | Workload | tuple[Path, ...],
-    recipe: Recipe | None,
-    wish: CommandWish | None,
-    *,
-    knobs: Mapping[str, str] | None,
-    format_name: str | None,
-    workload: str | None,
-) -> tuple[MemplanOptions | None, SubjectFor]:
-    """Read the config where a path is given; return its own options, and what makes the subject for a request."""
-    if isinstance(what, Workload):
-        return None, _of_workload(what, recipe, has_config_options=bool(knobs or format_name or workload))
-    if recipe is not None:
-        raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    if isinstance(what, UserConfig):
-        return what.memplan_options, lambda request: subject_for(wish, what, request)
-    config, _ = config_beside(wish, what, format_name=format_name, knob_keys=knobs, workload=workload)
-    return config.memplan_options if config else None, lambda request: subject_for(wish, config, request)

@@ -7,8 +7,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memplan.configs import UserConfig
+    from memplan.devices.cards import DeviceSpec
     from memplan.recipe import Recipe
+    from memplan.recommend.band import Band
     from memplan.results import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStarted:
+    """It is settled what is planned for which device, and nothing has run yet.
+
+    Args:
+        command: the training command that is run; None where a workload is.
+        config: the config that is patched; None where there is none, or none that memplan can read.
+        current: the recipe that is tried first.
+        device: what is planned for.
+        band: where the device peak shall land.
+        notes: what the reader of the config remarked, one sentence each.
+    """
+
+    command: str | None
+    config: UserConfig | None
+    current: Recipe
+    device: DeviceSpec
+    band: Band
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +76,7 @@ class TrialEnded:
     command: str
 
 
-Event = Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded
+Event = PlanStarted | Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded
 Observer = Callable[[Event], None]
 
 

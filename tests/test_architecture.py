@@ -14,11 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 # A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
 LAYERS = (
     ("units", "errors", "json_documents", "version"),
-    ("recipe", "workload", "results", "training_checks", "patches", "progress", "run_names"),
+    ("recipe", "workload", "results", "training_checks", "patches", "run_names"),
     ("children", "devices", "launchers", "textfiles", "worst_case"),
     ("configs",),
     ("recommend",),
-    ("plans",),
+    ("plans", "progress"),
     ("estimators",),
     ("probe",),
     ("report",),

@@ -32,10 +32,8 @@ from memplan.run_names import DEFAULT_STORE, store_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
-    from memplan.planning.commands import CommandWish
-    from memplan.plans import Plan, PlanRequest
+    from memplan.plans import Plan
 
 
 def probe(
@@ -81,75 +79,43 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Find the recipe that uses the device well, by an estimate and live trials, and write a patch for the config."""
-    from memplan.planning.commands import card_count, command_wish, config_beside
-    from memplan.planning.options import parse_knob_keys, request_from
+    from memplan import api
+    from memplan.planning.options import parse_knob_keys
+    from memplan.report.live import LiveView
 
-    paths = tuple(configs or ())
-    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
-    opened, notes = config_beside(
-        wish, paths, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload=workload
-    )
-    request = request_from(
-        opened.memplan_options if opened else None,
-        device=device,
-        budget=budget,
-        max_util=max_util,
-        min_util=min_util,
-        precision=precision,
-        global_batch=global_batch,
-        lr_rule=lr_rule,
-        world_size=world_size,
-        in_place=in_place,
-        change_loader=loader,
-        store=store,
-        trace_limit=trace_limit,
-        trial_limit=trial_limit,
-        command=command,
-    )
     console = console_for(to_stderr=as_json)
-    if wait or wait_limit is not None:
-        request = _waited(request, wait_limit, console, cards=card_count(wish, request))
-    plan = _plan(opened, wish, request, notes, console, fresh=fresh)
+    with LiveView(console) as view:
+        plan = api.plan(
+            configs or (),
+            command=command,
+            steps=steps,
+            batch_size=batch_size,
+            device=device,
+            max_util=max_util,
+            min_util=min_util,
+            budget=budget,
+            precision=precision,
+            global_batch=global_batch,
+            lr_rule=lr_rule,
+            world_size=world_size,
+            workload=workload,
+            knobs=parse_knob_keys(knobs or []),
+            format_name=format_name,
+            in_place=in_place,
+            loader=loader,
+            wait=wait,
+            wait_limit=wait_limit,
+            trace_limit=trace_limit,
+            trial_limit=trial_limit,
+            fresh=fresh,
+            store=store,
+            observer=view,
+        )
     _show_plan(plan, console, as_json=as_json)
     if plan.config_patch is not None:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
     elif output is not None:
         say(console, f"there is no patch, so {output} is not written")
-
-
-def _waited(request: PlanRequest, limit: str | None, console: Console, *, cards: int) -> PlanRequest:
-    """Wait for the memory of a device, and say for what."""
-    from memplan.planning.options import read_duration
-    from memplan.planning.waiting import wait_for_memory
-    from memplan.report.live import LiveView
-
-    with LiveView(console) as view:
-        return wait_for_memory(request, view, card_count=cards, limit_s=read_duration(limit))
-
-
-def _plan(
-    opened: UserConfig | None,
-    wish: CommandWish | None,
-    request: PlanRequest,
-    notes: tuple[str, ...],
-    console: Console,
-    *,
-    fresh: bool,
-) -> Plan:
-    """Say what is about to be run, run it and follow it on the console."""
-    from memplan.planner import Planning
-    from memplan.planning.commands import subject_for
-    from memplan.report.console import command_heading, config_heading
-    from memplan.report.live import LiveView
-
-    subject, request = subject_for(wish, opened, request)
-    planning = Planning(subject, request)
-    if wish is not None:
-        console.print(command_heading(wish.template, subject.current, planning.device, planning.band, notes))
-    elif subject.config is not None:
-        console.print(config_heading(subject.config, subject.current, planning.device, planning.band))
-    with LiveView(console) as view:
-        return planning.plan(view, fresh=fresh)
 
 
 def _show_plan(plan: Plan, console: Console, *, as_json: bool) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
     from memplan.plans import Plan
+    from memplan.progress import PlanStarted
     from memplan.recipe import Recipe
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
@@ -46,22 +47,24 @@ _PLOT_COLUMNS = 40
 _BAR = "█"
 
 
-def config_heading(config: UserConfig, current: Recipe, device: DeviceSpec, band: Band) -> Text:
+def plan_heading(started: PlanStarted) -> Text:
     """Say what is planned, for which device and into which band, and what the config's reader remarked."""
+    device = ("device", _device_text(started.device, started.band))
+    if started.command is not None:
+        first = ("first", recipe_text(started.current))
+        return _named_lines((("command", started.command), device, first), started.notes)
+    named = () if started.config is None else (("config", _config_text(started.config)),)
+    return _named_lines((*named, device, ("current", _current_text(started.current))), started.notes)
+
+
+def _config_text(config: UserConfig) -> str:
+    return f"{' + '.join(config.file_names)} ({config.format_name})"
+
+
+def _current_text(current: Recipe) -> str:
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
-    lines = (
-        ("config", f"{' + '.join(config.file_names)} ({config.format_name})"),
-        ("device", _device_text(device, band)),
-        ("current", f"{recipe_text(current)}{batch}{rate}"),
-    )
-    return _named_lines(lines, config.notes)
-
-
-def command_heading(command: str, first: Recipe, device: DeviceSpec, band: Band, notes: Sequence[str]) -> Text:
-    """Say which command is run first, on which device and into which band."""
-    lines = (("command", command), ("device", _device_text(device, band)), ("first", recipe_text(first)))
-    return _named_lines(lines, notes)
+    return f"{recipe_text(current)}{batch}{rate}"
 
 
 def _device_text(device: DeviceSpec, band: Band) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from memplan.progress import Notice, Stage, TrialAdvanced, TrialEnded, TrialStarted
-from memplan.report.console import trial_line
+from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
+from memplan.report.console import plan_heading, trial_line
 from memplan.report.facts import trial_row
 from memplan.report.wording import recipe_text
 
@@ -37,17 +37,20 @@ class LiveView:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._progress.live.is_started:  # stopping leaves a line, also where nothing was shown
+            self._progress.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         match event:
+            case PlanStarted():
+                self._end()
+                self._console.print(plan_heading(event))
             case Stage(text=text):
                 self._begin(text)
             case Notice(text=text):
@@ -64,6 +67,7 @@ class LiveView:
 
     def _begin(self, description: str) -> None:
         self._end()
+        self._progress.start()
         self._task = self._progress.add_task(description, total=None, doing="")
 
     def _end(self) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
-from memplan.progress import Event, Notice, Stage, TrialAdvanced, TrialEnded, TrialStarted
+from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.errors import UsageError
+from memplan.progress import Event, Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
 from memplan.recipe import Recipe
+from memplan.recommend.band import Band
 from memplan.report.live import LiveView
 from memplan.results import OutcomeKind
+from memplan.units import GIB
 from tests.making import trial
 
 
@@ -35,10 +40,34 @@ def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
     ]
 
 
+def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:
+    started = PlanStarted(
+        command="python train.py",
+        config=None,
+        current=Recipe(micro_batch_size=4),
+        device=DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=10 * GIB, compute_capability=None),
+        band=Band(total_bytes=10 * GIB, min_utilisation=0.6, max_utilisation=0.8),
+        notes=("no patch: train.cfg is of no known ecosystem",),
+    )
+    assert written(started) == [
+        "command  python train.py",
+        "device   cpu, 10.00 GiB; band 60% to 80%, 6.00 GiB to 8.00 GiB",
+        "first    fp32, 4 x 1",
+        "note     no patch: train.cfg is of no known ecosystem",
+    ]
+
+
 def test_a_trial_that_failed_leaves_its_evidence_and_the_line_that_runs_it_again() -> None:
     failed = trial(4, None, kind=OutcomeKind.USER_ERROR, evidence="KeyError: 'lr'")
     lines = written(TrialEnded(trial=failed, was_resumed=False, command="memplan trial r 1"))
     assert [line.strip() for line in lines[1:]] == ["KeyError: 'lr'", "again, with its output: memplan trial r 1"]
+
+
+def test_a_plan_that_is_refused_at_once_leaves_no_line() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    with pytest.raises(UsageError), LiveView(console):
+        raise UsageError("there is nothing to probe")
+    assert not console.file.getvalue()
 
 
 def test_progress_of_a_trial_that_was_not_announced_is_no_trouble() -> None:
