@@ -39,9 +39,10 @@ LAYERS_OF_CONFIGS = (
     ("evaluation", "knobs"),
     ("layout",),
     ("ecosystems",),
-    ("companions", "objects"),
+    ("companions",),
     ("several_files",),
     ("reading",),
+    ("objects",),
     ("writing",),
 )
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything

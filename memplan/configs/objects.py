@@ -16,10 +16,11 @@ from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.ecosystems.usual_names import USUAL_NAMES
-from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.keys import lookup
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
+from memplan.configs.reading import followed_keys, require_present
 from memplan.configs.replicas import for_replicas
 from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
 from memplan.errors import ConfigError, UsageError
@@ -55,14 +56,12 @@ def config_of_object(
     where = type(config).__name__
     document = _document(where, plain_values(config))
     declared = knob_names(knob_keys or {}, where="knobs")
-    for key in (each for found in declared.values() for each in found):
-        _require(document, key, where)
+    require_present(document, declared)
     ecosystem, document = _recognised(document, format_name)
     own = (
         _usual_keys(document.values, declared, where) if isinstance(ecosystem, Plain) else ecosystem.own_keys(document)
     )
-    named = {**own, **declared}
-    keys = {name: tuple(followed(document.values, key) for key in found) for name, found in named.items()}
+    keys = followed_keys(document, {**own, **declared})
     read = UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -164,14 +163,6 @@ def _places(values: Mapping[str, Any], leaf: str, prefix: str = "") -> Iterator[
             yield from _places(value, leaf, f"{prefix}{key}.")
         elif key == leaf:
             yield f"{prefix}{key}"
-
-
-def _require(document: Document, key: str, where: str) -> None:
-    if not contains(document.values, key):
-        near = near_matches(document.values, key)
-        raise ConfigError(
-            f"there is no key {key!r}", where=where, hint=f"did you mean {' or '.join(near)}?" if near else None
-        )
 
 
 def _knob(document: Document, name: KnobName, key: str) -> Knob:

@@ -56,9 +56,9 @@ def read_config(
     options = options_of(document.path, document.values)
     where = str(document.path)
     declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
-    _require_present(document, declared)
+    require_present(document, declared)
     own = own_keys(document, ecosystem.name)
-    keys = _followed(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
+    keys = followed_keys(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
     recipe = launched(_recipe(ecosystem, document, keys), keys, beside)
     stale = remark_on_sidecar(document)
@@ -115,11 +115,17 @@ def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys) -> Recipe:
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
 
 
-def _followed(document: Document, keys: KnobKeys) -> KnobKeys:
+def followed_keys(document: Document, keys: KnobKeys) -> KnobKeys:
+    """Return the keys that really hold the knobs' values, where an interpolation stands at the given ones."""
     return {name: tuple(followed(document.values, key) for key in found) for name, found in keys.items()}
 
 
-def _require_present(document: Document, keys: KnobKeys) -> None:
+def require_present(document: Document, keys: KnobKeys) -> None:
+    """Make sure that a config has the keys that were declared for knobs.
+
+    Raises:
+        ConfigError: one of them is not there.
+    """
     for name, found in keys.items():
         for key in found:
             if not contains(document.values, key):

@@ -90,7 +90,7 @@ def test_given_keys_reach_into_anything_nested() -> None:
 
 
 def test_a_key_that_is_not_there_is_named_with_what_it_may_have_meant() -> None:
-    with pytest.raises(ConfigError, match=r"there is no key 'data.bs'; did you mean train.bs\?"):
+    with pytest.raises(ConfigError, match=r"there is no key 'data.bs' for micro_batch_size; did you mean train.bs\?"):
         plan(NOW, LARGER).apply({"train": {"bs": 4}}, knobs={"micro_batch_size": "data.bs"})
 
 
