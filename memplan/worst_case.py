@@ -112,6 +112,12 @@ def worst_batch(
     )
 
 
+def spread_over(length: int, count: int) -> list[int]:
+    """Return so many positions of a sequence, evenly spaced from the first on; all where there are no more."""
+    count = min(length, count)
+    return [number * length // count for number in range(count)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
     """How large samples are.
@@ -195,8 +201,7 @@ def _given(sizes: Sequence[float] | Mapping[str, Sequence[float]], count: int) -
 
 def _read(dataset: SizedDataset, size: Measure | Mapping[str, Measure], look_at: int) -> _Sizes:
     named = size if isinstance(size, Mapping) else {"size": size}
-    step = max(-(-len(dataset) // look_at), 1)
-    indices = tuple(range(0, len(dataset), step))
+    indices = tuple(spread_over(len(dataset), look_at))
     rows = [_measured(dataset[index], named) for index in indices]
     columns = zip(*rows, strict=True)
     return _Sizes(indices=indices, measures=dict(zip(named, columns, strict=True)))

@@ -1,4 +1,4 @@
-"""The worst batch of a dataset: its largest samples, since a plan must hold for the longest sequences it will meet."""
+"""The worst batch of a framework's dataset: its largest samples, since a plan must hold for the longest ones."""
 
 from __future__ import annotations
 
@@ -6,58 +6,33 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from memplan.errors import WorkloadError
+from memplan.worst_case import WorstBatches, spread_over, worst_batch
+
 _ALIKE = 8
 _FROM_STREAM = 256
 _DEEPEST = 8
 
 
-class LargestSamples:
-    """Finds the largest samples of a dataset.
+def largest_samples(dataset: Any, *, look_at: int) -> WorstBatches:
+    """Return what takes any number of samples of a dataset as a list, the largest first; over again where it has fewer.
 
-    A dataset is looked at evenly spaced. Where a few samples from all over it are of one size the rest is taken to be
-    so too; else up to ``look_at`` are read, and the largest of those are taken. Of a dataset that can only be iterated
-    the first are looked at.
+    Where a few samples from all over the dataset are of one size, the rest is taken to be so too. Of a dataset that can
+    only be iterated the first are looked at.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``, or an iterable.
         look_at: how many samples are read at most.
+
+    Raises:
+        WorkloadError: the dataset is empty.
     """
-
-    def __init__(self, dataset: Any, *, look_at: int) -> None:
-        self._is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        first = min(look_at, _FROM_STREAM)
-        self._samples = dataset if self._is_indexed else list(itertools.islice(iter(dataset), first))
-        self._look_at = look_at
-        self._ranked: list[int] | None = None
-
-    def take(self, count: int) -> list[Any]:
-        """Return ``count`` samples, the largest first; over again where there are fewer.
-
-        Raises:
-            ValueError: the dataset is empty.
-        """
-        if self._ranked is None:
-            sizes = self._sizes()
-            self._ranked = sorted(sizes, key=lambda index: sizes[index], reverse=True)
-        if not self._ranked:
-            raise ValueError("the training dataset is empty")
-        samples = [self._samples[index] for index in self._ranked[:count]]
-        return list(itertools.islice(itertools.cycle(samples), count))
-
-    def _sizes(self) -> dict[int, int]:
-        length = len(self._samples)
-        wanted = min(length, self._look_at)
-        indices = _spread(length, wanted)
-        found = {indices[place]: size_of(self._samples[indices[place]]) for place in _spread(wanted, _ALIKE)}
-        if len(set(found.values())) > 1:
-            found.update({index: size_of(self._samples[index]) for index in indices if index not in found})
-        return found
-
-
-def _spread(length: int, count: int) -> list[int]:
-    """Return so many positions, evenly spaced from the first on; all where there are no more."""
-    count = min(length, count)
-    return [number * length // count for number in range(count)]
+    is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    samples = dataset if is_indexed else list(itertools.islice(iter(dataset), min(look_at, _FROM_STREAM)))
+    if not len(samples):
+        raise WorkloadError("the training dataset is empty")
+    are_alike = len({size_of(samples[index]) for index in spread_over(len(samples), _ALIKE)}) == 1
+    return worst_batch(samples, collate=list, size=size_of, look_at=_ALIKE if are_alike else look_at)
 
 
 def size_of(sample: Any, depth: int = 0) -> int:

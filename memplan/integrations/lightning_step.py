@@ -19,7 +19,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
-from memplan.integrations.largest_samples import LargestSamples
+from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from memplan.integrations.parcels import Parcel
+    from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
@@ -63,7 +64,7 @@ class LightningStep(FrameworkStep):
         self._module: Any = None
         self._source: Any = None
         self._loaders: Any = None
-        self._largest: dict[int, LargestSamples] = {}
+        self._largest: dict[int, WorstBatches] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
@@ -135,8 +136,9 @@ class LightningStep(FrameworkStep):
     def _collated(self, loader: Any, micro_batch_size: int) -> Any:
         if getattr(loader, "batch_sampler", None) is None:
             return self._drawn(micro_batch_size)
-        largest = self._largest.setdefault(id(loader), LargestSamples(loader.dataset, look_at=_LOOK_AT))
-        return loader.collate_fn(largest.take(micro_batch_size))
+        if id(loader) not in self._largest:
+            self._largest[id(loader)] = largest_samples(loader.dataset, look_at=_LOOK_AT)
+        return loader.collate_fn(self._largest[id(loader)](micro_batch_size))
 
     def _drawn(self, micro_batch_size: int) -> Any:
         """Take the first batch of a loader whose dataset makes the batches itself."""

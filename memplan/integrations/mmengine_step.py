@@ -9,6 +9,7 @@ gone when the forward pass peaks.
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from torch import nn
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
-from memplan.integrations.largest_samples import LargestSamples
+from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from memplan.integrations.parcels import Parcel
+    from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _OWN_SCOPE = "mmengine"
@@ -68,7 +70,6 @@ class RunnerStep(FrameworkStep):
         self._config: Any = None
         self._module: Any = None
         self._loader: Any = None
-        self._largest: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
@@ -77,7 +78,10 @@ class RunnerStep(FrameworkStep):
             importlib.import_module(name)
         loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
         self._loader = Runner.build_dataloader(loader_config, seed=0)
-        self._largest = LargestSamples(self._loader.dataset, look_at=_LOOK_AT)
+
+    @functools.cached_property
+    def _largest(self) -> WorstBatches:
+        return largest_samples(self._loader.dataset, look_at=_LOOK_AT)
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.
@@ -100,7 +104,7 @@ class RunnerStep(FrameworkStep):
         """Collate the largest samples of the training dataset, and preprocess them."""
         wanted = self._preprocessing()
         preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
-        return packed(preprocess(self._loader.collate_fn(self._largest.take(micro_batch_size)), True))
+        return packed(preprocess(self._loader.collate_fn(self._largest(micro_batch_size)), True))
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``train_step`` up to its loss.

@@ -7,6 +7,7 @@ are turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a cop
 
 from __future__ import annotations
 
+import functools
 import inspect
 import tempfile
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from accelerate.utils import convert_outputs_to_fp32
 from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
-from memplan.integrations.largest_samples import LargestSamples
+from memplan.integrations.largest_samples import largest_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from memplan.integrations.parcels import Parcel
+    from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
 # What a single step in a process of its own has no use for.
@@ -82,13 +84,17 @@ class TrainerStep(FrameworkStep):
         self._data = data
         self._trainer_parts = trainer
         self._arguments_parts = arguments
-        self._largest: Any = None
+        self._dataset: Any = None
         self._trainer: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpack the data as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
         self.__dict__.update(state)
-        self._largest = LargestSamples(self._data[0].opened(), look_at=_LOOK_AT)
+        self._dataset = self._data[0].opened()
+
+    @functools.cached_property
+    def _largest(self) -> WorstBatches:
+        return largest_samples(self._dataset, look_at=_LOOK_AT)
 
     def model(self) -> nn.Module:
         """Make the model anew, and a Trainer for it."""
@@ -101,7 +107,7 @@ class TrainerStep(FrameworkStep):
         if self._trainer is None:
             with untouched_fills():  # only the signature of its forward pass is wanted
                 self.model()
-        samples = self._largest.take(micro_batch_size)
+        samples = self._largest(micro_batch_size)
         loader = self._trainer_of(self._trainer.model, samples, micro_batch_size).get_train_dataloader()
         return dict(next(iter(loader)))
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.integrations.largest_samples import LargestSamples, size_of
+from memplan.errors import WorkloadError
+from memplan.integrations.largest_samples import largest_samples, size_of
 
 
 class Counted:
@@ -31,8 +32,7 @@ def lengths_of(samples: list[dict[str, list[int]]]) -> list[int]:
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30), count=st.integers(1, 40))
 def test_the_longest_come_first_and_over_again_where_there_are_fewer(lengths: list[int], count: int) -> None:
-    taken = lengths_of(LargestSamples(Counted(lengths), look_at=100).take(count))
-    longest = sorted(lengths, reverse=True)[:count]
+    taken = lengths_of(largest_samples(Counted(lengths), look_at=100)(count))
     few = lengths if len(lengths) < 8 else [lengths[number * len(lengths) // 8] for number in range(8)]
     looked_at = few if len(set(few)) == 1 else lengths
     longest = sorted(looked_at, reverse=True)[:count]
@@ -40,30 +40,30 @@ def test_the_longest_come_first_and_over_again_where_there_are_fewer(lengths: li
 
 
 def test_a_dataset_that_begins_with_samples_of_one_size_is_looked_through() -> None:
-    assert lengths_of(LargestSamples(Counted([5] * 500 + [7, 9] * 250), look_at=1000).take(2)) == [9, 9]
+    assert lengths_of(largest_samples(Counted([5] * 500 + [7, 9] * 250), look_at=1000)(2)) == [9, 9]
 
 
 def test_samples_of_one_size_are_not_all_read() -> None:
     dataset = Counted([5] * 1000)
-    LargestSamples(dataset, look_at=500).take(2)
-    assert dataset.reads == 10  # eight looked at, two taken
+    largest_samples(dataset, look_at=500)(2)
+    assert dataset.reads == 18  # eight compared, the same eight ranked, two taken
 
 
 def test_only_so_many_are_looked_at_spread_over_the_dataset() -> None:
     dataset = Counted(list(range(1, 1001)))
-    taken = lengths_of(LargestSamples(dataset, look_at=10).take(1))
+    taken = lengths_of(largest_samples(dataset, look_at=10)(1))
     assert taken == [901]
-    assert dataset.reads == 11
+    assert dataset.reads == 19  # eight compared, ten ranked, one taken
 
 
 def test_a_stream_is_looked_at_from_its_beginning() -> None:
     stream = ({"input_ids": [0] * length} for length in (1, 9, 3))
-    assert lengths_of(LargestSamples(stream, look_at=10).take(2)) == [9, 3]
+    assert lengths_of(largest_samples(stream, look_at=10)(2)) == [9, 3]
 
 
 def test_an_empty_dataset_is_an_error_that_says_so() -> None:
-    with pytest.raises(ValueError, match="training dataset is empty"):
-        LargestSamples([], look_at=10).take(1)
+    with pytest.raises(WorkloadError, match="training dataset is empty"):
+        largest_samples([], look_at=10)
 
 
 def test_size_counts_bytes_of_tensors_and_one_for_any_other_value() -> None:
