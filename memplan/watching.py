@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from memplan.plans import Plan
 
+_CALLER = 3  # whose line a warning names: _checked is called by check or __exit__, and these by the training
+
 
 class PlanWarning(UserWarning):
     """A training needs more or less memory than was planned."""
@@ -70,24 +72,24 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._checked(stacklevel=3)
+        self._checked()
 
     def check(self) -> TrainingCheck:
         """Compare the peaks so far with the plan, warn where they have left the band, and store the comparison.
 
         The figures of a training that fails are stored as well. A comparison that cannot be stored is only warned of.
         """
-        return self._checked(stacklevel=3)
+        return self._checked()
 
-    def _checked(self, *, stacklevel: int) -> TrainingCheck:
+    def _checked(self) -> TrainingCheck:
         found = compared(self.plan, read_peaks(self.plan), rank=self._rank)
         if found.verdict in (CheckVerdict.ABOVE, CheckVerdict.BELOW) and not self._has_warned:
             self._has_warned = True
-            warnings.warn(found.remark, PlanWarning, stacklevel=stacklevel)
+            warnings.warn(found.remark, PlanWarning, stacklevel=_CALLER)
         try:
             self._journal.record_check(self.plan.run_id, self._name, found)
         except StoreError as problem:
-            warnings.warn(f"the check of the plan is not kept: {problem}", PlanWarning, stacklevel=stacklevel)
+            warnings.warn(f"the check of the plan is not kept: {problem}", PlanWarning, stacklevel=_CALLER)
         return found
 
 

@@ -68,11 +68,6 @@ class Knob:
     line: int | None
     obstacle: str | None
 
-    @property
-    def editable_in_place(self) -> bool:
-        """Whether the literal stands in the user's own file and can be spliced there."""
-        return self.obstacle is None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemplanOptions:

@@ -65,11 +65,6 @@ _MOST_VERSIONS = 4  # more are no versions of one card but a whole series
 _BRANDS = re.compile(r"nvidia|geforce|tesla|generation|[^a-z0-9]")
 
 
-def catalogue() -> tuple[DeviceSpec, ...]:
-    """Return every card that can be planned for, by generation; memory figures are explained in ``card_catalogue``."""
-    return tuple(_spec(row) for row in CARD_ROWS)
-
-
 def find_card(name: str) -> DeviceSpec:
     """Return a card of the catalogue by its name here or the driver's.
 

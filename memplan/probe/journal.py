@@ -233,10 +233,9 @@ class JournalRun:
         with transaction(self._path, "DEFERRED") as connection:
             return _trials_of(connection, self.run_id)
 
-    def finished_trial(self, recipe: Recipe, *, purpose: str | None = None) -> Trial | None:
-        """Return the last finished trial of a recipe, however it ended; of one purpose only where that is given."""
-        matching = (each for each in reversed(self.trials()) if each.recipe == recipe)
-        return next((each for each in matching if purpose in (None, each.purpose)), None)
+    def finished_trial(self, recipe: Recipe) -> Trial | None:
+        """Return the last finished trial of a recipe, however it ended."""
+        return next((each for each in reversed(self.trials()) if each.recipe == recipe), None)
 
     def record(self, trial: Trial, request: TrialRequest | None = None) -> None:
         """Store a finished trial; it is on the disk when this returns.

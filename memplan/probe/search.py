@@ -102,7 +102,6 @@ class SearchResult:
         smallest_inside: smallest allowed size that is predicted in the band by all that was read; None where none is.
         tried: sizes tried by this search, in order; sizes known before are not among them.
         reached_cap: whether ``best`` is the largest size that was allowed.
-        was_stopped: whether a trial failed for another reason than memory and ended the search.
         needed_bytes: where nothing fits, the peak of the smallest size, measured or else predicted; None otherwise.
         remark: one line on how the search ended.
     """
@@ -111,7 +110,6 @@ class SearchResult:
     smallest_inside: int | None
     tried: tuple[int, ...]
     reached_cap: bool
-    was_stopped: bool
     needed_bytes: int | None
     remark: str
 
@@ -190,7 +188,6 @@ class _Search:
             smallest_inside=self._smallest_inside(),
             tried=tuple(self._tried),
             reached_cap=best == self._sizes[-1],
-            was_stopped=self._was_stopped,
             needed_bytes=self._needed_bytes() if best is None else None,
             remark=self._remark(best),
         )

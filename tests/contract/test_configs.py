@@ -238,7 +238,7 @@ def test_every_knob_says_where_it_is_written(case: Case, tmp_path: Path) -> None
         assert knob.line is not None
         line = Path(knob.file).read_text(encoding="utf-8").splitlines()[knob.line - 1]
         assert knob.key.rpartition(".")[2] in line or "BATCH_SIZE" in line
-        assert knob.editable_in_place is (knob.file == str(config.path))
+        assert (knob.obstacle is None) is (knob.file == str(config.path))
 
 
 @pytest.mark.parametrize(

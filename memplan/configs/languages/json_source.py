@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
-_SCALAR = re.compile(r"[-+.\w]+")
 _SCANNER = json.JSONDecoder()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.devices.card_catalogue import CARD_ROWS, Basis
-from memplan.devices.cards import DeviceKind, card_of_size, catalogue, find_card
+from memplan.devices.cards import DeviceKind, card_of_size, find_card
 from memplan.errors import DeviceError, UnitError
 from memplan.units import GIB
 
@@ -75,7 +75,7 @@ def test_the_cards_people_train_on_are_there(slug: str) -> None:
 def test_every_name_belongs_to_one_card() -> None:
     names = [name for row in CARD_ROWS for name in (row.slug, *row.names)]
     assert len({find_card(name).name for name in names}) == len(CARD_ROWS)
-    assert [find_card(row.slug).name for row in CARD_ROWS] == [card.name for card in catalogue()]
+    assert [find_card(row.slug).name for row in CARD_ROWS] == [row.slug for row in CARD_ROWS]
 
 
 def test_a_sibling_has_the_memory_of_a_card_with_a_published_figure() -> None:
@@ -84,7 +84,7 @@ def test_a_sibling_has_the_memory_of_a_card_with_a_published_figure() -> None:
 
 
 def test_cuda_reports_a_little_less_than_the_box_says() -> None:
-    for card in catalogue():
+    for card in (find_card(row.slug) for row in CARD_ROWS):
         for size_gb in (6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 94, 96, 141, 180):
             if card.total_bytes <= size_gb * GIB:
                 assert card.total_bytes > 0.9 * size_gb * GIB, card.name
@@ -105,7 +105,7 @@ def test_sizes_no_card_has_are_refused() -> None:
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_card_or_a_clear_error(name: str) -> None:
-    known = {card.name for card in catalogue()}
+    known = {row.slug for row in CARD_ROWS}
     try:
         found = find_card(name).name
     except DeviceError as error:

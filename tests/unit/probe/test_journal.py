@@ -140,14 +140,6 @@ def test_a_finished_run_is_not_resumed(journal: Journal) -> None:
     assert journal.open_run("f", {}).run_id != first.run_id
 
 
-def test_the_purpose_tells_trials_of_one_recipe_apart(journal: Journal) -> None:
-    run = journal.open_run("f", {})
-    run.record(trial(4, 400, purpose="current recipe"))
-    recipe = Recipe(micro_batch_size=4)
-    assert run.finished_trial(recipe, purpose="current recipe") is not None
-    assert run.finished_trial(recipe, purpose="confirm") is None
-
-
 def test_a_run_taken_over_by_another_process_takes_no_more_trials(journal: Journal) -> None:
     run = journal.open_run("f", {})
     run.close()
