@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from memplan import cli
+from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,3 +57,18 @@ def test_every_page_is_linked_from_the_readme(page: str) -> None:
 def test_the_readme_names_every_exit_code() -> None:
     for code in cli.ExitCode:
         assert re.search(rf"\b{code.value}\b", README)
+
+
+def test_the_page_on_the_architecture_draws_every_room_on_its_floor() -> None:
+    drawing = PAGES["architecture.md"].split("```")[1]
+    level = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
+    drawn = [room for line in drawing.splitlines() for room in re.findall(r"\w+", line[:37])]
+    assert sorted(drawn) == sorted(level)
+    assert [level[room] for room in drawn] == sorted((level[room] for room in drawn), reverse=True)
+
+
+def test_every_file_and_folder_that_the_page_on_the_architecture_names_is_there() -> None:
+    named = re.findall(r"`([\w*-]+(?:/[\w*-]+)+(?:\.py)?|\w+\.py)`", PAGES["architecture.md"])
+    assert named
+    found = {each for each in named if list(ROOT.glob(each)) or list((ROOT / "memplan").rglob(each))}
+    assert set(named) - found == set()
