@@ -18,8 +18,9 @@ from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.subject import subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
-from memplan.progress import PlanStarted, ignore
+from memplan.progress import PlanStarted
 from memplan.recipe import Recipe
+from memplan.report.log import log
 from memplan.run_names import DEFAULT_STORE
 from memplan.textfiles import write_text_atomically
 from memplan.workload import Workload
@@ -61,7 +62,7 @@ def estimate(
         TraceError: the model cannot be traced.
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
-    return estimate_subject(subject, device, read_budget(budget), trace_limit_s=read_duration(trace_limit))
+    return estimate_subject(subject, device, read_budget(budget), log, trace_limit_s=read_duration(trace_limit))
 
 
 def probe(
@@ -79,7 +80,7 @@ def probe(
     trace_limit: str | float | None = None,
     trial_limit: str | float | None = None,
     store: str | Path = DEFAULT_STORE,
-    observer: Observer = ignore,
+    observer: Observer = log,
 ) -> ProbeResult:
     """Find, by live trials in child processes, the micro-batch of one recipe that lands in the utilisation band.
 
@@ -99,7 +100,7 @@ def probe(
         trace_limit: longest time one trace may take, likewise; None for ten minutes.
         trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
         store: folder of the trial journal.
-        observer: told what happens.
+        observer: told what happens; by default it is logged to ``memplan``, what goes on as information.
 
     Raises:
         NothingFitsError: not even a micro-batch of 1 fits.
@@ -150,7 +151,7 @@ def plan(
     apply: bool = False,
     output: str | Path | None = None,
     store: str | Path = DEFAULT_STORE,
-    observer: Observer = ignore,
+    observer: Observer = log,
 ) -> Plan:
     """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
 
@@ -193,7 +194,7 @@ def plan(
         apply: apply the patch at once.
         output: file to write the patch to, as a diff.
         store: folder of the trial journal.
-        observer: told what happens.
+        observer: told what happens; by default it is logged to ``memplan``, what goes on as information.
 
     Raises:
         NothingFitsError: no recipe fits.

@@ -77,7 +77,11 @@ class Planning:
 
     def _own_plan(self, observer: Observer, *, fresh: bool) -> Plan:
         if self.subject.is_command and not self.device.is_here:
-            raise UsageError(f"device {self.device.name!r} is not present", hint="a training command is only run live")
+            raise UsageError(
+                f"a training command is only run live, and device {self.device.name!r} is not present",
+                hint="run it where that card is, or leave --device out for this machine; without a command, "
+                f"memplan probe CONFIG --workload module:function --device {self.device.name} plans by an estimate",
+            )
         known = None if fresh else recalled(self._journal, self._fingerprint, self.subject, self.band, self.device)
         if known is not None:
             return known

@@ -50,13 +50,18 @@ def estimate(
     from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_budget, read_duration
     from memplan.report.live import LiveView
 
+    sizes = parse_sizes(batch_size)
     opened = read_config(
-        *configs, format_name=format_name, knob_keys=parse_knob_keys(knobs or []), workload_target=workload
+        *configs,
+        format_name=format_name,
+        knob_keys=parse_knob_keys(knobs or []),
+        workload_target=workload,
+        micro_batch_size=sizes[0] if sizes else None,
     )
     request = EstimateRequest(
         device=device,
         budget_bytes=read_budget(budget),
-        micro_batch_sizes=parse_sizes(batch_size),
+        micro_batch_sizes=sizes,
         precisions=parse_precisions(precision),
         with_savings=savings,
         with_snapshot=snapshot is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,22 +112,24 @@ def probe(
             store=store,
             observer=view,
         )
-    _show_plan(plan, console, as_json=as_json)
+    _show_plan(plan, console, as_json=as_json, told=view.told)
     if plan.config_patch is not None:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
     elif output is not None:
         say(console, f"there is no patch, so {output} is not written")
 
 
-def _show_plan(plan: Plan, console: Console, *, as_json: bool) -> None:
+def _show_plan(plan: Plan, console: Console, *, as_json: bool, told: tuple[str, ...]) -> None:
+    """Show a plan, less the notes that its heading told, or write all of it as JSON."""
     from memplan.report.console import plan_view, run_view
     from memplan.report.facts import report_run
     from memplan.report.machine_readable import run_to_json
 
-    found = report_run(plan.run_id, plan.trials, plan)
     if as_json:
-        typer.echo(run_to_json(found))
+        typer.echo(run_to_json(report_run(plan.run_id, plan.trials, plan)))
         return
+    rest = replace(plan, notes=tuple(each for each in plan.notes if each not in told))
+    found = report_run(plan.run_id, plan.trials, rest)
     console.print(plan_view(found) if plan.cached_from is None else run_view(found))
     if plan.command is not None:
         say(console, f"\nrun it with:  {plan.command}")

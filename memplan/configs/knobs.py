@@ -62,11 +62,7 @@ def count_at(document: Document, key: str) -> int:
     value = get(document.values, key)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, str) and "$" in value:
-        problem = f"{key}={shown(value)} is worked out from what the file does not say"
-        missing = document.syntax.environment_behind(document.source.text, key)
-        hint = f"set {', '.join(missing)} in the environment as for the training" if missing else "write the number out"
-        raise ConfigError(problem, where=str(document.path), hint=hint)
+    _require_said(document, key, value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
     return value
@@ -81,6 +77,7 @@ def rate_at(document: Document, key: str) -> float | None:
     value = get(document.values, key)
     if value is None:
         return None
+    _require_said(document, key, value)
     try:
         rate = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else 0.0
     except ValueError:
@@ -88,6 +85,30 @@ def rate_at(document: Document, key: str) -> float | None:
     if not rate > 0 or rate == float("inf"):
         raise ConfigError(f"{key}={shown(value)} must be a number above 0", where=str(document.path))
     return rate
+
+
+def _require_said(document: Document, key: str, value: Any) -> None:
+    """Refuse a value that only running the file would tell.
+
+    Raises:
+        ConfigError: it is such a value.
+    """
+    if not isinstance(value, str) or "$" not in value:
+        return
+    text, location = document.source.text, document.syntax.locate(document.source.text, key)
+    missing, lines = document.syntax.environment_behind(text, key), document.syntax.lines_behind(text, key)
+    what, hint = "worked out from what the file does not say", f"write the number in place of {value}"
+    if missing:
+        hint = f"set {', '.join(missing)} in the environment as for the training"
+    elif lines:
+        more = " and more" if len(lines) > _MOST_NAMED else ""
+        places = f"line{'s' if len(lines) > 1 else ''} {', '.join(str(each) for each in lines[:_MOST_NAMED])}{more}"
+        what = f"given its value at {places}, in a function, under a condition or more than once"
+    raise ConfigError(
+        f"{key}={shown(value)} is {what}",
+        where=str(document.path) if location is None else f"{document.path}:{location.line}",
+        hint=hint,
+    )
 
 
 def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, accumulation_steps: int) -> Recipe:
@@ -117,7 +138,10 @@ def _where_the_batch_may_be(document: Document) -> str:
     named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
     counts = [each for each in named if is_count(get(document.values, each)) and not is_aside(each)]
     if not counts:
-        return "set it in the config, and name its key with --map micro_batch_size=KEY"
+        return (
+            "set it in the config, and name its key with --map micro_batch_size=KEY; memplan estimate needs none with "
+            "--batch-size"
+        )
     return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
 
 

@@ -34,6 +34,7 @@ def read_config(
     format_name: str | None = None,
     knob_keys: Mapping[str, str] | None = None,
     workload_target: str | None = None,
+    micro_batch_size: int | None = None,
 ) -> UserConfig:
     """Read a config file of any known ecosystem.
 
@@ -45,6 +46,7 @@ def read_config(
         format_name: ecosystem to read it as; None recognises it by its content.
         knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
         workload_target: ``package.module:function``; None takes what the config or the project names.
+        micro_batch_size: what the recipe has where the config sets none; None refuses such a config.
 
     Raises:
         ConfigError: a file cannot be read, the files do not go together, a knob's key is not there, or a value is out
@@ -60,7 +62,7 @@ def read_config(
     own = own_keys(document, ecosystem.name)
     keys = followed_keys(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
     beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
-    recipe = launched(_recipe(ecosystem, document, keys), keys, beside)
+    recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
     stale = remark_on_sidecar(document)
     return UserConfig(
         document=document,
@@ -108,9 +110,12 @@ def _companion(companion: Companion, named_in: Document, recipe: Recipe, options
     )
 
 
-def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys) -> Recipe:
+def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys, micro_batch_size: int | None) -> Recipe:
+    values, name = document.resolved_values, KnobName.MICRO_BATCH_SIZE
+    if micro_batch_size is not None and not keys.get(name):
+        values, keys = {**values, name: micro_batch_size}, {**keys, name: (name,)}
     try:
-        return ecosystem.recipe(replace(document, values=document.resolved_values), keys)
+        return ecosystem.recipe(replace(document, values=values), keys)
     except UsageError as error:
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
 

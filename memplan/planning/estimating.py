@@ -65,10 +65,10 @@ class Predictions:
 
 
 def estimate_subject(
-    subject: Subject, device: str, budget_bytes: int | None, *, trace_limit_s: float | None = None
+    subject: Subject, device: str, budget_bytes: int | None, observer: Observer, *, trace_limit_s: float | None = None
 ) -> Estimate:
     """Predict the step of a subject's current recipe on a device."""
-    traces = Traces(subject.source, device_for(device, budget_bytes), ignore, trace_limit_s=trace_limit_s)
+    traces = Traces(subject.source, device_for(device, budget_bytes), observer, trace_limit_s=trace_limit_s)
     return traces.estimate(subject.current)
 
 

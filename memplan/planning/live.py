@@ -337,9 +337,10 @@ class LiveSearch:
         if not any(trial.outcome.kind.is_too_large or trial.fits for trial in trials):
             worst = trials[-1].outcome
             return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
-        remarks = dict.fromkeys(search.remark for search in self._searches.values() if search.best is None)
+        remarks = {precision: each.remark for precision, each in self._searches.items() if each.best is None}
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
-        said = list(remarks or ["every trial is above the band"])
+        said = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
+        said = said or ["every trial is above the band"]
         said += [f"{precision} was not tried: {why}" for precision, why in self._obstacles.items() if why is not None]
         return nothing_fits(self._band, "; ".join(said), needed_device_bytes=needed)
 

@@ -35,6 +35,12 @@ class LiveView:
             transient=True,
         )
         self._task: TaskID | None = None
+        self._told: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The notes that were shown at the head of the plan."""
+        return self._told
 
     def __enter__(self) -> Self:
         return self
@@ -48,8 +54,9 @@ class LiveView:
     def __call__(self, event: Event) -> None:
         """Show one event."""
         match event:
-            case PlanStarted():
+            case PlanStarted(notes=notes):
                 self._end()
+                self._told = notes
                 self._console.print(plan_heading(event))
             case Stage(text=text):
                 self._begin(text)

@@ -67,11 +67,12 @@ _LENGTHS: dict[str, str | None] = {
     "detectron2-lazy": "train.max_iter",
     "deepspeed": "scheduler.params.total_num_steps",
     "torchtitan": "training.steps",
+    "torchtune": "lr_scheduler.num_warmup_steps",
     "plain-shell": "iters",
     "plain-argparse": "iters",
     **dict.fromkeys(("timm", "ultralytics", "swin", "launch-script", "argparse-script")),
 }
-_OWN_PRECISION = {"torchtitan": Precision.BF16}  # which it knows beside fp32
+_OWN_PRECISION = {"torchtitan": Precision.BF16, "torchtune": Precision.BF16_TRUE}  # which it knows beside fp32
 
 MMSEG = {"base.py": texts.MMSEG_BASE, "leaf.py": texts.MMSEG_LEAF}
 LAYERS = {"base.yaml": texts.LIGHTNING_CLI.replace("lr: 2.0e-4", "lr: 0.1"), "exp.yaml": texts.LIGHTNING_EXPERIMENT}
@@ -133,6 +134,7 @@ CASES = (
     ),
     Case("swin", "swin", {"x.yaml": texts.SWIN}, PatchStyle.IN_PLACE),
     Case("torchtitan", "torchtitan", {"x.toml": texts.TORCHTITAN}, PatchStyle.IN_PLACE),
+    Case("torchtune", "torchtune", {"x.yaml": texts.TORCHTUNE}, PatchStyle.IN_PLACE),
     Case("hf with accelerate", "huggingface", LAUNCHED, PatchStyle.IN_PLACE, named_before=("launch.yaml",)),
     Case("yaml", "plain-yaml", {"x.yaml": texts.PLAIN_YAML}, PatchStyle.IN_PLACE, texts.PLAIN_KNOBS),
     Case("yaml crlf", "plain-yaml", {"x.yml": texts.PLAIN_YAML}, PatchStyle.IN_PLACE, texts.PLAIN_KNOBS, "\r\n", False),

@@ -311,6 +311,24 @@ local_batch_size = 4
 steps = 16000
 mixed_precision_param = "float32"
 """
+TORCHTUNE = """\
+model:
+  _component_: torchtune.models.llama3_2.lora_llama3_2_1b
+  lora_rank: 64  # higher increases accuracy and memory
+batch_size: 4
+max_steps_per_epoch: null
+lr_scheduler:
+  num_warmup_steps: 16000  # of more
+gradient_accumulation_steps: 1
+optimizer:
+  _component_: torch.optim.AdamW
+  lr: 2e-4
+enable_activation_checkpointing: False  # True reduces memory
+dtype: fp32
+metric_logger:
+  log_dir: ${output_dir}/logs
+output_dir: out
+"""
 ACCELERATE = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: 'NO'

@@ -39,6 +39,16 @@ def test_one_recipe_with_its_savings_and_its_timeline(project: Path) -> None:
         assert "<html" in plot(snapshot) or "<script" in plot(snapshot)
 
 
+def test_sizes_of_the_command_line_stand_in_for_a_micro_batch_that_the_config_does_not_set(project: Path) -> None:
+    (project / "config.yaml").write_text("optimizer: {lr: 1.0e-3}\n")
+    question = ("estimate", "config.yaml", *WORKLOAD[:2], "--device", "rtx-3090")
+    ended = memplan(*question, "--batch-size", "8,16", "--json", cwd=project)
+    assert [each["recipe"]["micro_batch_size"] for each in ended.document["estimates"]] == [8, 16]
+    ended = memplan(*question, cwd=project)
+    assert "sets no micro-batch size that memplan knows" in ended.err
+    assert "memplan estimate needs none with --batch-size" in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -85,5 +85,6 @@ def test_the_patch_applies_with_git(project: Path) -> None:
     git("init", "-q", ".", cwd=project)
     ended = memplan(*PROBE, "--precision", "fp32", "--output", "change.diff", cwd=project)
     assert ended.status == 0, ended.err
+    assert ended.out.count("is only on or off") == 1, "what the heading tells of the config is not told again"
     git("apply", "change.diff", cwd=project)
     assert (project / "config.yaml").read_text() != CONFIG

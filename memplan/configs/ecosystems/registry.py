@@ -20,6 +20,7 @@ from memplan.configs.ecosystems.script_flags import LaunchScript, ScriptArgument
 from memplan.configs.ecosystems.swin import Swin
 from memplan.configs.ecosystems.timm_args import Timm
 from memplan.configs.ecosystems.torchtitan import TorchTitan
+from memplan.configs.ecosystems.torchtune import TorchTune
 from memplan.configs.ecosystems.ultralytics import Ultralytics
 from memplan.configs.languages.syntaxes import SYNTAXES
 from memplan.errors import ConfigError
@@ -44,6 +45,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     Timm(),
     Swin(),
     TorchTitan(),
+    TorchTune(),
     LaunchScript(),
     ScriptArguments(),
     *(Plain(each) for each in SYNTAXES),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
-from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open
+from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open, places_left_open
 from memplan.configs.languages.shell_words import Word, commands_in
 from memplan.configs.languages.spans import Edit, Location, Span
 from memplan.errors import ConfigError, PatchError
@@ -87,6 +87,13 @@ def environment_behind(text: str, key: str) -> tuple[str, ...]:
     flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
     words = flag.values if flag is not None else ()
     return tuple(dict.fromkeys(name for each in words for name in names_left_open(text, each)))
+
+
+def lines_behind(text: str, key: str) -> tuple[int, ...]:
+    """Return the lines that give the variable of a flag its value, where only running the script would tell which."""
+    flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
+    places = (place for each in (flag.values if flag else ()) for place in places_left_open(text, each))
+    return tuple(text.count("\n", 0, each) + 1 for each in places)
 
 
 def locate_in_shell(text: str, key: str) -> Location | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,14 @@ _OPENING, _CLOSING = ("if", "for", "select", "while", "until", "case", "{"), ("f
 _LEADING = ("if", "then", "elif", "else", "while", "until", "do", "{", "!", "time")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assignment:
+    """Where a script gives a name a value; ``value`` is None where only running it would tell which."""
+
+    start: int
+    value: Span | None = None
+
+
 def assigned_name(word: Word) -> str | None:
     """Return the name of the variable that a word is; None for any other word."""
     variable = _VARIABLE.fullmatch(_unquoted(word))
@@ -49,8 +58,19 @@ def assigned_name(word: Word) -> str | None:
 def value_of(text: str, name: str) -> Word | None:
     """Return what the one place in a script gives a variable, as it is written; None where there is no such place."""
     assigned = _assignments(text).get(name, [])
-    span = assigned[0] if len(assigned) == 1 else None
+    span = assigned[0].value if len(assigned) == 1 else None
     return None if span is None else Word(span=span, text=text[span.start : span.end])
+
+
+def places_left_open(text: str, word: Word) -> tuple[int, ...]:
+    """Return where a script gives the variable behind a word a value that only running it would tell."""
+    for _ in range(MAX_FOLLOWED):
+        name = assigned_name(word)
+        value = None if name is None else value_of(text, name)
+        if value is None:
+            return tuple(each.start for each in _assignments(text).get(name or "", []))
+        word = value
+    return ()
 
 
 def expanded(text: str, words: Sequence[Word]) -> list[Word]:
@@ -144,20 +164,20 @@ def _words_between(text: str, opening: int, end: int) -> tuple[Word, ...]:
 
 
 @lru_cache(maxsize=8)
-def _assignments(text: str) -> dict[str, list[Span | None]]:
-    """Return where a script gives each name a value, None for each place that only running it would tell.
+def _assignments(text: str) -> dict[str, list[_Assignment]]:
+    """Return where a script gives each name a value.
 
     What stands in here-documents is no command of it.
     """
     has_some = 0 < text.count("<<") <= MAX_HERE_DOCUMENTS
     own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text) if has_some else text
-    found: dict[str, list[Span | None]] = {}
-    for name, place in (*_given_by_commands(own), *_given_within(own)):
-        found.setdefault(name, []).append(place)
+    found: dict[str, list[_Assignment]] = {}
+    for name, assignment in (*_given_by_commands(own), *_given_within(own)):
+        found.setdefault(name, []).append(assignment)
     return found
 
 
-def _given_by_commands(text: str) -> Iterator[tuple[str, Span | None]]:
+def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
     """Yield the names that commands give a value; under a condition only running them would tell it."""
     depth = subshells = end = 0
     for command in commands_in(text):
@@ -172,26 +192,31 @@ def _given_by_commands(text: str) -> Iterator[tuple[str, Span | None]]:
                 break
             words = words[1:]
         if words and words[0].text in _TOUCHING:
-            names = (re.match(r"[A-Za-z_]\w*", each.plain) for each in words[1:])
-            yield from ((each[0], None) for each in names if each)
+            names = ((each.span.start, re.match(r"[A-Za-z_]\w*", each.plain)) for each in words[1:])
+            yield from ((each[0], _Assignment(start=start)) for start, each in names if each)
             continue
         gives = [_GIVES.match(each.text) for each in words]
         if all(gives) or (words and words[0].text in _DECLARING):
             pairs = ((word, give) for word, give in zip(words, gives, strict=True) if give)
             is_sure = depth == subshells == 0 and not is_linked
-            yield from ((give["name"], _given(text, word, give) if is_sure else None) for word, give in pairs)
+            yield from ((give["name"], _given(text, word, give, is_sure=is_sure)) for word, give in pairs)
 
 
-def _given(text: str, word: Word, give: re.Match[str]) -> Span | None:
+def _given(text: str, word: Word, give: re.Match[str], *, is_sure: bool) -> _Assignment:
     start, end = word.span.start + give.end(), word.span.end
     is_array = start == end and text[end : end + 1] == "("
     closed = end_of_parentheses(text, end, end + MAX_HELD) if is_array else end
-    return None if give["more"] or closed is None else Span(start=start, end=closed)
+    is_open = not is_sure or give["more"] or closed is None
+    return _Assignment(
+        start=word.span.start, value=None if is_open or closed is None else Span(start=start, end=closed)
+    )
 
 
-def _given_within(text: str) -> Iterator[tuple[str, Span | None]]:
+def _given_within(text: str) -> Iterator[tuple[str, _Assignment]]:
     """Yield the names that are given a value within words (``${B:=4}``), or calculated with (``((B *= 2))``)."""
     for match in _GIVES_DEFAULT.finditer(text):
-        yield match["name"], Span(start=match.start(), end=match.end())
+        span = Span(start=match.start(), end=match.end())
+        yield match["name"], _Assignment(start=span.start, value=span)
     for match in _CALCULATION.finditer(text):
-        yield from ((name[1] or name[2], None) for name in _CALCULATED.finditer(match[1]))
+        names = (name[1] or name[2] for name in _CALCULATED.finditer(match[1]))
+        yield from ((each, _Assignment(start=match.start())) for each in names)

@@ -14,6 +14,7 @@ from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.shell_source import (
     add_to_shell,
     environment_behind,
+    lines_behind,
     load_shell,
     locate_in_shell,
     with_computed,
@@ -48,7 +49,7 @@ def _as_they_are(_text: str, values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _nothing(_text: str, _key: str) -> tuple[str, ...]:
+def _nothing(_text: str, _key: str) -> tuple[()]:
     return ()
 
 
@@ -66,6 +67,7 @@ class Syntax:
         write: value -> literal.
         resolve: (text, its values) -> the values with what refers to others worked out, as a program would get them.
         environment_behind: (text, dotted key) -> the variables of the environment that the value depends on.
+        lines_behind: (text, dotted key) -> the lines between which only running the file would decide, from 1.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Syntax:
     write: LiteralWriter
     resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = _as_they_are
     environment_behind: Callable[[str, str], tuple[str, ...]] = _nothing
+    lines_behind: Callable[[str, str], tuple[int, ...]] = _nothing
 
 
 def _resolved_by_omegaconf(_text: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +139,7 @@ SHELL = Syntax(
     write=write_shell,
     resolve=with_computed,
     environment_behind=environment_behind,
+    lines_behind=lines_behind,
 )
 ARGUMENTS = Syntax(  # told from other Python by its content
     name="Argparse",

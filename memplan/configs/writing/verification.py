@@ -100,6 +100,12 @@ def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Pat
     difference = first_difference(expected, loaded)
     if difference is not None:
         found, intended = get(loaded, difference), get(expected, difference)
+        if isinstance(intended, str) and found == f"{intended}\n":
+            raise PatchError(
+                f"{difference} is a block of text that the file ends in without a newline",
+                where=str(source),
+                hint="end the file with a newline, or write |- instead of | to keep the text without one",
+            )
         raise PatchError(
             f"the patch would set {difference} to {found!r} where {intended!r} is intended",
             where=str(source),

@@ -10,6 +10,7 @@ import pytest
 from memplan.configs import read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
+from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
 from memplan.planning.commands import CommandWish, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
@@ -158,3 +159,9 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
     after = fingerprint_of(subject_of(PLAIN)[0], request, CPU, {})
     assert before == again
     assert before != after
+
+
+def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    subject, request = subject_of(PLAIN, PlanRequest(device="rtx-3090", store=tmp_path))
+    with pytest.raises(UsageError, match="'rtx-3090' is not present; run it where that card is, or leave --device out"):
+        Planning(subject, request).plan()

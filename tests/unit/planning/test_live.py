@@ -248,6 +248,14 @@ def test_where_one_sample_does_not_fit_the_error_says_what_it_would_take() -> No
         search_on(device, precisions=(Precision.FP32,)).compare()
 
 
+def test_where_no_precision_fits_each_is_named_with_what_it_needs() -> None:
+    device = SimulatedDevice({Precision.FP32: 950, Precision.BF16: 900})
+    with pytest.raises(
+        NothingFitsError, match=r"fp32: micro-batch 1 .* 1\.03 GiB.*; bf16: micro-batch 1 .* 1000\.0 MiB"
+    ):
+        search_on(device, precisions=(Precision.FP32, Precision.BF16)).compare()
+
+
 def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
     device = SimulatedDevice({Precision.FP32: 950})
     with pytest.raises(NothingFitsError, match="; tf32 was not tried: the CPU has no TF32 units"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from memplan.progress import Event, Notice, PlanStarted, Stage, TrialAdvanced, T
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
 from memplan.report.live import LiveView
+from memplan.report.log import log
 from memplan.results import OutcomeKind
 from memplan.units import GIB
 from tests.making import trial
@@ -54,6 +56,21 @@ def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:
         "device   cpu, 10.00 GiB; band 60% to 80%, 6.00 GiB to 8.00 GiB",
         "first    fp32, 4 x 1",
         "note     no patch: train.cfg is of no known ecosystem",
+    ]
+
+
+def test_from_python_events_are_logged_and_what_to_know_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="memplan")
+    log(Stage(text="estimating fp32, 4 x 1"))
+    log(Notice(text="the CPU has no TF32 units"))
+    log(TrialStarted(number=1, purpose="confirm", recipe=Recipe(micro_batch_size=4)))
+    log(TrialAdvanced(doing="timing", done_steps=2, total_steps=6))
+    log(TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"))
+    assert [(level, text) for _, level, text in caplog.record_tuples] == [
+        (logging.INFO, "estimating fp32, 4 x 1"),
+        (logging.WARNING, "the CPU has no TF32 units"),
+        (logging.INFO, "trial 1  confirm  fp32, 4 x 1"),
+        (logging.INFO, " 1  confirm             fp32, 4 x 1   ✓  700.0 MiB  70%  10.0/s   4 s"),
     ]
 
 

@@ -103,3 +103,19 @@ def test_what_only_running_the_script_would_tell_is_not_guessed(tmp_path: Path, 
     (tmp_path / "x.sh").write_text(script.format(command=COMMAND))
     with pytest.raises(ConfigError):
         read_config(tmp_path / "x.sh")
+
+
+def test_a_refusal_names_the_lines_that_only_running_the_script_would_tell_apart(tmp_path: Path) -> None:
+    lines = ("if [ $1 ]; then", "  LR=0.1", "else", "  LR=0.2", "fi", 'RATE="$LR"')
+    (tmp_path / "x.sh").write_text("\n".join([*lines, "python t.py --batch_size 4 --lr $RATE"]))
+    with pytest.raises(
+        ConfigError, match=r"x\.sh:7: lr='\$RATE' is given its value at lines 2, 4, .*condition"
+    ) as caught:
+        read_config(tmp_path / "x.sh")
+    assert caught.value.hint == "write the number in place of $RATE"
+
+
+def test_of_many_such_lines_the_first_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("set_it() {\n" + "  B=4\n" * 9 + "}\npython t.py --batch_size $B --lr 1")
+    with pytest.raises(ConfigError, match="at lines 2, 3, 4 and more, in a function"):
+        read_config(tmp_path / "x.sh")

@@ -194,3 +194,12 @@ def test_the_same_change_as_command_line_options_is_noted(tmp_path: Path) -> Non
     (tmp_path / "x.py").write_text("data = dict(samples_per_gpu=4)\n")
     patch = plan_patch(read_config(tmp_path / "x.py"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
     assert patch.override_line == "--cfg-options data.samples_per_gpu=8"
+
+
+def test_a_block_of_text_that_the_file_ends_in_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("batch_size: 4\nprompt: |\n  a\n  b")
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8))
+    with pytest.raises(PatchError, match="prompt is a block of text that the file ends in without a newline; end the"):
+        plan_patch(read_config(tmp_path / "x.yaml"), change)
+    (tmp_path / "x.yaml").write_text("batch_size: 4\nprompt: |-\n  a\n  b")
+    assert plan_patch(read_config(tmp_path / "x.yaml"), change).files[0].patched_text.startswith("batch_size: 8\n")

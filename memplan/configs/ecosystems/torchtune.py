@@ -1,0 +1,101 @@
+"""torchtune's recipe YAML.
+
+From torchtune 0.6's recipes: ``batch_size`` is that of one device, ``dtype`` is the type in which the whole model is
+held, weights included, as no recipe autocasts; ``max_steps_per_epoch``, ``num_warmup_steps`` and
+``save_every_n_steps`` count optimizer steps; ``optimizer_in_bwd`` excludes accumulation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.keys import get
+from memplan.configs.knobs import (
+    RECIPE_KNOBS,
+    declared_accumulation,
+    keys_in,
+    obstacle_of_single_values,
+    reason_for,
+    recipe_from,
+    single_assignments,
+)
+from memplan.configs.languages.literals import python_word
+from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.user_config import KnobName
+from memplan.recipe import Precision, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan.configs.documents import Document
+    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.user_config import RecipeChange, UserConfig
+
+_DTYPE, _IN_BACKWARD = "dtype", "optimizer_in_bwd"
+_WORDS = {Precision.FP32: "fp32", Precision.BF16_TRUE: "bf16", Precision.FP16_TRUE: "fp16"}
+_KEYS = {
+    KnobName.MICRO_BATCH_SIZE: ("batch_size",),
+    KnobName.ACCUMULATION_STEPS: ("gradient_accumulation_steps",),
+    KnobName.LEARNING_RATE: ("optimizer.lr",),
+    KnobName.ACTIVATION_CHECKPOINTING: ("enable_activation_checkpointing",),
+    KnobName.OPTIMIZER_STEPS: ("max_steps_per_epoch", "lr_scheduler.num_warmup_steps", "save_every_n_steps"),
+}
+
+
+class TorchTune(SingleFile):
+    """torchtune's recipe files."""
+
+    name = "torchtune"
+
+    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
+        """Return ``key=value`` words, which come after the file."""
+        return as_pairs(assignments, prefix="", write=python_word)
+
+    def recognises(self, document: Document) -> bool:
+        """See a model or a data set that is made by a part of torchtune."""
+        makers = (get(document.values, f"{each}._component_") for each in ("model", "dataset"))
+        return document.syntax is YAML and any(str(each).startswith("torchtune.") for each in makers)
+
+    def own_keys(self, document: Document) -> KnobKeys:
+        """Return the keys that the file sets."""
+        return keys_in(document.values, _KEYS)
+
+    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
+        """Read the recipe; the weights have the type of the activations."""
+        return recipe_from(
+            document,
+            keys,
+            precision=_precision(document.values),
+            accumulation_steps=declared_accumulation(document, keys),
+        )
+
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
+        """Return nothing: what the file sets is what the recipes do."""
+        return ()
+
+    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
+        """Return what these files cannot say."""
+        names = tuple(each for each in RECIPE_KNOBS if each is not KnobName.PRECISION)
+        if found := obstacle_of_single_values(config, recipe, names=names):
+            return found
+        if recipe.accumulation_steps > 1 and get(config.values, _IN_BACKWARD):
+            return f"{_IN_BACKWARD} excludes accumulation"
+        if recipe.precision == config.recipe.precision:
+            return None
+        if recipe.precision not in _WORDS:
+            return f"torchtune has no word for {recipe.precision}: {_DTYPE} is the type of the weights, too"
+        return None if get(config.values, _DTYPE) else f"the config has no {_DTYPE}"
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the new values."""
+        found = single_assignments(config, change, names=tuple(KnobName))
+        if change.recipe.precision != config.recipe.precision:
+            word, reason = _WORDS[change.recipe.precision], reason_for(change, KnobName.PRECISION)
+            found.append(Assignment(key=_DTYPE, value=word, reason=reason))
+        return found
+
+
+def _precision(values: Mapping[str, Any]) -> Precision:
+    return next((each for each, word in _WORDS.items() if word == get(values, _DTYPE)), Precision.FP32)
