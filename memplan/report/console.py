@@ -87,7 +87,8 @@ def run_view(report: RunReport) -> RenderableType:
     again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
     parts = [Padding(again, (1, 0, 0, 0))] if report.trials else []
     trained = [Padding(check_table(report), (1, 0, 0, 0))] if report.checks else []
-    return Group(_heading(report), "", trial_table(report), *parts, plan_view(report), *trained)
+    ranged = [Padding(range_table(report.trials), (1, 0, 0, 0))] if any(map(_has_range, report.trials)) else []
+    return Group(_heading(report), "", trial_table(report), *ranged, *parts, plan_view(report), *trained)
 
 
 def _heading(report: RunReport) -> Text:
@@ -154,6 +155,22 @@ def trial_table(report: RunReport) -> Table:
             rate_text(trial.samples_per_s),
         )
     return table
+
+
+def range_table(trials: Sequence[TrialRow]) -> Table:
+    """Set what trials took beside the range that was estimated before the context was measured."""
+    table = plain_table(
+        "Process peaks estimated with a reckoned context", "trial", "at least", "at most", "measured", ""
+    )
+    for trial in filter(_has_range, trials):
+        said = Text("inside", style=GOOD) if trial.process.is_in_range else Text("outside", style=BAD)
+        edges = map(bytes_text, trial.process.estimated_range_bytes or ())
+        table.add_row(str(trial.number), *edges, bytes_text(trial.process.measured_bytes), said)
+    return table
+
+
+def _has_range(trial: TrialRow) -> bool:
+    return trial.process.is_in_range is not None
 
 
 def trial_line(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> Text:

@@ -27,12 +27,22 @@ class Comparison:
         estimated_bytes: None where nothing was estimated.
         measured_bytes: None where nothing was measured.
         no_error_because: why the two figures have no error to show, e.g. the estimate was itself measured; else None.
+        estimated_range_bytes: the least and the most that was estimated, where the estimate says so; else None.
     """
 
     name: str
     estimated_bytes: int | None
     measured_bytes: int | None
     no_error_because: str | None = None
+    estimated_range_bytes: tuple[int, int] | None = None
+
+    @property
+    def is_in_range(self) -> bool | None:
+        """Whether what was measured lies in the estimated range; None where either is missing."""
+        if self.estimated_range_bytes is None or self.measured_bytes is None:
+            return None
+        least, most = self.estimated_range_bytes
+        return least <= self.measured_bytes <= most
 
     @property
     def relative_error(self) -> float | None:
@@ -142,11 +152,21 @@ def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Co
             estimated_bytes=getattr(estimate, name) if estimate else None,
             measured_bytes=getattr(measured, name) if measured else None,
         )
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes")
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes")
     ]
     present = [row for row in components if row.estimated_bytes or row.measured_bytes]
     has_reserved = measured is None or measured.peak_reserved_bytes is not None
-    return (*present, *(row for row in peaks if has_reserved or row.name != "peak reserved"))
+    shown = (row for row in peaks if has_reserved or row.name != "peak reserved")
+    return (*present, *shown, _process_peak(estimate, measured))
+
+
+def _process_peak(estimate: Estimate | None, measured: Measurement | None) -> Comparison:
+    return Comparison(
+        name="peak process",
+        estimated_bytes=estimate.peak_process_bytes if estimate else None,
+        measured_bytes=measured.peak_process_bytes if measured else None,
+        estimated_range_bytes=estimate.peak_process_range_bytes if estimate else None,
+    )
 
 
 def _component_name(component: str, estimate: Estimate | None, measured: Measurement | None) -> str:
@@ -180,11 +200,7 @@ def trial_row(trial: Trial) -> TrialRow:
         outcome=trial.outcome.kind,
         evidence=trial.outcome.evidence,
         fits=trial.fits,
-        process=Comparison(
-            name="peak process",
-            estimated_bytes=trial.estimate.peak_process_bytes if trial.estimate else None,
-            measured_bytes=measured.peak_process_bytes if measured else None,
-        ),
+        process=_process_peak(trial.estimate, measured),
         peak_allocated_bytes=measured.peak_allocated_bytes if measured else None,
         peak_reserved_bytes=measured.peak_reserved_bytes if measured else None,
         peak_device_bytes=measured.peak_device_bytes if measured else None,

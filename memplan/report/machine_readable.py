@@ -44,7 +44,8 @@ def run_to_csv(report: RunReport) -> str:
 
 def _with_error(row: Comparison) -> dict[str, Any]:
     error = row.relative_error
-    return {**json_ready(row), "relative_error": None if error is None else round(error, 4)}
+    judged = {"relative_error": None if error is None else round(error, 4), "is_in_range": row.is_in_range}
+    return {**json_ready(row), **judged}
 
 
 def _cell(count_bytes: int | None) -> str:

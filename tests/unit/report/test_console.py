@@ -12,7 +12,7 @@ from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
-from memplan.report.console import component_table, plan_view, run_view, trial_line
+from memplan.report.console import component_table, plan_view, range_table, run_view, trial_line
 from memplan.report.estimates import breakdown_view, estimate_table
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
@@ -121,6 +121,18 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
     table, breakdown = rendered(estimate_table([found])), rendered(breakdown_view(found))
     assert "up to 20.00 MiB less or 50.00 MiB more" in " ".join(table.split())
     assert "580.0 MiB to 650.0 MiB" in breakdown
+
+
+def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:
+    ranges = ((CURRENT, (250, 320)), (BEST, (600, 690)), (SLOW, (230, 300)))  # MiB; the last was never measured
+    reckoned = [
+        replace(each, estimate=replace(each.estimate, peak_process_range_bytes=(least * MIB, most * MIB)))
+        for each, (least, most) in ranges
+    ]
+    report = report_run("run-1", reckoned, None)
+    golden("reports/ranges.txt", rendered(range_table(report.trials)))
+    assert "at least" in rendered(run_view(report))
+    assert "at least" not in rendered(run_view(report_run("run-1", PLAN.trials, PLAN)))
 
 
 def test_no_line_of_a_report_is_wider_than_the_terminal() -> None:

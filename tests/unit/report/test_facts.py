@@ -21,6 +21,12 @@ def test_there_is_no_error_where_a_side_is_missing_or_nothing_was_measured(estim
     assert Comparison(name="x", estimated_bytes=estimated, measured_bytes=measured).relative_error is None
 
 
+@pytest.mark.parametrize(("measured", "held"), [(None, None), (89, False), (90, True), (110, True), (111, False)])
+def test_a_measured_peak_is_judged_against_the_estimated_range(measured: int | None, held: bool | None) -> None:
+    row = Comparison(name="x", estimated_bytes=100, measured_bytes=measured, estimated_range_bytes=(90, 110))
+    assert row.is_in_range is held
+
+
 def test_components_of_each_side_add_up_to_its_process_peak() -> None:
     run = trial(4, 500, estimated_mib=450)
     rows = compare(run.estimate, run.outcome.measurement)
