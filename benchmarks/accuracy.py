@@ -54,6 +54,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from operators.liger_rows()
     yield from openmmlab.action_rows()
     yield from openmmlab.segmentation_rows()
+    yield from openmmlab.two_path_rows()
     yield from openmmlab.pyramid_rows()
     yield from optimum.rows()
     yield from timm_rows.study_rows()

@@ -26,9 +26,11 @@ _FLEX_ATTENTION = FlexAttention()  # installed in torch for the rest of the proc
 
 # Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
-# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed
+# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed, in one block as
+# large as the largest, and the cache is emptied after each search; which plan is the fastest only a card tells
 _ALGORITHM_SEARCH = (
-    "cuDNN's search for algorithms (benchmark mode), which may reserve all that is free in the first steps"
+    "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first steps and gives it"
+    " back, and the workspaces of what it chooses"
 )
 
 

@@ -1,0 +1,260 @@
+"""The nets of mmsegmentation 0.19 whose training steps are rebuilt, from its modules and configs.
+
+Synchronised batch norms are plain ones here, which keep the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from architectures import define_detection_operators
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
+
+
+def resnet(name: str, **settings: Any) -> Any:
+    """Build one of torchvision's ResNets."""
+    define_detection_operators()
+    import torchvision
+
+    return torchvision.models.get_model(name, weights=None, **settings)
+
+
+class Kept(torch.autograd.Function):
+    """Keeps what ``softmax`` or ``log_softmax`` is given until its backward pass.
+
+    Before torch 1.11 that took the input itself and not just its type (transformers' ``pytorch_utils.py`` tells the two
+    signatures apart), so it was saved beside the output.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores as they are."""
+        ctx.save_for_backward(scores)
+        return scores.view_as(scores)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient as it is."""
+        return gradient
+
+
+class Segmenter(nn.Module):
+    """A dilated ResNet with a stem of three convolutions, a head on its last stage and an auxiliary one before it."""
+
+    def __init__(self, backbone: str, head: str, classes: int) -> None:
+        super().__init__()
+        self.net = resnet(backbone, replace_stride_with_dilation=[False, True, True])
+        self.net.fc = nn.Identity()
+        self.net.conv1 = nn.Sequential(_unit(3, 32, 3, stride=2), _unit(32, 32, 3), nn.Conv2d(32, 64, 3, padding=1))
+        self.head = {"PSPHead": _PyramidHead, "ASPPHead": _DilatedHead}[head](classes)
+        self.auxiliary = nn.Sequential(_unit(1024, 256, 3), nn.Dropout2d(0.1), nn.Conv2d(256, classes, 1))
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores of the main head and of the auxiliary one."""
+        net = self.net
+        features = net.layer2(net.layer1(net.maxpool(net.relu(net.bn1(net.conv1(images))))))
+        third = net.layer3(features)
+        return self.head(net.layer4(third)), self.auxiliary(third)
+
+
+class _PyramidHead(nn.Module):
+    """PSPNet's pyramid of pooled features (Zhao et al. 2017)."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.pooled = nn.ModuleList(
+            nn.Sequential(nn.AdaptiveAvgPool2d(scale), _unit(2048, 512, 1)) for scale in (1, 2, 3, 6)
+        )
+        self.bottleneck = _unit(2048 + 4 * 512, 512, 3)
+        self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(512, classes, 1))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        pooled = [_resized(branch(features), features) for branch in self.pooled]
+        return self.out(self.bottleneck(torch.cat([features, *pooled], dim=1)))
+
+
+class _DilatedHead(nn.Module):
+    """DeepLabV3's dilated convolutions side by side (Chen et al. 2017)."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(2048, 512, 1))
+        self.branches = nn.ModuleList(
+            [_unit(2048, 512, 1), *(_unit(2048, 512, 3, dilation=rate) for rate in (12, 24, 36))]
+        )
+        self.bottleneck = _unit(5 * 512, 512, 3)
+        self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(512, classes, 1))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        image = _resized(self.image(features), features)
+        return self.out(self.bottleneck(torch.cat([image, *(branch(features) for branch in self.branches)], dim=1)))
+
+
+def _unit(inputs: int, outputs: int, size: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+    padding = dilation * (size // 2)
+    convolution = nn.Conv2d(inputs, outputs, size, stride, padding, dilation, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def _resized(small: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(small, like.shape[2:], mode="bilinear", align_corners=False)
+
+
+class TwoPathNet(nn.Module):
+    """BiSeNetV1 (Yu et al. 2018): a ResNet for context, a shallow path for space, and three heads.
+
+    Its widths are those of the configs on ResNet-18; those on ResNet-50 are four times as wide.
+    """
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        wide = 1 if depth == 18 else 4
+        narrow, middle, deep = 128 * wide, 256 * wide, 512 * wide
+        self.net = resnet(f"resnet{depth}")
+        self.net.fc = nn.Identity()
+        self.refine16, self.refine32 = _Refinement(middle, narrow), _Refinement(deep, narrow)
+        self.join16, self.join32 = _unit(narrow, narrow, 3), _unit(narrow, narrow, 3)
+        self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(deep, narrow, 1))
+        space = 64 * wide
+        self.space = nn.Sequential(
+            _unit(3, space, 7, stride=2),
+            _unit(space, space, 3, stride=2),
+            _unit(space, space, 3, stride=2),
+            _unit(space, narrow, 1),
+        )
+        self.fused, self.attended = _unit(2 * narrow, middle, 1), _attention(middle)
+        self.heads = nn.ModuleList((_head(middle, middle), _head(narrow, space), _head(narrow, space)))
+
+    def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
+        """Return the scores of the main head and of the two auxiliary ones."""
+        net = self.net
+        features8 = net.layer2(net.layer1(net.maxpool(net.relu(net.bn1(net.conv1(images))))))
+        features16 = net.layer3(features8)
+        features32 = net.layer4(features16)
+        coarse = self.refine32(features32) + self.mean(features32)
+        context16 = self.join32(F.interpolate(coarse, features16.shape[2:]))
+        fine = self.refine16(features16) + context16
+        context8 = self.join16(F.interpolate(fine, features8.shape[2:]))
+        fused = self.fused(torch.cat([self.space(images), context8], dim=1))
+        features = (fused * self.attended(fused) + fused, context8, context16)
+        return [head(each) for head, each in zip(self.heads, features, strict=True)]
+
+
+class _Refinement(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.unit, self.attended = _unit(inputs, outputs, 3), _attention(outputs)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        features = self.unit(features)
+        return features * self.attended(features)
+
+
+def _attention(channels: int) -> nn.Sequential:
+    convolution = nn.Conv2d(channels, channels, 1, bias=False)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), convolution, nn.BatchNorm2d(channels), nn.Sigmoid())
+
+
+def _head(inputs: int, inner: int) -> nn.Sequential:
+    return nn.Sequential(_unit(inputs, inner, 3), nn.Dropout2d(0.1), nn.Conv2d(inner, 19, 1))
+
+
+class PyramidTransformer(nn.Module):
+    """SegFormer (Xie et al. 2021) with mmsegmentation's head, whose four projections are normalised and rectified."""
+
+    def __init__(self, widths: list[int], depths: list[int]) -> None:
+        super().__init__()
+        drops = iter(torch.linspace(0, 0.1, sum(depths)).tolist())
+        heads, reductions, patches = (1, 2, 5, 8), (8, 4, 2, 1), ((7, 4), (3, 2), (3, 2), (3, 2))
+        stages = zip([3, *widths], widths, depths, heads, reductions, patches, strict=False)
+        self.stages = nn.ModuleList(
+            _Stage(inputs, width, patch, [_Layer(width, count, reduction, next(drops)) for _ in range(depth)])
+            for inputs, width, depth, count, reduction, patch in stages
+        )
+        self.projections = nn.ModuleList(_unit(width, 256, 1) for width in widths)
+        self.out = nn.Sequential(_unit(4 * 256, 256, 1), nn.Dropout2d(0.1), nn.Conv2d(256, 150, 1))
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor]:
+        """Return the scores of the one head."""
+        features = [images]
+        for stage in self.stages:
+            features.append(stage(features[-1]))
+        projected = [project(each) for project, each in zip(self.projections, features[1:], strict=True)]
+        return (self.out(torch.cat([_resized(each, projected[0]) for each in projected], dim=1)),)
+
+
+class _Stage(nn.Module):
+    def __init__(self, inputs: int, width: int, patch: tuple[int, int], layers: list[nn.Module]) -> None:
+        super().__init__()
+        size, stride = patch
+        self.patches = nn.Conv2d(inputs, width, size, stride, size // 2)
+        self.before, self.layers, self.after = nn.LayerNorm(width), nn.ModuleList(layers), nn.LayerNorm(width)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        patches = self.patches(features)
+        tokens = self.before(patches.flatten(2).transpose(1, 2))
+        for layer in self.layers:
+            tokens = layer(tokens, patches.shape[2:])
+        return _as_map(self.after(tokens), patches.shape[2:])
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, heads: int, reduction: int, drop: float) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList((nn.LayerNorm(width), nn.LayerNorm(width)))
+        self.attention, self.drop = _ReducedAttention(width, heads, reduction), drop
+        inner = 4 * width
+        mixing = nn.Conv2d(inner, inner, 3, padding=1, groups=inner)
+        self.mixed = nn.Sequential(nn.Conv2d(width, inner, 1), mixing, nn.GELU(), nn.Conv2d(inner, width, 1))
+
+    def forward(self, tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
+        tokens = tokens + self._dropped(self.attention(self.norms[0](tokens), size))
+        return tokens + self._dropped(_as_tokens(self.mixed(_as_map(self.norms[1](tokens), size))))
+
+    def _dropped(self, tokens: torch.Tensor) -> torch.Tensor:
+        if not self.drop:
+            return tokens
+        kept = torch.rand(len(tokens), 1, 1) + (1 - self.drop)
+        return tokens.div(1 - self.drop) * kept.floor()
+
+
+class _ReducedAttention(nn.Module):
+    """Attention to a map made smaller, through ``nn.MultiheadAttention`` of torch 1.9 with the batch first.
+
+    That turned query, key and value round one by one, so that no two were the same tensor any more, and each of its
+    three linear layers keeps a contiguous copy of what it was given (``torch/nn/modules/activation.py``; today's says
+    that it takes care of this).
+    """
+
+    def __init__(self, width: int, heads: int, reduction: int) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.reduced = None if reduction == 1 else nn.Conv2d(width, width, reduction, reduction)
+        self.norm = None if reduction == 1 else nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
+        others = tokens
+        if self.reduced is not None and self.norm is not None:
+            others = self.norm(_as_tokens(self.reduced(_as_map(tokens, size))))
+        query = self._heads(self.query(tokens.transpose(0, 1)))
+        key, value = self._heads(self.key(others.transpose(0, 1))), self._heads(self.value(others.transpose(0, 1)))
+        scores = torch.bmm(query / math.sqrt(self.head_width), key.transpose(1, 2))
+        attended = torch.bmm(F.softmax(Kept.apply(scores), dim=-1), value)
+        together = attended.transpose(0, 1).contiguous().view(tokens.shape[1], *tokens.shape[::2])
+        return self.out(together).transpose(0, 1)
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        length, size, _ = projected.shape
+        return projected.view(length, size * self.heads, self.head_width).transpose(0, 1)
+
+
+def _as_map(tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, *size)
+
+
+def _as_tokens(features: torch.Tensor) -> torch.Tensor:
+    return features.flatten(2).transpose(1, 2).contiguous()
