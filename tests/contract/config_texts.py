@@ -322,7 +322,7 @@ lr_scheduler:
 gradient_accumulation_steps: 1
 optimizer:
   _component_: torch.optim.AdamW
-  lr: 2e-4
+  lr: 2.0e-4
 enable_activation_checkpointing: False  # True reduces memory
 dtype: fp32
 metric_logger:
