@@ -34,7 +34,12 @@ def users_place_of_caller() -> str | None:
     """Return ``file:line`` of who called the function that asks, where that is the user's own file; None elsewhere."""
     frame = sys._getframe(2)  # noqa: SLF001 - the frame itself, without the cost of a whole stack
     name = frame.f_code.co_filename
-    return None if _is_machinery(name) or _is_installed(name) else _written(name, frame.f_lineno)
+    return _written(name, frame.f_lineno) if _is_users(name) else None
+
+
+def is_called_by_user() -> bool:
+    """Whether the function that asks was called in one of the user's own files."""
+    return _is_users(sys._getframe(2).f_code.co_filename)  # noqa: SLF001 - as above
 
 
 def place_in_dump(text: str) -> str | None:
@@ -49,7 +54,7 @@ def _innermost(frames: Iterable[tuple[str, int]]) -> str | None:
     for name, line in frames:
         if _is_machinery(name):
             continue
-        if not _is_installed(name):
+        if _is_users(name):
             return _written(name, line)
         foreign = foreign or _written(name, line)
     return foreign
@@ -61,8 +66,10 @@ def _is_machinery(name: str) -> bool:
     return not path.is_absolute() or any(path.is_relative_to(folder) for folder in _machinery())
 
 
-def _is_installed(name: str) -> bool:
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(name).parts)
+@functools.cache
+def _is_users(name: str) -> bool:
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(name).parts)
+    return not is_installed and not _is_machinery(name)
 
 
 def _written(name: str, line: int) -> str:

@@ -119,6 +119,58 @@ def test_cuda_is_understood_where_checkpointing_runs_a_layer_again(use_reentrant
     assert trace.method == "fake-tensor trace"
 
 
+class CardIdioms(nn.Linear):
+    """Does what scripts for a card do beside the arithmetic."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        assert batch.is_cuda
+        assert batch.device == self.weight.device == torch.device("cuda", 0)
+        assert not batch.cpu().is_cuda
+        assert batch.cpu().device == torch.device("cpu")
+        beside, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+        state = torch.cuda.get_rng_state()
+        start.record()
+        with torch.cuda.device(batch.device), torch.cuda.stream(beside), torch.cuda.nvtx.range("layer"):
+            result = super().forward(batch) + torch.cuda.FloatTensor(1).fill_(1)
+        batch.record_stream(beside)
+        torch.cuda.current_stream().wait_stream(beside)
+        end.record()
+        torch.cuda.synchronize()
+        assert start.elapsed_time(end) > 0
+        torch.cuda.set_rng_state(state)
+        return result
+
+
+def test_streams_events_and_random_states_of_a_card_are_stood_in_for() -> None:
+    trace = trace_of(lambda: CardIdioms(WIDTH, WIDTH))
+    assert (trace.method, trace.notes) == ("fake-tensor trace", ())
+
+
+class HalfOnCards(nn.Linear):
+    """Runs in bfloat16 where its input lies on a card."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        kind = batch.device.type
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+            return super().forward(batch)
+
+
+def test_a_tensor_says_that_it_is_on_the_card() -> None:
+    assert "aten._to_copy" in trace_of(lambda: HalfOnCards(WIDTH, WIDTH)).timelines[0].operator_names
+
+
+class OnlyWhereCpu(nn.Linear):
+    """Cannot go on where it is told of a card that is not there."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        torch.Generator(device=batch.device)
+        return super().forward(batch)
+
+
+def test_where_a_card_that_is_not_there_stops_the_step_tensors_say_that_they_are_on_the_cpu() -> None:
+    assert trace_of(lambda: OnlyWhereCpu(WIDTH, WIDTH)).method == "fake-tensor trace"
+
+
 class Sines(nn.Linear):
     """Eight sines on end, of which each keeps its input: a MiB for each sample."""
 
@@ -201,7 +253,7 @@ class OnlyRealGpu(nn.Linear):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         if torch.cuda.is_available():
-            torch.cuda.Event(enable_timing=True).record()
+            torch.cuda.CUDAGraph().replay()
         return super().forward(batch)
 
 

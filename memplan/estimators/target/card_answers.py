@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.target.card_streams import StandInEvent, StandInStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +16,12 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 _HALF_FROM = 8  # major version from which bfloat16 and TF32 are native (torch.cuda.is_bf16_supported)
+_LEGACY_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+_WITHOUT_ANSWER = (
+    "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "ipc_collect",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream",
+)  # fmt: skip
+NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")  # functions of ``torch.cuda.nvtx``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +46,7 @@ class CardProperties:
 
 
 def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
-    """Return what each function of ``torch.cuda`` answers for a card, whatever index it is asked about.
+    """Return what each function and class of ``torch.cuda`` is for a card, whatever index it is asked about.
 
     Args:
         device: the card.
@@ -57,14 +68,23 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "mem_get_info": (free_bytes, device.total_bytes),
         "is_tf32_supported": major >= _HALF_FROM,
         "current_device": 0,
-        "set_device": None,
-        "synchronize": None,
-        "reset_peak_memory_stats": None,
+        "device": nullcontext(),
+        "device_of": nullcontext(),
+        "stream": nullcontext(),
+        "current_stream": StandInStream(),
+        "default_stream": StandInStream(),
     }
-    answers = {name: _always(value) for name, value in fixed.items()}
+    answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
+    answers |= dict.fromkeys(_WITHOUT_ANSWER, always(None))
+    answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
+    answers["get_rng_state"] = lambda *_device: torch.get_rng_state()
+    answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]
+    answers["Stream"] = StandInStream
+    answers["Event"] = StandInEvent
     return answers
 
 
-def _always(value: Any) -> Callable[..., Any]:
+def always(value: Any) -> Callable[..., Any]:
+    """Return a function that returns the value, whatever it is asked."""
     return lambda *_args, **_kwargs: value

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from memplan.estimators.target.card_answers import card_answers
+from memplan.estimators.target.card_answers import NVTX, always, card_answers
 from memplan.estimators.target.host_copies import HostCopies
-from memplan.estimators.user_places import users_place_of_caller
+from memplan.estimators.user_places import is_called_by_user, users_place_of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ _PRESENCE = (
     (torch.cuda, {"is_available": True, "device_count": 1}),
     (torch.accelerator, {"is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda")}),
 )
+_CARD = torch.device("cuda", 0)
+_OF_PLACE = {vars(torch._C.TensorBase)[name].__get__: told for name, told in (("device", _CARD), ("is_cuda", True))}  # noqa: SLF001 - as function modes are given them
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 
 
@@ -46,8 +50,9 @@ class CudaWords(TorchFunctionMode):
         self._is_seen = is_seen
         self._answers = card_answers(device, capability)
         self.host_copies = HostCopies()
-        self._replaced: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
         self._places: dict[str, None] = {}
+        self._was_told = False
 
     def __enter__(self) -> Self:
         """Answer from here on."""
@@ -56,7 +61,12 @@ class CudaWords(TorchFunctionMode):
                 self._replace(asked, name, self._presence(getattr(asked, name), value))
         for name, answer in self._answers.items():
             self._replace(torch.cuda, name, answer)
+        for name in NVTX:
+            self._replace(torch.cuda.nvtx, name, always(0))
+        self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._hooks_heard(saved_tensors_hooks.__init__))
+        device: Any = FakeTensor.device  # a property of its own, which passes function modes by
+        self._replace(FakeTensor, "device", property(functools.partial(self._device_of, device.fget)))
         run_backward = self._heard(graph._engine_run_backward)  # noqa: SLF001 - the one door to the engine
         self._replace(torch.autograd, "_engine_run_backward", run_backward)
         super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
@@ -68,7 +78,7 @@ class CudaWords(TorchFunctionMode):
             setattr(*self._replaced.pop())
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
 
-    def _replace(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
+    def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
         self._replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, stand_in)
 
@@ -109,8 +119,8 @@ class CudaWords(TorchFunctionMode):
 
     @property
     def was_asked(self) -> bool:
-        """Whether the user's code asked for a GPU."""
-        return bool(self._places)
+        """Whether the user's code asked for a GPU, or whether a tensor is on it."""
+        return bool(self._places) or self._was_told
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -131,6 +141,8 @@ class CudaWords(TorchFunctionMode):
     ) -> Any:
         """Run the call on the stand-in device."""
         kwargs = kwargs or {}
+        if func in _OF_PLACE and is_called_by_user() and self._is_told_of_card(args[0]):
+            return _OF_PLACE[func]
         if func is torch.Tensor.pin_memory:
             return args[0]
         if func in _MOVES:
@@ -144,6 +156,14 @@ class CudaWords(TorchFunctionMode):
             return func(*args, **kwargs)
         with self.host_copies.moving(to_host=kwargs.get("device") is None and self._is_seen):
             return func(*args, **{**kwargs, "pin_memory": False})
+
+    def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
+        return _CARD if is_called_by_user() and self._is_told_of_card(tensor) else ask(tensor)
+
+    def _is_told_of_card(self, tensor: torch.Tensor) -> bool:
+        lies_there = self._is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
+        self._was_told |= lies_there
+        return lies_there
 
     def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do what ``Tensor.to`` is asked, on the stand-in device."""
@@ -160,7 +180,7 @@ class CudaWords(TorchFunctionMode):
     def _means_host(self, place: Any) -> bool | None:
         """Whether a place is the host; None where it is no place.
 
-        A device that a tensor was asked for is the CPU's here and stands for the card; the host is the CPU by name.
+        A device that a package asked a tensor for is the CPU's and stands for the card; the host is the CPU by name.
         """
         if isinstance(place, torch.Tensor):
             return self.host_copies.holds(place)
