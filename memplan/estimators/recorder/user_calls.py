@@ -81,7 +81,12 @@ def is_of_fakes(error: WorkloadError) -> bool:
     if cause is None:
         return False
     is_fakes_own = type(cause).__module__.startswith(_FAKE_MODULES) or isinstance(cause, NotImplementedError)
-    return is_fakes_own or bool(_FAKE_WORDS.search(str(cause)))
+    return is_fakes_own or _is_their_assertion(cause) or bool(_FAKE_WORDS.search(str(cause)))
+
+
+def _is_their_assertion(cause: BaseException) -> bool:
+    innermost = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)][-1]
+    return isinstance(cause, AssertionError) and innermost.f_globals["__name__"].startswith(_FAKE_MODULES)
 
 
 def reason_of_fakes(error: WorkloadError) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.user_calls import call_user
+from memplan.estimators.recorder.user_calls import call_user, is_of_fakes
 
 
 def wraps_without_a_group() -> nn.Module:
@@ -35,3 +36,20 @@ def test_a_common_mistake_comes_with_what_to_do(function: object, hint: str) -> 
         call_user("function", function)
     assert function.__name__ in str(caught.value)
     assert caught.value.where is not None
+
+
+def is_ragged() -> None:
+    with FakeTensorMode():
+        torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(1, 3)], layout=torch.jagged)
+
+
+def asserts_what_is_not_so() -> None:
+    assert torch.zeros(2).sum() == 1, "not so"
+
+
+@pytest.mark.parametrize(("function", "is_theirs"), [(is_ragged, True), (asserts_what_is_not_so, False)])
+def test_an_assertion_of_fake_tensors_own_is_told_from_the_users(function: object, is_theirs: bool) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        call_user("function", function)
+    assert isinstance(caught.value.__cause__, AssertionError)
+    assert is_of_fakes(caught.value) is is_theirs
