@@ -60,7 +60,11 @@ def estimate(
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
         uncounted=(*trace.uncounted, *missing),
-        notes=(*trace.notes, *_context_notes(device)),
+        notes=(
+            *trace.notes,
+            *_envelope_notes(trace, micro_batch_size, figures.peaks.allocated_bytes, device, allocator),
+            *_context_notes(device),
+        ),
     )
 
 
@@ -135,6 +139,19 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
         )
 
 
+def _envelope_notes(
+    trace: StepTrace, micro_batch_size: int, allocated_bytes: int, device: DeviceSpec, allocator: AllocatorSettings
+) -> tuple[str, ...]:
+    """Say what would be allocated if all samples were as large as those of the most demanding batch."""
+    if trace.envelope is None:
+        return ()
+    at_most = peaks_at(trace.envelope, micro_batch_size, device, allocator).allocated_bytes
+    if at_most <= allocated_bytes:
+        return ()
+    said = "With every sample as large as in the traced batch that takes most for each, the allocated peak would be"
+    return (f"{said} {format_bytes(at_most)}.",)
+
+
 def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     """Say when a context was measured that this run has not."""
     if device.context_bytes is None or device.context_basis is not ContextBasis.CALIBRATED:
@@ -176,10 +193,19 @@ def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
 def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings) -> Figures:
     if len(trace.timelines) == 1:
         return figures_at(trace.timelines[0], micro_batch_size, device, allocator)
-    traced = sorted(zip(trace.traced_batch_sizes, trace.timelines, strict=True), key=lambda pair: pair[0])
-    (low, first), (high, second) = traced[-2:]
-    small, large = figures_at(first, low, device, allocator), figures_at(second, high, device, allocator)
+    of_size = dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True))
+    if micro_batch_size in of_size:
+        return figures_at(of_size[micro_batch_size], micro_batch_size, device, allocator)
+    low, high = _neighbours(sorted(of_size), micro_batch_size)
+    small, large = figures_at(of_size[low], low, device, allocator), figures_at(of_size[high], high, device, allocator)
     return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))
+
+
+def _neighbours(traced: list[int], size: int) -> tuple[int, int]:
+    """Return the two traced sizes that another lies between, or the two that it lies nearest to."""
+    above = next((place for place, each in enumerate(traced) if each > size), len(traced) - 1)
+    place = max(above, 1)
+    return traced[place - 1], traced[place]
 
 
 def _on_the_line(small: Figures, large: Figures, *, at: float) -> Figures:

@@ -77,6 +77,8 @@ class StepTrace:
         compute_capability: card the trace was lowered to; None on the CPU.
         timelines: one timeline that holds for every size; or, where the number of allocations depends on the
             micro-batch, one for each traced size, without linear or quadratic terms.
+        envelope: the timeline with every sample as large as those of the batch that takes most for each; None where
+            samples are alike, or the number of allocations depends on them.
         traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
         parameter_count: elements of all parameters, tied ones once.
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
@@ -98,5 +100,6 @@ class StepTrace:
     optimizer_name: str
     method: str
     host_context_bytes: int | None = None
+    envelope: Timeline | None = None
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.children.pickling import pickled
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.estimators import StepTrace, trace_step, trace_template
+from memplan.estimators import StepTrace, estimate, trace_step, trace_template
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Recipe
 from memplan.results import Phase
@@ -312,3 +312,39 @@ def test_where_allocations_depend_on_the_samples_the_recipes_own_size_is_traced(
     assert any("interpolated" in note for note in found.notes)
     few = trace(Recipe(micro_batch_size=2), model=OneByOne)
     assert max(few.traced_batch_sizes) < 8
+
+
+LENGTHS = (512, 256, 1024, 64, 128, 256, 64, 512)
+
+
+def texts(count: int) -> torch.Tensor:
+    """Rows padded to the longest among them."""
+    return torch.zeros(count, max(LENGTHS[:count]), 512)
+
+
+def test_a_padded_batch_is_traced_as_it_is_made_for_the_size_that_is_asked_about(trace: Trace) -> None:
+    found = trace(Recipe(micro_batch_size=8), batch=texts)
+    assert found.traced_batch_sizes[-1] == 8
+    predicted = estimate(found, micro_batch_size=8, device=CARD)
+    assert predicted.breakdown.inputs == 8 * 1024 * 512 * 4
+    assert any(note.startswith("Samples differ in size") for note in predicted.notes)
+    assert estimate(found, micro_batch_size=16, device=CARD).breakdown.inputs == 2 * predicted.breakdown.inputs
+
+
+class KeepsSome(nn.Linear):
+    """Goes on with the samples that a mask of the batch keeps."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return super().forward(batch["rows"][batch["kept"]])
+
+
+def kept_rows(count: int) -> dict[str, torch.Tensor]:
+    kept = torch.arange(count) % (1 + count % 3) == 0
+    return {"rows": torch.zeros(count, 512, 512), "kept": kept}
+
+
+def test_what_the_values_of_a_batch_select_is_counted_at_the_size_that_is_asked_about(trace: Trace) -> None:
+    found = trace(Recipe(micro_batch_size=16), model=lambda: KeepsSome(512, 512, bias=False), batch=kept_rows)
+    predicted = estimate(found, micro_batch_size=16, device=CARD)
+    assert (found.method, found.traced_batch_sizes[-1]) == ("fake-tensor trace", 16)
+    assert predicted.breakdown.activations == 8 * MIB + 4  # every second sample, kept for the weights; and the loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.results import Phase
@@ -82,6 +82,15 @@ class Recording:
             if number == block and allocates:
                 break
         del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest sum of the blocks that live at once."""
+        sizes = (
+            self.block_bytes[block] if allocates else -self.block_bytes[block]
+            for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
+        )
+        return max(accumulate(sizes), default=0)
 
     def order_frees(self) -> None:
         """Put blocks that are given back one after another in the order of their numbers.

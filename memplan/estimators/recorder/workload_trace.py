@@ -17,15 +17,16 @@ from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
 from memplan.estimators.recorder.host_context import resident_context_bytes
-from memplan.estimators.recorder.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.recorder.linear import enveloping, generalised, proportional, same_structure
 from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
+from memplan.estimators.recorder.size_runs import SizeRunner, SizeRuns, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.estimators.recorder.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of, reason_of_fakes
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.target.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
-from memplan.units import format_bytes
+from memplan.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +42,13 @@ FAKE_METHOD = "fake-tensor trace"
 REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the state of the optimizer, and once after
 _UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
+_VARYING = (
+    "Samples differ in size: the figures are those of the batch that the workload makes of {size} samples, and other "
+    "micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch does, "
+    "makes them hold for every batch."
+)
+_FREE_SHARE_OF_REAL_RUN = 0.5
+_LONGEST_REAL_RUN_BYTES = 16 * GIB  # what its blocks may take together; at some GiB a second it is over soon
 _BY_TURNS = "Typical and worst batches come by turns: the allocator keeps room for blocks of both sizes."
 _ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
 _REAL_RUN_COPIES = 5  # weights, gradients, two of optimizer state, and as much again for the copy that is run
@@ -96,24 +104,12 @@ def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict
     """Trace at small sizes; where a size may be what fails, at multiples of the recipe's own micro-batch."""
     own = request.recipe.micro_batch_size
     try:
-        trace = _traced_or_computed(recorder, request, batches)
-        return trace if _lies_on_a_line(trace, own) else _traced_around(own, recorder, request)
+        return _traced_or_computed(recorder, request, batches)
     except WorkloadError as error:
         if own in batches or not may_be_of_sizes(error):
             raise
     other = replace(request, batch_sizes=(own, 2 * own))  # some models take only sizes that divide by something
     return _traced_or_computed(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
-
-
-def _lies_on_a_line(trace: StepTrace, size: int) -> bool:
-    """Whether figures at a size follow from the trace, or cannot be had any better: computing a step takes long."""
-    return len(trace.timelines) == 1 or trace.method != FAKE_METHOD or size <= max(trace.traced_batch_sizes)
-
-
-def _traced_around(own: int, recorder: StepRecorder, request: TraceRequest) -> StepTrace:
-    """Trace at half of the recipe's own micro-batch and at all of it, where a few samples do not tell of many."""
-    around = replace(request, batch_sizes=(own // 2, own))
-    return _traced(recorder, around, _made_batches(recorder.workload, around.batch_sizes))
 
 
 def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
@@ -127,17 +123,29 @@ def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: 
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
-    runs = [recorder.record(size, batch) for size, batch in batches.items()]
-    recordings = [run.recording for run in runs]
-    uniform = same_structure(recordings)
-    if len(request.batch_sizes) > 2 and (not uniform or needs_third_run(recordings)):
-        size = request.batch_sizes[2]
-        third = recorder.record(size, call_user("batch function", recorder.workload.batch, size))
-        if uniform:
-            runs.append(third)
-        elif same_structure([recordings[1], third.recording]):
-            runs = [runs[1], third]  # the smallest size took a path of its own: some dimension was one there
-    return _as_trace(recorder, runs, _typical_run(recorder, runs[0].recording.micro_batch_size))
+    def record(size: int) -> RecordedRun:
+        if size not in batches:
+            return recorder.record(size, call_user("batch function", recorder.workload.batch, size))
+        return recorder.record(size, batches[size])
+
+    runner = SizeRunner(
+        record=record,
+        sizes=request.batch_sizes,
+        own=request.recipe.micro_batch_size,
+        may_run=lambda run, size: recorder.on_fakes or _is_soon_computed(run, size),  # fakes take no memory
+    )
+    if samples_vary(batches) and len(request.batch_sizes) > 2:
+        batches |= _made_batches(recorder.workload, request.batch_sizes[2:])
+    runs = runner.runs_of_varying_samples() if samples_vary(batches) else runner.runs_of_equal_samples()
+    return _as_trace(recorder, runs, _typical_run(recorder, runs.reference.micro_batch_size))
+
+
+def _is_soon_computed(run: RecordedRun, size: int) -> bool:
+    """Whether a step of so many samples is computed soon, within half of the free memory."""
+    recording = run.recording
+    share = size / recording.micro_batch_size
+    fits = share * recording.peak_bytes <= _FREE_SHARE_OF_REAL_RUN * host_memory().free_bytes
+    return fits and share * sum(recording.block_bytes) <= _LONGEST_REAL_RUN_BYTES
 
 
 def _typical_run(recorder: StepRecorder, size: int) -> RecordedRun | None:
@@ -170,9 +178,16 @@ def _traced_for_real(
     return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
 
 
-def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: RecordedRun | None) -> StepTrace:
-    recordings = [run.recording for run in runs]
-    timelines, notes = _steady_timelines(recordings, None if typical is None else typical.recording)
+def _as_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None) -> StepTrace:
+    runs, recordings = found.runs, found.recordings
+    for recording in (*recordings, *(() if typical is None else (typical.recording,))):
+        for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
+            repeat_last_step(recording)
+    timelines, notes = _timelines(found)
+    envelope = enveloping(recordings) if found.samples_vary and len(timelines) == 1 else None
+    if typical is not None:
+        timelines, said = _with_typical(timelines, found.reference, typical.recording)
+        notes += said
     model, device = recorder.model, recorder.device
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
@@ -180,6 +195,7 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: Recorded
         device_kind=device.kind,
         compute_capability=device.compute_capability,
         timelines=timelines,
+        envelope=envelope,
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
         parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
@@ -195,21 +211,23 @@ def _as_trace(recorder: StepRecorder, runs: list[RecordedRun], typical: Recorded
     )
 
 
-def _steady_timelines(
-    recordings: list[Recording], typical: Recording | None
-) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
-    """Generalise the runs, with steps added until memory has settled; return the timelines and what to say of them."""
-    for recording in (*recordings, *(() if typical is None else (typical,))):
-        for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
-            repeat_last_step(recording)
+def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Generalise the runs; return the timelines and what to say of them."""
+    recordings = found.recordings
     if not same_structure(recordings):
         return tuple(generalised([each]) for each in recordings), (_UNEVEN,)
-    timeline = generalised(recordings)
-    if typical is None:
-        return (timeline,), ()
-    if not same_structure([recordings[0], typical]):
-        return (timeline,), (_ONLY_WORST,)
-    return (by_turns(timeline, recordings[0], typical),), (_BY_TURNS,)
+    if found.samples_vary:
+        return (proportional(recordings),), (_VARYING.format(size=found.reference.micro_batch_size),)
+    return (generalised(recordings),), ()
+
+
+def _with_typical(
+    timelines: tuple[Timeline, ...], worst: Recording, typical: Recording
+) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Let a typical batch take turns with the worst, where both make the same blocks."""
+    if len(timelines) > 1 or not same_structure([worst, typical]):
+        return timelines, (_ONLY_WORST,)
+    return (by_turns(timelines[0], worst, typical),), (_BY_TURNS,)
 
 
 def _built(workload: Workload, request: TraceRequest) -> nn.Module:

@@ -73,6 +73,25 @@ def test_where_the_number_of_allocations_depends_on_the_size_figures_lie_on_a_li
     assert sum(found.breakdown.values()) == found.peak_process_bytes
 
 
+def test_a_size_that_was_traced_is_answered_from_its_own_run() -> None:
+    found = estimate(
+        trace(timeline(2, 0), timeline(9, 0), timeline(3, 0), sizes=(2, 3, 5)), micro_batch_size=3, device=CPU
+    )
+    assert found.peak_allocated_bytes == 13 * MIB
+
+
+def test_a_size_between_traced_ones_lies_between_its_neighbours() -> None:
+    runs = trace(timeline(2, 0), timeline(4, 0), timeline(8, 0), sizes=(2, 4, 8))
+    assert estimate(runs, micro_batch_size=6, device=CPU).peak_allocated_bytes == 10 * MIB
+
+
+def test_the_most_that_samples_of_other_sizes_could_take_is_said_where_it_is_more() -> None:
+    alike = trace(timeline(0, 1))
+    said = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU).notes
+    assert said[-1].endswith("the allocated peak would be 24.00 MiB.")
+    assert estimate(replace(alike, envelope=timeline(0, 1)), micro_batch_size=10, device=CPU).notes == ()
+
+
 @pytest.mark.parametrize("room_mib", [1, 17, 500])
 def test_the_largest_size_is_solved_to_the_sample(room_mib: int) -> None:
     limit_bytes = estimate(trace(timeline(0, 1)), micro_batch_size=room_mib, device=CPU).peak_process_bytes

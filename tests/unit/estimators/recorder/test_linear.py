@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.estimators.recorder.linear import generalised, needs_third_run, same_structure
+from memplan.estimators.recorder.linear import (
+    enveloping,
+    explains,
+    generalised,
+    nearly_explains,
+    needs_third_run,
+    proportional,
+    same_structure,
+)
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.step_trace import Category
 
@@ -64,3 +72,34 @@ def test_a_free_stays_on_its_side_of_an_allocation() -> None:
         run.order_frees()
     assert runs[0].event_blocks == [0, 1, 0, 2, 1]
     assert not same_structure(runs)
+
+
+def test_a_line_that_begins_above_zero_is_doubted_where_it_weighs() -> None:
+    assert needs_third_run([recording(2, 1000), recording(3, 1200)])
+    assert not needs_third_run([recording(2, 100_000, 1000), recording(3, 150_000, 1200)])
+
+
+def test_a_line_explains_a_third_run_on_it_and_no_other() -> None:
+    line = generalised([recording(2, 1000), recording(3, 1200)])
+    assert explains(line, recording(5, 1600))
+    assert not explains(line, recording(5, 1800))
+
+
+def test_a_small_block_that_follows_no_curve_is_no_more_than_rounding_among_all() -> None:
+    parabola = generalised([recording(size, size * 1_000_000, noise) for size, noise in ((2, 300), (3, 100), (5, 900))])
+    run = recording(10, 10_000_000, 500)
+    assert not explains(parabola, run)
+    assert nearly_explains(parabola, run)
+    assert not nearly_explains(parabola, recording(10, 15_000_000, 500))
+
+
+def test_a_block_that_fails_the_test_of_a_fourth_run_takes_the_most_for_each_sample() -> None:
+    runs = [recording(*sizes) for sizes in ((2, 4, 200), (3, 9, 900), (5, 25, 500), (10, 100, 700))]
+    assert generalised(runs).block_bytes(20).tolist() == [400, 20 * 300]
+
+
+def test_where_samples_vary_blocks_follow_in_proportion_from_the_last_run() -> None:
+    runs = [recording(2, 1000, 800), recording(3, 1000, 600), recording(8, 1000, 2400)]
+    assert proportional(runs).block_bytes(8).tolist() == [1000, 2400]
+    assert proportional(runs).block_bytes(16).tolist() == [1000, 4800]
+    assert enveloping(runs).block_bytes(8).tolist() == [1000, 3200]  # of two samples, each took 400
