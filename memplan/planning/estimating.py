@@ -40,13 +40,13 @@ class EstimateRequest:
         trace_limit_s: how long one trace may take; None for the estimator's own limit.
     """
 
-    device: str | None = None
-    budget_bytes: int | None = None
-    micro_batch_sizes: Sequence[int] | None = None
-    precisions: Sequence[Precision] | None = None
-    with_savings: bool = True
-    with_snapshot: bool = False
-    trace_limit_s: float | None = None
+    device: str | None
+    budget_bytes: int | None
+    micro_batch_sizes: Sequence[int] | None
+    precisions: Sequence[Precision] | None
+    with_savings: bool
+    with_snapshot: bool
+    trace_limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +60,19 @@ class Predictions:
     """
 
     estimates: tuple[Estimate, ...]
-    savings: tuple[Saving, ...] = ()
-    snapshot: bytes | None = None
+    savings: tuple[Saving, ...]
+    snapshot: bytes | None
 
 
 def estimate_subject(
-    subject: Subject, device: str, budget_bytes: int | None, observer: Observer, *, trace_limit_s: float | None = None
+    subject: Subject, device: str, budget_bytes: int | None, observer: Observer, *, trace_limit_s: float | None
 ) -> Estimate:
     """Predict the step of a subject's current recipe on a device."""
     traces = Traces(subject.source, device_for(device, budget_bytes), observer, trace_limit_s=trace_limit_s)
     return traces.estimate(subject.current)
 
 
-def estimate_config(config: UserConfig, request: EstimateRequest, observer: Observer = ignore) -> Predictions:
+def estimate_config(config: UserConfig, request: EstimateRequest, observer: Observer) -> Predictions:
     """Predict a config's step at several micro-batch sizes and precisions.
 
     Raises:

@@ -104,9 +104,7 @@ def run_in_turn(
     devices = [replace(request.device, live_index=index) for index in request.card_indices] or [request.device]
     neighbours = [Neighbours(device=each) for each in devices]
     with contextlib.ExitStack() as turns:
-        for resource in sorted(
-            each.resource for each in neighbours
-        ):  # in one order, so that no two wait for each other
+        for resource in sorted(each.resource for each in neighbours):  # so that no two wait for each other
             turns.enter_context(turn_on(resource, told=told))
         before_bytes = [each.used_bytes() for each in neighbours]
         outcome = run_trial(request, on_progress=follower(observer), template=template)

@@ -65,7 +65,7 @@ class StoredRun:
     trials: tuple[Trial, ...]
     plan: Plan | None
     is_finished: bool
-    checks: tuple[TrainingCheck, ...] = ()
+    checks: tuple[TrainingCheck, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

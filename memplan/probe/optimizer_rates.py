@@ -38,7 +38,7 @@ class RatesFailure:
 
 
 def read_rates(
-    sources: tuple[WorkloadReference, ...], device: DeviceSpec, *, template: Template | None = None
+    sources: tuple[WorkloadReference, ...], device: DeviceSpec, *, template: Template | None
 ) -> OptimizerRates | RatesFailure:
     """Make the optimizers of some workloads in a child process and return their rates, or why that fails.
 

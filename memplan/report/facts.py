@@ -110,7 +110,7 @@ class RunReport:
     precisions: tuple[PrecisionRow, ...]
     throughput: tuple[TrialRow, ...]
     plan: Plan | None
-    checks: tuple[TrainingCheck, ...] = ()
+    checks: tuple[TrainingCheck, ...]
 
 
 def report_run(

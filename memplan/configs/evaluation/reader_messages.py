@@ -23,7 +23,7 @@ class ReadRequest:
 
     path: str
     texts: Mapping[str, str]
-    import_path: tuple[str, ...] = ()
+    import_path: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class YamlChain:
     laid_over: tuple[Path, ...] = ()
 
 
-def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None = None) -> YamlChain:
+def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None) -> YamlChain:
     """Read a YAML file with everything it inherits and is laid over.
 
     Args:

@@ -50,7 +50,7 @@ _AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line
 
 
 def run_command_trial(
-    request: TrialRequest, command: TrainingCommand, *, on_progress: Callable[[TrialProgress], None] | None = None
+    request: TrialRequest, command: TrainingCommand, *, on_progress: Callable[[TrialProgress], None] | None
 ) -> Outcome:
     """Run a command at one recipe until it has taken its steps; a failing trial is an outcome, not an exception.
 
