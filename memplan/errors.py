@@ -23,6 +23,12 @@ Running out of memory inside a trial is not an error: it is an outcome, see ``me
 
 from __future__ import annotations
 
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class MemplanError(Exception):
     """One line for the user: where it happened, what is wrong, what to do.
@@ -110,3 +116,10 @@ class ChildError(MemplanError):
 
 class MissingExtraError(MemplanError, ImportError):
     """A package is missing that an optional part of memplan needs; an ``ImportError`` too, as imports raise it."""
+
+
+def hint_on_names(name: str, known: Iterable[str]) -> str:
+    """Return the hint for a name that is not known: those it resembles, else all there are."""
+    known = tuple(known)
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"

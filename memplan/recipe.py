@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from memplan.errors import UsageError
+from memplan.errors import UsageError, hint_on_names
 
 
 class Precision(StrEnum):
@@ -43,8 +43,7 @@ def parse_precision(text: str) -> Precision:
     try:
         return Precision(text.strip().lower())
     except ValueError:
-        known = ", ".join(Precision)
-        raise UsageError(f"precision {text!r} is not known", hint=f"use one of {known}") from None
+        raise UsageError(f"precision {text!r} is not known", hint=hint_on_names(text.lower(), Precision)) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

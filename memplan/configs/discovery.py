@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.user_config import KnobName, MemplanOptions
-from memplan.errors import ConfigError
+from memplan.errors import ConfigError, hint_on_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,6 +122,4 @@ def _hint(name: str) -> str:
 
 
 def _unknown(what: str, name: object, known: tuple[str, ...], where: str) -> ConfigError:
-    near = difflib.get_close_matches(str(name), known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
-    return ConfigError(f"there is no {what} {name!r}", where=where, hint=hint)
+    return ConfigError(f"there is no {what} {name!r}", where=where, hint=hint_on_names(str(name), known))

@@ -12,7 +12,6 @@ from memplan.planning.planned_device import device_for
 from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
-from memplan.progress import ignore
 from memplan.units import parse_bytes
 
 if TYPE_CHECKING:

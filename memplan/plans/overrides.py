@@ -9,7 +9,7 @@ from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.detectron2 import Detectron2
 from memplan.configs.layout.child_file import cfg_options
 from memplan.configs.layout.command_lines import as_flags, as_pairs
-from memplan.errors import UsageError
+from memplan.errors import UsageError, hint_on_names
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def style_named(name: str) -> OverrideStyle:
     try:
         return OverrideStyle(name)
     except ValueError:
-        raise UsageError(
-            f"override style {name!r} is not known", hint=f"use one of {', '.join(OverrideStyle)}"
-        ) from None
+        raise UsageError(f"override style {name!r} is not known", hint=hint_on_names(name, OverrideStyle)) from None
 
 
 def knob_values(recipe: Recipe, *, named: Iterable[str]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.accelerate import Accelerate
@@ -23,7 +22,7 @@ from memplan.configs.ecosystems.torchtitan import TorchTitan
 from memplan.configs.ecosystems.torchtune import TorchTune
 from memplan.configs.ecosystems.ultralytics import Ultralytics
 from memplan.configs.languages.syntaxes import SYNTAXES
-from memplan.errors import ConfigError
+from memplan.errors import ConfigError, hint_on_names
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
@@ -72,7 +71,5 @@ def ecosystem_named(name: str) -> Ecosystem:
     for ecosystem in ECOSYSTEMS:
         if ecosystem.name == name:
             return ecosystem
-    names = [each.name for each in ECOSYSTEMS]
-    near = difflib.get_close_matches(name, names, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(names)}"
+    hint = hint_on_names(name, (each.name for each in ECOSYSTEMS))
     raise ConfigError(f"there is no config format {name!r}", hint=hint)

@@ -6,13 +6,12 @@ in MiB. Settings of pinned host memory and of locking change no device memory: t
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.errors import UsageError
+from memplan.errors import UsageError, hint_on_names
 from memplan.units import MIB
 
 if TYPE_CHECKING:
@@ -205,8 +204,7 @@ def _out_of_range(key: str, value: object, rule: str) -> UsageError:
 
 
 def _unknown(key: str, value: str) -> UsageError:
-    near = difflib.get_close_matches(key, [*_READERS, *_WITHOUT_EFFECT], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known settings are {', '.join(_READERS)}"
+    hint = hint_on_names(key, (*_READERS, *_WITHOUT_EFFECT))
     return UsageError(f"allocator setting {key}:{value} is not known", hint=hint)
 
 
