@@ -109,6 +109,9 @@ class FakeCuda:
         card = self._card(device)
         card.reserved_peak, card.allocated_peak = card.reserved, 0
 
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        self._card(device).alloc_retries = 0
+
     def set_per_process_memory_fraction(self, fraction: Any, device: Any = None) -> None:
         """As in torch, which makes the card the current one, and with that a context (CUDACachingAllocator.cpp)."""
         assert isinstance(fraction, float)
@@ -126,7 +129,7 @@ _FUNCTIONS = (
     "init", "is_initialized", "is_current_stream_capturing", "current_device", "set_device", "_exchange_device",
     "_maybe_exchange_device", "synchronize", "get_device_properties", "mem_get_info", "memory_reserved",
     "max_memory_reserved", "max_memory_allocated", "memory_stats", "empty_cache", "reset_peak_memory_stats",
-    "set_per_process_memory_fraction",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
 )  # fmt: skip
 
 

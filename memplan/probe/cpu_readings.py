@@ -72,6 +72,9 @@ class CpuReadings:
         """Take what is resident once the user's code is imported as the context."""
         self._context_bytes = resident_bytes()
 
+    def first_step_ended(self) -> None:
+        """Do nothing: oneDNN chooses its algorithms without trying them."""
+
     def synchronize(self) -> None:
         """Do nothing: the CPU has finished when a call returns."""
 

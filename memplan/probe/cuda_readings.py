@@ -29,6 +29,7 @@ from memplan.probe.known_blocks import StepNotes, known_components, shortened, v
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ class CudaReadings:
         self._reserved_bytes = 0
         self._process_bytes = 0
         self._alloc_retries = 0
+        self._searched_bytes = 0
         self._notes: dict[str, None] = {}
         self._has_own_context = True
 
@@ -86,6 +88,19 @@ class CudaReadings:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._index)
 
+    def first_step_ended(self) -> None:
+        """Leave out what cuDNN took in its search for algorithms (benchmark mode).
+
+        For each new shape PyTorch takes one block as large as the largest workspace for which the card has room,
+        whatever the cap, tries half as much where that fails, and empties its cache afterwards
+        (``aten/src/ATen/native/cudnn/Conv_v8.cpp``): neither peak nor retries say what the training needs.
+        """
+        if torch.backends.cudnn.benchmark:
+            self.synchronize()
+            self._searched_bytes = max(self._searched_bytes, torch.cuda.max_memory_reserved(self._index))
+            torch.cuda.reset_peak_memory_stats(self._index)
+            torch.cuda.reset_accumulated_memory_stats(self._index)
+
     def synchronize(self) -> None:
         """Wait until the card has finished."""
         torch.cuda.synchronize(self._index)
@@ -96,6 +111,12 @@ class CudaReadings:
         self._allocated_bytes = torch.cuda.max_memory_allocated(self._index)
         self._reserved_bytes = torch.cuda.max_memory_reserved(self._index)
         self._alloc_retries = int(torch.cuda.memory_stats(self._index)["num_alloc_retries"])
+        if self._searched_bytes > self._reserved_bytes:
+            held = format_bytes(self._searched_bytes)
+            self._notes[
+                f"cuDNN's search for algorithms (benchmark mode) held up to {held} in the first step and gave it back;"
+                " where it has more room than in a trial it may choose others"
+            ] = None
         context_bytes = self._context_bytes()
         self._process_bytes = self._reserved_bytes + context_bytes
         held_now_bytes = context_bytes + torch.cuda.memory_reserved(self._index)

@@ -39,6 +39,9 @@ class DeviceReadings(Protocol):
     def before_building(self) -> None:
         """Note what is taken before the model is built."""
 
+    def first_step_ended(self) -> None:
+        """Leave out of the peaks what a first step takes and gives back, and no later one takes."""
+
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given."""
 

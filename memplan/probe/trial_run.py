@@ -194,6 +194,8 @@ def _run_steps(
             run_optimizer_step(_on_typical_batch(state))  # so that the allocator holds what batches that vary leave
         scale = _loss_scale(state)
         step = _timed_step(readings, state)
+        if not steps:
+            readings.first_step_ended()
         was_skipped = _loss_scale(state) < scale
         skipped += was_skipped
         if was_skipped and is_warm_up and skipped <= MOST_SKIPPED_STEPS:

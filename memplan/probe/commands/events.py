@@ -37,7 +37,10 @@ class OptimizerBuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFigures:
-    """What CUDA said of the card in use after a step; peaks since the process started."""
+    """What CUDA said of the card in use after a step.
+
+    Peaks are since the process started, or since its first step where cuDNN searched for algorithms in that.
+    """
 
     index: int
     allocated_peak_bytes: int

@@ -207,6 +207,8 @@ class Observer:
             resident_file_bytes=figures.status_bytes("RssFile"),
             card=card,
         )
+        if count == 1 and card is not None:
+            figures.leave_search_out(card["index"])
         self._passes = self._skipped = 0
         self._finite_losses.clear()
         if count in (_STATE_IS_RESIDENT, self._steps):

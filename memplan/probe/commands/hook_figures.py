@@ -39,6 +39,15 @@ def card_figures(parameters: list[Any]) -> dict[str, int] | None:
     }
 
 
+def leave_search_out(index: int) -> None:
+    """Forget the peaks and retries of cuDNN's search for algorithms: it takes what is free, and gives it back."""
+    import torch  # noqa: PLC0415 - as above
+
+    if torch.backends.cudnn.benchmark:
+        torch.cuda.reset_peak_memory_stats(index)
+        torch.cuda.reset_accumulated_memory_stats(index)
+
+
 def cap_card(index: int, limit_bytes: int) -> None:
     """Cap the allocator on a card; torch makes that card the current one to do so, and is set back."""
     import torch  # noqa: PLC0415 - as above

@@ -183,6 +183,28 @@ def test_the_peaks_of_a_trial_leave_out_the_toy_step_and_count_all_that_came_lat
     assert peaks.breakdown.context == 500 * MIB
 
 
+@pytest.mark.parametrize(("searches", "peak", "retries"), [(True, 3 * GIB, 0), (False, 7 * GIB, 2)])
+def test_what_the_search_for_algorithms_held_is_no_peak_of_the_training(
+    trial: tuple[CudaReadings, FakeCuda, FakeCard],
+    monkeypatch: pytest.MonkeyPatch,
+    searches: bool,
+    peak: int,
+    retries: int,
+) -> None:
+    readings, cuda, driver = trial
+    readings.start()
+    readings.before_building()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", searches)
+    card = cuda.cards[0]
+    card.reserved, card.reserved_peak, card.allocated_peak, card.alloc_retries = 2 * GIB, 7 * GIB, 6 * GIB, 2
+    driver.computing[os.getpid()] = 2 * GIB + 400 * MIB
+    readings.first_step_ended()
+    card.reserved_peak = max(card.reserved_peak, 3 * GIB)  # the steps that follow
+    peaks = readings.read_peaks()
+    assert (peaks.reserved_bytes, peaks.alloc_retries) == (peak, retries)
+    assert ["held up to 7.00 GiB in the first step" in note for note in peaks.notes] == [True] * searches
+
+
 @pytest.mark.parametrize(("reserved", "is_full"), [(5 * GIB, False), (6 * GIB, True)])
 def test_memory_is_full_near_the_allocators_cap(
     trial: tuple[CudaReadings, FakeCuda, FakeCard], reserved: int, is_full: bool

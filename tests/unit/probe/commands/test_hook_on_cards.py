@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from memplan.probe.commands.hook import Observer
 from memplan.probe.commands.hook_figures import card_figures
 from memplan.units import GIB
 from tests.fake_cuda import FakeCuda, FakeMemory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def tensor_on(index: int | None) -> Any:
@@ -113,6 +117,25 @@ def test_an_error_tells_whether_the_allocator_was_near_its_limit(
     hook._cap_cards([tensor_on(0)])
     cuda.cards[0].reserved_peak = reserved_peak
     assert hook._is_a_card_full() is is_full
+
+
+@pytest.mark.parametrize(("searches", "peaks", "retries"), [(True, [7, 4], [3, 0]), (False, [7, 7], [3, 3])])
+def test_the_search_for_algorithms_in_the_first_step_is_left_out_of_those_that_follow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, searches: bool, peaks: list[int], retries: list[int]
+) -> None:
+    card = FakeMemory(reserved=2 * GIB, reserved_peak=7 * GIB, alloc_retries=3)
+    FakeCuda([card]).install(monkeypatch)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", searches)
+    hook = Observer(events_path=str(tmp_path / "events"), steps=3)
+    (tmp_path / "events").touch()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # kept on the host, as offloaded ones are
+    for _ in range(2):
+        hook._stepped(optimizer, (), {})
+        card.reserved_peak = max(card.reserved_peak, 4 * GIB)
+    told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    cards = [each["card"] for each in told if each["event"] == "step"]
+    assert [each["reserved_peak_bytes"] // GIB for each in cards] == peaks
+    assert [each["alloc_retries"] for each in cards] == retries
 
 
 def test_where_no_card_was_capped_none_is_full() -> None:
