@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.children.pickling import pickled
 from memplan.devices.cards import card_of_size, find_card
-from memplan.estimators import StepTrace, estimate, trace_step
+from memplan.estimators import StepTrace, estimate, trace_step, trace_template
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+TEMPLATE = trace_template()
 TOKENS, WIDTH = 512, 64  # scores of one sample in single precision: 1 MiB
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_template_ends_with_these_tests():
+    with TEMPLATE:
+        yield
 
 
 def trace_of(
@@ -44,7 +51,8 @@ def trace_of(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
     source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
-    return trace_step(source, Recipe(micro_batch_size=2, precision=precision), device or find_card("rtx-3090"))
+    recipe = Recipe(micro_batch_size=2, precision=precision)
+    return trace_step(source, recipe, device or find_card("rtx-3090"), template=TEMPLATE)
 
 
 class Asking(nn.Linear):
