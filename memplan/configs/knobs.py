@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.ecosystem import Assignment, KnobKeys
 from memplan.configs.keys import contains, get, is_aside, keys_named
 from memplan.configs.languages.literals import without_noise
+from memplan.configs.languages.syntaxes import ARGUMENTS
 from memplan.configs.precision_words import precision_of, spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
 from memplan.errors import ConfigError
@@ -138,10 +139,9 @@ def _where_the_batch_may_be(document: Document) -> str:
     named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
     counts = [each for each in named if is_count(get(document.values, each)) and not is_aside(each)]
     if not counts:
-        return (
-            "set it in the config, and name its key with --map micro_batch_size=KEY; memplan estimate needs none with "
-            "--batch-size"
-        )
+        is_script = document.syntax is ARGUMENTS
+        made = "have the script take it as an argument, such as --batch-size" if is_script else "set it in the config"
+        return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"
     return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
 
 

@@ -97,6 +97,9 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
     speed_now = fastest_run(chosen.recipe, (chosen, *trials))
     if speed_now is None:
         return None
+    faster = _fastest_smaller(chosen.recipe, trials, speed_now)
+    if faster is not None:
+        return _beside_smaller("A smaller size", faster, speed_now, band)
     half = half_of(trials, chosen.recipe)
     if half is not None:
         return _beside_smaller("Half as large", half, speed_now, band)
@@ -104,6 +107,14 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
     if smaller:
         return _beside_smaller("A smaller size", smaller[-1], speed_now, band)
     return _beside_larger(chosen.recipe, trials, speed_now)
+
+
+def _fastest_smaller(recipe: Recipe, trials: Sequence[Trial], speed_now: float) -> Trial | None:
+    """Return the fastest run of a smaller micro-batch, where that is faster; halves are spoken of by themselves."""
+    smaller = [each for each in comparable(trials, recipe) if each.recipe.micro_batch_size < recipe.micro_batch_size]
+    fastest = max(smaller, key=lambda each: each.samples_per_s or 0.0, default=None)
+    is_faster = fastest is not None and (fastest.samples_per_s or 0.0) > speed_now * (1 + EQUAL_THROUGHPUT)
+    return fastest if is_faster and fastest is not half_of(trials, recipe) else None
 
 
 def _beside_smaller(name: str, other: Trial, speed_now: float, band: Band) -> str | None:

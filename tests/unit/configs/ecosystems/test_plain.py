@@ -188,8 +188,8 @@ def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("a: {batch_size: 4}\nb: {batch_size: 6}\n", r"such as a\.batch_size or b\.batch_size"),
-        ("model: net\n", "set it in the config, and name its key"),
-        ("test_data: {batch_size: 4}\nauto: {base_batch_size: 16}\n", "set it in the config, and name its key"),
+        ("model: net\n", "set it in the config, and name it"),
+        ("test_data: {batch_size: 4}\nauto: {base_batch_size: 16}\n", "set it in the config, and name it"),
     ],
 )
 def test_where_the_batch_may_be_is_said(tmp_path: Path, text: str, said: str) -> None:

@@ -210,3 +210,11 @@ def test_an_argument_declared_twice_alike_is_changed_on_the_command_line_alone(t
     assert plan_patch(config, change).override_line == "--batch-size 8"
     with pytest.raises(PatchError, match="declared more than once"):
         plan_patch(config, change, style=PatchStyle.IN_PLACE)
+
+
+def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', default=1.0)\n"
+    )
+    with pytest.raises(ConfigError, match="have the script take it as an argument, such as --batch-size"):
+        read_config(tmp_path / "train.py")
