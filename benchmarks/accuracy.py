@@ -55,6 +55,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from openmmlab.action_rows()
     yield from openmmlab.segmentation_rows()
     yield from openmmlab.two_path_rows()
+    yield from openmmlab.skipping_rows()
     yield from openmmlab.pyramid_rows()
     yield from optimum.rows()
     yield from timm_rows.study_rows()

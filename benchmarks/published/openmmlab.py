@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from published.rows import Peak, Row, table
-from published.segmentation_nets import Kept, PyramidTransformer, Segmenter, TwoPathNet, resnet
+from published.segmentation_nets import Kept, PyramidTransformer, Segmenter, SkippingNet, TwoPathNet, resnet
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
@@ -76,6 +76,18 @@ def two_path_rows() -> Iterator[Row]:
             family="mmsegmentation",
             workload=functools.partial(segmenter, net, (1024, 1024), (1.0, 1.0, 1.0)),
             trace_key=f"bisenet {cells['depth']}",
+        )
+
+
+def skipping_rows() -> Iterator[Row]:
+    """Yield mmsegmentation's DeepLabV3 on a U-Net, at small crops."""
+    for cells in table("unet"):
+        side = int(cells["crop"])
+        yield _segmentation_row(
+            cells,
+            family="mmsegmentation",
+            workload=functools.partial(segmenter, SkippingNet, (side, side), (1.0, 0.4)),
+            trace_key=f"unet {side}",
         )
 
 

@@ -6,6 +6,7 @@ Synchronised batch norms are plain ones here, which keep the same.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,14 +80,14 @@ class _PyramidHead(nn.Module):
 class _DilatedHead(nn.Module):
     """DeepLabV3's dilated convolutions side by side (Chen et al. 2017)."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, *, inputs: int = 2048, width: int = 512) -> None:
         super().__init__()
-        self.image = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(2048, 512, 1))
+        self.image = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(inputs, width, 1))
         self.branches = nn.ModuleList(
-            [_unit(2048, 512, 1), *(_unit(2048, 512, 3, dilation=rate) for rate in (12, 24, 36))]
+            [_unit(inputs, width, 1), *(_unit(inputs, width, 3, dilation=rate) for rate in (12, 24, 36))]
         )
-        self.bottleneck = _unit(5 * 512, 512, 3)
-        self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(512, classes, 1))
+        self.bottleneck = _unit(5 * width, width, 3)
+        self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(width, classes, 1))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         image = _resized(self.image(features), features)
@@ -101,6 +102,33 @@ def _unit(inputs: int, outputs: int, size: int, *, stride: int = 1, dilation: in
 
 def _resized(small: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return F.interpolate(small, like.shape[2:], mode="bilinear", align_corners=False)
+
+
+class SkippingNet(nn.Module):
+    """U-Net (Ronneberger et al. 2015) of five stages with DeepLabV3's head, two classes and an auxiliary head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [64, 128, 256, 512, 1024]
+        self.down = nn.ModuleList(_double_unit(*pair) for pair in pairwise([3, *widths]))
+        self.rise = nn.ModuleList(_unit(deep, wide, 1) for wide, deep in pairwise(widths))
+        self.join = nn.ModuleList(_double_unit(2 * width, width) for width in widths[:-1])
+        self.head = _DilatedHead(2, inputs=64, width=16)
+        self.auxiliary = nn.Sequential(_unit(128, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, 2, 1))
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores of the main head and of the auxiliary one."""
+        skipped = [self.down[0](images)]
+        for stage in self.down[1:]:
+            skipped.append(stage(F.max_pool2d(skipped[-1], 2)))
+        features = [skipped.pop()]
+        for rise, join, kept in zip(reversed(self.rise), reversed(self.join), reversed(skipped), strict=True):
+            features.append(join(torch.cat([kept, rise(_resized(features[-1], kept))], dim=1)))
+        return self.head(features[-1]), self.auxiliary(features[-2])
+
+
+def _double_unit(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(_unit(inputs, outputs, 3), _unit(outputs, outputs, 3))
 
 
 class TwoPathNet(nn.Module):
