@@ -10,12 +10,12 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Any
 
-SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 1
 
 
 def json_document(content: Mapping[str, Any]) -> str:
     """Write values as one document with its ``schema_version``."""
-    return json.dumps(json_ready({"schema_version": SCHEMA_VERSION, **content}), indent=2, allow_nan=False)
+    return json.dumps(json_ready({"schema_version": _SCHEMA_VERSION, **content}), indent=2, allow_nan=False)
 
 
 def json_ready(value: Any) -> Any:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import ProbeResult
 
-SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
+_SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 
 
 class Planning:
@@ -180,7 +180,7 @@ class Planning:
                 estimate=current.estimate,
                 chosen=current,
                 trials=search.trials,
-                reasons=(SETTLED,),
+                reasons=(_SETTLED,),
             )
         found = search.compare()
         optimizer_name = traces.optimizer_name(found.choice.trial.recipe)

@@ -185,7 +185,7 @@ def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCh
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         rank=rank,
         peaks=read,
-        planned_device_bytes=planned_bytes(plan),
+        planned_device_bytes=_planned_bytes(plan),
         device_total_bytes=plan.device_total_bytes,
         verdict=verdict,
         remark=remark,
@@ -194,7 +194,7 @@ def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCh
 
 def verdict_on(plan: Plan, device_bytes: int) -> CheckVerdict:
     """Say where a device peak lies; below the band counts only where it is below what the plan promised, too."""
-    share, promised_bytes = device_bytes / plan.device_total_bytes, planned_bytes(plan)
+    share, promised_bytes = device_bytes / plan.device_total_bytes, _planned_bytes(plan)
     if share > plan.max_utilisation:
         return CheckVerdict.ABOVE
     promised = plan.min_utilisation if promised_bytes is None else promised_bytes / plan.device_total_bytes
@@ -203,7 +203,7 @@ def verdict_on(plan: Plan, device_bytes: int) -> CheckVerdict:
     return CheckVerdict.INSIDE if share >= plan.min_utilisation else CheckVerdict.AS_PLANNED
 
 
-def planned_bytes(plan: Plan) -> int | None:
+def _planned_bytes(plan: Plan) -> int | None:
     """Device peak that a plan has seen of its recipe, or else predicts; None where it knows none."""
     if plan.chosen is not None and plan.chosen.outcome.measurement is not None:
         return plan.chosen.outcome.measurement.peak_device_bytes
@@ -211,7 +211,7 @@ def planned_bytes(plan: Plan) -> int | None:
 
 
 def _remark(plan: Plan, device_bytes: int, verdict: CheckVerdict) -> str:
-    planned = planned_bytes(plan)
+    planned = _planned_bytes(plan)
     told = "" if planned is None else f"; planned were {format_bytes(planned)}"
     edges = f"{plan.min_utilisation:.0%} to {plan.max_utilisation:.0%}"
     share = device_bytes / plan.device_total_bytes

@@ -22,12 +22,12 @@ _PROJECT_FILE = "pyproject.toml"
 
 def search_path_of(config_path: Path) -> tuple[str, ...]:
     """Return where a workload's module is looked for: the config's folder, its project's above it, the current."""
-    root, current = project_root(config_path), Path.cwd()
+    root, current = _project_root(config_path), Path.cwd()
     above = [each for each in config_path.parents if root is not None and each.is_relative_to(root)]
     return tuple(dict.fromkeys(str(each) for each in (config_path.parent, *above, current)))
 
 
-def project_root(config_path: Path) -> Path | None:
+def _project_root(config_path: Path) -> Path | None:
     """Return the nearest folder above a config that holds ``.git`` or ``pyproject.toml`` or is the current one."""
     current = Path.cwd()
     for folder in config_path.parents:

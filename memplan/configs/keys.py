@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-MAX_LISTED_KEYS = 20_000
+_MAX_LISTED_KEYS = 20_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _TARGET = re.compile(r"(?P<dots>\.*)(?P<key>[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*)")
 _FOLLOW_LIMIT = 20
@@ -119,7 +119,7 @@ def nested_under(prefix: str, values: Any) -> Any:
 
 def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
     """Return up to three existing dotted keys that a mistyped one may have meant."""
-    known = list(_dotted(values, "", [MAX_LISTED_KEYS]))
+    known = list(_dotted(values, "", [_MAX_LISTED_KEYS]))
     last = key.rpartition(".")[2]
     same_leaf = [each for each in known if each.rpartition(".")[2] == last]
     return (same_leaf + [each for each in difflib.get_close_matches(key, known, n=3) if each not in same_leaf])[:3]
@@ -127,7 +127,7 @@ def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
 
 def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[str]:
     """Return the dotted keys, in the config's order, of the single values whose last part fits."""
-    named = (each for each in _dotted(values, "", [MAX_LISTED_KEYS]) if fits(each.rpartition(".")[2]))
+    named = (each for each in _dotted(values, "", [_MAX_LISTED_KEYS]) if fits(each.rpartition(".")[2]))
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 

@@ -43,7 +43,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
+def _first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
     """Return the value of a knob's first key, or None where the config has no such knob."""
     return get(document.values, keys[name][0]) if keys.get(name) else None
 
@@ -130,7 +130,7 @@ def recipe_from(document: Document, keys: KnobKeys, *, precision: Precision, acc
         accumulation_steps=accumulation_steps,
         precision=precision,
         learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
-        activation_checkpointing=bool(first_value(document, keys, KnobName.ACTIVATION_CHECKPOINTING)),
+        activation_checkpointing=bool(_first_value(document, keys, KnobName.ACTIVATION_CHECKPOINTING)),
     )
 
 
@@ -151,8 +151,8 @@ def declared_precision(document: Document, keys: KnobKeys) -> Precision:
     Raises:
         ConfigError: the value is not a precision memplan knows.
     """
-    value = first_value(document, keys, KnobName.PRECISION)
-    dtype = first_value(document, keys, KnobName.AMP_DTYPE)
+    value = _first_value(document, keys, KnobName.PRECISION)
+    dtype = _first_value(document, keys, KnobName.AMP_DTYPE)
     found = precision_of(value, amp_dtype=dtype)
     if found is None:
         raise ConfigError(

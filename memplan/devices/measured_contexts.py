@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
 
-CACHE_VARIABLE = "MEMPLAN_CACHE_DIR"
+_CACHE_VARIABLE = "MEMPLAN_CACHE_DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def remember_context(
 
 def _path(environment: Mapping[str, str]) -> Path | None:
     """Return where the record lies; None for a user without a home, as containers have them."""
-    own = environment.get(CACHE_VARIABLE)
+    own = environment.get(_CACHE_VARIABLE)
     if own:
         return Path(own) / "contexts.json"
     try:

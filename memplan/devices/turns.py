@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FOLDER_VARIABLE = "MEMPLAN_TURNS_DIR"
+_FOLDER_VARIABLE = "MEMPLAN_TURNS_DIR"
 _LOOK_EVERY_S = 0.1
 _MADE_WITHIN_S = 2.0
 _TOLD_CHARACTERS = 200
@@ -60,7 +60,7 @@ def turn_on(resource: str, *, told: Callable[[str], None]) -> Iterator[None]:
 
 def turns_folder() -> Path:
     """Return the folder of the lock files; it need not exist."""
-    named = os.environ.get(FOLDER_VARIABLE)
+    named = os.environ.get(_FOLDER_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / "memplan-turns"
 
 

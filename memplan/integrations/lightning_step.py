@@ -82,7 +82,7 @@ class LightningStep(FrameworkStep):
         module.trainer = self._trainer
         for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):
             prepare(*arguments)
-        only_optimizer(module.configure_optimizers())
+        _only_optimizer(module.configure_optimizers())
         self._module = module
         return module  # type: ignore[no-any-return]  # a LightningModule is a Module
 
@@ -116,7 +116,7 @@ class LightningStep(FrameworkStep):
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the one optimizer of ``configure_optimizers``, at the rate from which its schedule starts out."""
         with borrowed_parameters(self._module, parameters):
-            found = only_optimizer(self._module.configure_optimizers())
+            found = _only_optimizer(self._module.configure_optimizers())
         for group in found.param_groups:
             group["lr"] = group.get("initial_lr", group.get("lr"))  # a warm-up has set the first step's rate
         return found
@@ -158,7 +158,7 @@ class LightningStep(FrameworkStep):
         return getattr(model, name, None) or (lambda batch, _: batch)
 
 
-def only_optimizer(configured: Any) -> Optimizer:
+def _only_optimizer(configured: Any) -> Optimizer:
     """Return the optimizer from any of the forms that ``configure_optimizers`` may return.
 
     Raises:

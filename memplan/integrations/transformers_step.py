@@ -98,7 +98,7 @@ class TrainerStep(FrameworkStep):
 
     def model(self) -> nn.Module:
         """Make the model anew, and a Trainer for it."""
-        module = called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
+        module = _called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
         self._trainer = self._trainer_of(module, [], 1)
         return module.train()
 
@@ -145,7 +145,7 @@ def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}}
 
 
-def called_model_init(model_init: Any) -> nn.Module:
+def _called_model_init(model_init: Any) -> nn.Module:
     """Call ``model_init`` as the Trainer does: with the trial of a hyper-parameter search where it takes one."""
     takes_trial = len(inspect.signature(model_init).parameters) == 1
     return model_init(None) if takes_trial else model_init()  # type: ignore[no-any-return]  # by its interface

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from memplan.recommend.band import Band
     from memplan.results import Estimate, Trial
 
-CHECK_MICRO_BATCH = 2
+_CHECK_MICRO_BATCH = 2
 # A step that takes longer on the CPU is one of a model or a format for cards: the plan does not wait for its check.
-CHECK_STEP_LIMIT_S = 30.0
+_CHECK_STEP_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,9 @@ def predict(
 
 def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
     """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is given up."""
-    size = min(subject.current.micro_batch_size, CHECK_MICRO_BATCH)
+    size = min(subject.current.micro_batch_size, _CHECK_MICRO_BATCH)
     recipe = subject.current.with_micro_batch_size(size)
-    return session.try_recipe(recipe, "check on the CPU", step_limit_s=CHECK_STEP_LIMIT_S)
+    return session.try_recipe(recipe, "check on the CPU", step_limit_s=_CHECK_STEP_LIMIT_S)
 
 
 def check_note(trial: Trial) -> str:

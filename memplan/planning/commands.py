@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Precision
 
 FEWEST_STEPS = 3  # two until memory has settled, and one to time
-DEFAULT_STEPS = 10
+_DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
 
 
@@ -38,7 +38,7 @@ class CommandWish:
     """
 
     template: str
-    steps: int = DEFAULT_STEPS
+    steps: int = _DEFAULT_STEPS
     config_path: Path | None = None
     micro_batch_size: int | None = None
 
@@ -62,7 +62,7 @@ def command_wish(
         raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
     return CommandWish(
         template=command,
-        steps=DEFAULT_STEPS if steps is None else steps,
+        steps=_DEFAULT_STEPS if steps is None else steps,
         config_path=configs[-1] if configs else None,
         micro_batch_size=batch_size,
     )

@@ -77,7 +77,7 @@ class LiveFindings:
     verdicts: tuple[PrecisionVerdict, ...]
 
 
-def reading_of(trial: Trial) -> Reading:
+def _reading_of(trial: Trial) -> Reading:
     """Turn a trial into what the search needs to know of it."""
     measured = trial.outcome.measurement
     peak_bytes = measured.peak_device_bytes if measured else None
@@ -230,12 +230,12 @@ class LiveSearch:
         """Run the user's own micro-batch at a precision, then the one that lands in the band."""
         recipe = replace(self._subject.current, precision=precision)
         first = self._try(recipe, "same size", reference)
-        reading = reading_of(first)
+        reading = _reading_of(first)
         if reading.kind is ReadingKind.STOP or self._is_too_slow(first, reference):
             return
         size = recipe.micro_batch_size
         found = find_micro_batch(
-            lambda size: reading_of(self._try(self._at(recipe, size), "in the band", reference)),
+            lambda size: _reading_of(self._try(self._at(recipe, size), "in the band", reference)),
             self._predicted(recipe, first),
             SearchTarget(
                 lower_bytes=self._band.lower_bytes,

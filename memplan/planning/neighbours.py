@@ -107,7 +107,7 @@ def run_in_turn(
         for resource in sorted(each.resource for each in neighbours):  # so that no two wait for each other
             turns.enter_context(turn_on(resource, told=told))
         before_bytes = [each.used_bytes() for each in neighbours]
-        outcome = run_trial(request, on_progress=follower(observer), template=template)
+        outcome = run_trial(request, on_progress=_follower(observer), template=template)
         after_bytes = [each.used_bytes() for each in neighbours]
     before, after = tightest(before_bytes, after_bytes)
     return with_neighbours(outcome, before_bytes=before, after_bytes=after)
@@ -118,7 +118,7 @@ def tightest(before_bytes: Sequence[int | None], after_bytes: Sequence[int | Non
     return max(zip(before_bytes, after_bytes, strict=True), key=lambda pair: max(pair[0] or 0, pair[1] or 0))
 
 
-def follower(observer: Observer) -> Callable[[TrialProgress], None]:
+def _follower(observer: Observer) -> Callable[[TrialProgress], None]:
     """Return what tells an observer of a trial's progress."""
 
     def follow(progress: TrialProgress) -> None:

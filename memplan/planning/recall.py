@@ -31,11 +31,11 @@ def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, d
         stored = journal.find_plan(fingerprint)
     except StoreError:  # written by another version; planning anew says what is wrong where that matters
         return None
-    if stored is None or stored.plan is None or not still_fits(stored.plan, band, device):
+    if stored is None or stored.plan is None or not _still_fits(stored.plan, band, device):
         return None
     request = replace(stored.plan.request, store=journal.path.parent.absolute())
     plan = replace(stored.plan, cached_from=None, request=request)
-    if plan.config_patch is not None and not is_current(plan.config_patch):
+    if plan.config_patch is not None and not _is_current(plan.config_patch):
         try:
             patch = write_patch(
                 plan.recipe,
@@ -52,7 +52,7 @@ def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, d
     return replace(plan, cached_from=stored.created_at)
 
 
-def still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
+def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
     """Say whether a plan's peak lies where it lay, with what the device offers now and what others use of it."""
     measured = plan.chosen.outcome.measurement if plan.chosen else None
     if measured is None:
@@ -65,6 +65,6 @@ def still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
     return band.place(measured.peak_process_bytes + others_bytes) is then
 
 
-def is_current(patch: ConfigPatch) -> bool:
+def _is_current(patch: ConfigPatch) -> bool:
     """Say whether the files that a patch changes are as they were when it was written."""
     return all(digest_of(Path(each.path)) == each.original_sha256 for each in patch.files)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memplan.plans import Plan
     from memplan.progress import Observer
 
-WAIT_S = 1800.0  # for rank 0 to ask for a plan at all, as long as torch.distributed waits for a rank by default
+_WAIT_S = 1800.0  # for rank 0 to ask for a plan at all, as long as torch.distributed waits for a rank by default
 _POLL_S = 0.1
 _RENEWAL_S = 5.0
 _SILENCE_S = 60.0  # without a renewed sign, after which a rank 0 on another machine is taken to be gone
@@ -76,7 +76,7 @@ def make_for_all(make: Callable[[], Plan], meeting: MeetingPoint) -> Plan:
     return plan
 
 
-def wait_for(meeting: MeetingPoint, launch: Launch, observer: Observer, *, wait_s: float = WAIT_S) -> Plan:
+def wait_for(meeting: MeetingPoint, launch: Launch, observer: Observer, *, wait_s: float = _WAIT_S) -> Plan:
     """In every other rank: wait for what rank 0 comes to.
 
     Args:

@@ -5,7 +5,7 @@ functions count by their bytecode, constants, defaults, closures and the globals
 by its name, and its module is returned to be counted by its source.
 
 Not counted: the values of parameters, which the memory of a step does not follow; what lies beyond
-``MAX_VALUES`` values or, in one tensor or array, beyond its first and last part; and what
+``_MAX_VALUES`` values or, in one tensor or array, beyond its first and last part; and what
 is neither plain, nor made by code, nor taken apart by ``__reduce_ex__``.
 """
 
@@ -20,7 +20,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-MAX_VALUES = 200_000
+_MAX_VALUES = 200_000
 _WHOLE_BYTES = 64 * 1024 * 1024
 _PART_BYTES = 1024 * 1024
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
@@ -65,7 +65,7 @@ class _Walk:
             self._say(type(value).__name__, repr(value))
         elif id(value) in self._numbers:
             self._say("again", str(self._numbers[id(value)]))
-        elif len(self._numbers) < MAX_VALUES:
+        elif len(self._numbers) < _MAX_VALUES:
             self._numbers[id(value)] = len(self._numbers)
             self._kept.append(value)  # an id is that of one value only while it lives
             self._feed_new(value)

@@ -54,7 +54,7 @@ def make_store(store: Path) -> None:
         if not ignore_file.exists():
             ignore_file.write_text("*\n")
     except OSError as error:
-        raise store_error(store, error) from error
+        raise _store_error(store, error) from error
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connect
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise store_error(path, error) from error
+        raise _store_error(path, error) from error
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -124,7 +124,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 
-def store_error(path: Path, error: Exception) -> StoreError:
+def _store_error(path: Path, error: Exception) -> StoreError:
     """Say in one line why a journal cannot be used."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return StoreError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memplan.workload import WorkloadReference
 
 WORKER_MODULE = "memplan.probe.worker"
-RATES_TIMEOUT_S = 120.0
+_RATES_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,4 +56,4 @@ def read_rates(
 
 
 def _too_long(_pid: int, age_s: float) -> str | None:
-    return f"no optimizer within {RATES_TIMEOUT_S:.0f} s" if age_s > RATES_TIMEOUT_S else None
+    return f"no optimizer within {_RATES_TIMEOUT_S:.0f} s" if age_s > _RATES_TIMEOUT_S else None

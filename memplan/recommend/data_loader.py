@@ -27,7 +27,7 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEFAULT_PREFETCH_FACTOR = 2
+_DEFAULT_PREFETCH_FACTOR = 2
 _WORTH_SAYING_BYTES = 1024**3
 _MOST_OF_HOST = 2  # held batches take at most one part in so many of the host's memory
 
@@ -86,7 +86,7 @@ def _held_in_memory(settings: LoaderSettings, around: LoaderSurroundings) -> Loa
     prefetch = settings.prefetch_factor
     if prefetch:
         prefetch = min(prefetch, max(1, room // settings.workers))
-    workers = min(settings.workers, max(1, room // (prefetch or DEFAULT_PREFETCH_FACTOR)))
+    workers = min(settings.workers, max(1, room // (prefetch or _DEFAULT_PREFETCH_FACTOR)))
     return replace(settings, workers=workers, prefetch_factor=prefetch)
 
 
@@ -108,7 +108,7 @@ def _remarks(settings: LoaderSettings, around: LoaderSurroundings) -> Iterator[s
         yield f"{workers} loader workers share {cpu_count} processors"
     if settings.pin_memory is False and around.on_cuda:
         yield "without pin_memory every copy of a batch to the card is waited for"
-    held = (workers or 0) * (settings.prefetch_factor or DEFAULT_PREFETCH_FACTOR)
+    held = (workers or 0) * (settings.prefetch_factor or _DEFAULT_PREFETCH_FACTOR)
     if batch_bytes is not None and held * batch_bytes >= _WORTH_SAYING_BYTES:
         each, total = format_bytes(batch_bytes), format_bytes(held * batch_bytes)
         yield f"{workers} loader workers hold up to {held} batches of {each}, {total} of host memory"

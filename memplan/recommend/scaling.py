@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Recipe
 
-TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
+_TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
 _SIGNIFICANT_DIGITS = 12
 _ADAPTIVE = ("adam", "lamb", "adagrad", "adadelta", "rmsprop", "adafactor", "lion", "shampoo", "sophia", "adan")
 
@@ -89,7 +89,7 @@ def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Frac
         said = f"the linear rule is common practice, but for {optimizer_name} --lr-rule sqrt is better founded"
     else:
         said = f"the sqrt rule is meant for adaptive optimizers; for {optimizer_name} --lr-rule linear is the usual one"
-    if Fraction(1, TRUSTED_RATIO) <= ratio <= TRUSTED_RATIO:
+    if Fraction(1, _TRUSTED_RATIO) <= ratio <= _TRUSTED_RATIO:
         return said
     return f"{said}; the batch changes by a factor of {float(ratio):.3g}, outside 1/8 to 8: check the rate by hand"
 

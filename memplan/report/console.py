@@ -86,9 +86,9 @@ def run_view(report: RunReport) -> RenderableType:
     """Show a stored run: what was planned for, its trials, then everything that :func:`plan_view` shows."""
     again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
     parts = [Padding(again, (1, 0, 0, 0))] if report.trials else []
-    trained = [Padding(check_table(report), (1, 0, 0, 0))] if report.checks else []
+    trained = [Padding(_check_table(report), (1, 0, 0, 0))] if report.checks else []
     ranged = [Padding(range_table(report.trials), (1, 0, 0, 0))] if any(map(_has_range, report.trials)) else []
-    return Group(_heading(report), "", trial_table(report), *ranged, *parts, plan_view(report), *trained)
+    return Group(_heading(report), "", _trial_table(report), *ranged, *parts, plan_view(report), *trained)
 
 
 def _heading(report: RunReport) -> Text:
@@ -102,7 +102,7 @@ def _heading(report: RunReport) -> Text:
     return Text.assemble((f"Run {report.run_id}", "bold"), f": {said}")
 
 
-def check_table(report: RunReport) -> Table:
+def _check_table(report: RunReport) -> Table:
     """Show what trainings with the plan really took, beside what was planned."""
     table = plain_table("Trainings with this plan, device peaks", "checked", "rank", "planned", "measured", "util", "")
     for check in report.checks:
@@ -120,26 +120,26 @@ def check_table(report: RunReport) -> Table:
 
 
 def plan_view(report: RunReport) -> RenderableType:
-    """Show what the trials came to: precisions, accumulation, components, the recommendation and the patch."""
+    """Show what the trials came to: precisions, accumulation, components, the _recommendation and the patch."""
     parts: list[RenderableType] = []
     if report.precisions:
-        parts.append(precision_table(report))
+        parts.append(_precision_table(report))
     if report.throughput:
-        parts.append(throughput_plot(report))
+        parts.append(_throughput_plot(report))
     if any(trial.fits and _accumulates(trial) for trial in report.trials):
-        parts.append(accumulation_table(report))
+        parts.append(_accumulation_table(report))
     if report.subject is not None:
         parts.append(component_table(report.subject, report.components))
         if report.subject.typical_samples_per_s is not None:
-            parts.append(typical_line(report.subject))
+            parts.append(_typical_line(report.subject))
     if report.plan is not None:
-        parts.append(recommendation(report.plan))
+        parts.append(_recommendation(report.plan))
         if report.plan.config_patch is not None:
-            parts.append(patch_view(report.plan.config_patch))
+            parts.append(_patch_view(report.plan.config_patch))
     return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
-def trial_table(report: RunReport) -> Table:
+def _trial_table(report: RunReport) -> Table:
     """Show every live run with its process peak, estimated and measured."""
     table = plain_table(
         "Live trials, process peaks", "purpose", "recipe", "outcome", "estimated", "measured", "util", "per s"
@@ -192,7 +192,7 @@ def trial_line(trial: TrialRow, *, was_resumed: bool, command: str | None = None
     return line
 
 
-def precision_table(report: RunReport) -> Table:
+def _precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
     table = plain_table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
@@ -208,7 +208,7 @@ def precision_table(report: RunReport) -> Table:
     return table
 
 
-def accumulation_table(report: RunReport) -> Table:
+def _accumulation_table(report: RunReport) -> Table:
     """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
     table = plain_table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
     settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if _accumulates(t)}
@@ -228,7 +228,7 @@ def accumulation_table(report: RunReport) -> Table:
     return table
 
 
-def throughput_plot(report: RunReport) -> Text:
+def _throughput_plot(report: RunReport) -> Text:
     """Draw samples per second over the micro-batch: where the bars stop growing, more memory buys no more speed."""
     fastest = max(trial.samples_per_s or 0 for trial in report.throughput)
     plot = Text("Throughput by micro-batch", style="bold")
@@ -243,7 +243,7 @@ def throughput_plot(report: RunReport) -> Text:
     return plot
 
 
-def typical_line(subject: TrialRow) -> Text:
+def _typical_line(subject: TrialRow) -> Text:
     """Set a step on a typical batch beside the worst one that everything else is about."""
     peak, speed = bytes_text(subject.typical_allocated_bytes), rate_text(subject.typical_samples_per_s)
     return Text(
@@ -278,7 +278,7 @@ def _comparison_cells(row: Comparison, device_name: str) -> tuple[str, str, str,
     )
 
 
-def recommendation(plan: Plan) -> RenderableType:
+def _recommendation(plan: Plan) -> RenderableType:
     """Say what is recommended and why, or that nothing needs to change."""
     lines = Text()
     if plan.cached_from is not None:
@@ -300,7 +300,7 @@ def recommendation(plan: Plan) -> RenderableType:
     return lines
 
 
-def patch_view(patch: ConfigPatch) -> RenderableType:
+def _patch_view(patch: ConfigPatch) -> RenderableType:
     """Show the patch as a coloured diff with the loader that verified it, and what says the same without it."""
     checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=QUIET)
     notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"
-OLD_DEVICE_KEYS = ("trainer.gpus", "general.gpus")
+_OLD_DEVICE_KEYS = ("trainer.gpus", "general.gpus")
 _RATES_OF_SCHEDULERS = ("eta_min", "min_lr", "max_lr")
 _TRAINER_SIGNS = (
     "accumulate_grad_batches",
@@ -140,7 +140,7 @@ def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> 
     if division is not None:
         shared = f"{division} divides {batch_key} by the number of devices: it is the batch of all of them"
         return [f"{shared}, and figures are those of one device that gets all of it"]
-    keys = (f"{prefix}trainer.devices", *OLD_DEVICE_KEYS)
+    keys = (f"{prefix}trainer.devices", *_OLD_DEVICE_KEYS)
     devices = next((get(document.values, key) for key in keys if get(document.values, key) is not None), 1)
     if devices in (1, "1", [0]):
         return []
@@ -148,7 +148,7 @@ def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> 
 
 
 def _words(values: Mapping[str, Any]) -> Mapping[Precision, str | int]:
-    return _OLD_WORDS if any(contains(values, key) for key in OLD_DEVICE_KEYS) else _WORDS
+    return _OLD_WORDS if any(contains(values, key) for key in _OLD_DEVICE_KEYS) else _WORDS
 
 
 def _absolute_rates(values: Mapping[str, Any], sections: tuple[str, ...]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
-NOMINAL_BATCH_SIZE = 64  # the default of nbs
+_NOMINAL_BATCH_SIZE = 64  # the default of nbs
 _BATCH, _NOMINAL, _AMP = "batch", "nbs", "amp"
 _WORDS: dict[Precision, Any] = {Precision.FP32: False, Precision.FP16: True, Precision.BF16: "bf16"}
 _SIGNS = ("imgsz", "lr0", "lrf", _NOMINAL, "mosaic", "close_mosaic", "task", "mode", "warmup_epochs", "hsv_h", "dfl")
@@ -86,10 +86,10 @@ class Ultralytics(SingleFile):
         if recipe.precision != config.recipe.precision:
             reason = reason_for(change, KnobName.PRECISION)
             found.append(Assignment(key=_AMP, value=_WORDS[recipe.precision], reason=reason))
-        original = config.original_value(_NOMINAL, config.values.get(_NOMINAL)) or NOMINAL_BATCH_SIZE
+        original = config.original_value(_NOMINAL, config.values.get(_NOMINAL)) or _NOMINAL_BATCH_SIZE
         derived = _accumulation({_NOMINAL: original}, batch)
         nominal = original if derived == recipe.accumulation_steps else batch * recipe.accumulation_steps
-        if nominal != config.values.get(_NOMINAL, NOMINAL_BATCH_SIZE):
+        if nominal != config.values.get(_NOMINAL, _NOMINAL_BATCH_SIZE):
             reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
             found.append(Assignment(key=_NOMINAL, value=nominal, reason=reason))
         return found
@@ -102,7 +102,7 @@ def _devices(values: Mapping[str, Any]) -> int:
 
 
 def _accumulation(values: Mapping[str, Any], batch: int) -> int:
-    nominal = values.get(_NOMINAL) or NOMINAL_BATCH_SIZE
+    nominal = values.get(_NOMINAL) or _NOMINAL_BATCH_SIZE
     return max(round(nominal / batch), 1)
 
 

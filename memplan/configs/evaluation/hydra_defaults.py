@@ -22,7 +22,7 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEFAULTS = "defaults"
+_DEFAULTS = "defaults"
 _SELF = "_self_"
 _HEADER = re.compile(r"^[ \t]*#[ \t]*@package[ \t]+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"(?:(?P<kind>optional|override)\s+)?(?P<group>[^@\s]+)(?:@(?P<package>\S+))?")
@@ -53,13 +53,13 @@ class _Composition:
 
 def has_defaults(values: Mapping[str, Any]) -> bool:
     """Say whether a config has a Hydra defaults list."""
-    entries = values.get(DEFAULTS)
+    entries = values.get(_DEFAULTS)
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
 
 
 def experiment_override(values: Mapping[str, Any], name: str) -> str:
     """Return the command-line override that lays an experiment over a config, behind the one it has chosen itself."""
-    for entry in values[DEFAULTS]:
+    for entry in values[_DEFAULTS]:
         group, chosen = next(iter(entry.items()), ("", None)) if isinstance(entry, Mapping) else (entry, None)
         if str(group).split()[-1:] == ["experiment"]:
             before = chosen if isinstance(chosen, list) else [chosen]
@@ -91,11 +91,11 @@ def _lay(state: _Composition, source: SourceFile, values: Mapping[str, Any], *, 
     state.visits += 1
     if state.visits > _MAX_FILES:
         raise ConfigError("its defaults lists name each other without end", where=str(source.path))
-    listed = values.get(DEFAULTS)
+    listed = values.get(_DEFAULTS)
     entries = list(listed) if isinstance(listed, list) else []
     for entry in entries if _SELF in entries else [*entries, _SELF]:
         if entry == _SELF:
-            own = {name: value for name, value in values.items() if name != DEFAULTS}
+            own = {name: value for name, value in values.items() if name != _DEFAULTS}
             state.values = merged(state.values, nested_under(package, own))
             state.files.append(replace(source, prefix=package))
         else:

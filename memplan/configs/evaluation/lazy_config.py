@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_FILES = 200
-Renames = tuple[tuple[str, str], ...]
+_Renames = tuple[tuple[str, str], ...]
 
 
 class LazyValues(AttributeDict):
@@ -82,7 +82,7 @@ class LazyConfigReading:
             {name: value for name, value in namespace.items() if isinstance(value, dict) and not name.startswith("_")}
         )
 
-    def executed(self, path: Path, names: Renames) -> dict[str, Any]:
+    def executed(self, path: Path, names: _Renames) -> dict[str, Any]:
         """Run a file and return what it binds; ``names`` are what the config calls the values, and what the file does.
 
         Raises:
@@ -115,7 +115,7 @@ class _Imports:
 
     reading: LazyConfigReading
     path: Path
-    names: Renames
+    names: _Renames
     tree: ast.Module
 
     def __call__(
@@ -162,7 +162,7 @@ class _Imports:
             **{each: LazyValues(value) if isinstance(value, dict) else value for each, value in found.items()}
         )
 
-    def _names_in(self, module: str, level: int) -> Renames:
+    def _names_in(self, module: str, level: int) -> _Renames:
         """Return, for each value taken from a file, what the config being read calls it and what that file does."""
         outer = {own: effective for effective, own in self.names}
         return tuple(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BASE_KEY = "_BASE_"
-MAX_DEPTH = 20
+_MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def _inheriting(
     source: SourceFile, texts: Mapping[str, str], *, above: tuple[Path, ...] = (), empty: Any = None
 ) -> YamlChain:
     """Read a YAML file with what it names itself; ``above`` are the files that led here."""
-    if source.path in above or len(above) > MAX_DEPTH:
+    if source.path in above or len(above) > _MAX_DEPTH:
         raise ConfigError("it inherits from itself", where=str(above[0]), hint=f"check {source.path.name}")
     notes: list[str] = []
     values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty), notes)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_WORDS = 2_000  # of one command, many times the longest in public scripts
-MAX_HELD = 20_000  # characters of an array or a here-document, likewise
-MAX_HERE_DOCUMENTS = 200
-MAX_FOLLOWED = 20  # variables that stand for one another
+_MAX_HELD = 20_000  # characters of an array or a here-document, likewise
+_MAX_HERE_DOCUMENTS = 200
+_MAX_FOLLOWED = 20  # variables that stand for one another
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?P<all>\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*")
@@ -32,7 +32,7 @@ _GIVES_DEFAULT = re.compile(r"\$\{(?P<name>\w+):?=[^}\n]*\}")
 _CALCULATION = re.compile(r"(?<!\$)\(\(([^\n]*?)\)\)")
 _CALCULATED = re.compile(r"(?:\+\+|--)(\w+)|(\w+)\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))")
 _HERE_DOCUMENT = re.compile(
-    rf"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n.{{0,{MAX_HELD}}}?^[ \t]*(?P=end)[ \t]*\r?$",
+    rf"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n.{{0,{_MAX_HELD}}}?^[ \t]*(?P=end)[ \t]*\r?$",
     re.DOTALL | re.MULTILINE,
 )
 _DECLARING = ("export", "declare", "typeset", "local", "readonly")
@@ -64,7 +64,7 @@ def value_of(text: str, name: str) -> Word | None:
 
 def places_left_open(text: str, word: Word) -> tuple[int, ...]:
     """Return where a script gives the variable behind a word a value that only running it would tell."""
-    for _ in range(MAX_FOLLOWED):
+    for _ in range(_MAX_FOLLOWED):
         name = assigned_name(word)
         value = None if name is None else value_of(text, name)
         if value is None:
@@ -126,7 +126,7 @@ def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | Non
     if variable is None or name is None:
         return (None if "$" in word.text or "`" in word.text else word), None
     assigned = [] if name in followed else _assignments(text).get(name, [])
-    value = value_of(text, name) if assigned and len(followed) < MAX_FOLLOWED else None
+    value = value_of(text, name) if assigned and len(followed) < _MAX_FOLLOWED else None
     if value is not None and value.span.start <= word.span.start and not value.text.startswith("("):
         return _end_of(text, value, followed | {name})
     if assigned or (name.isdecimal() and not variable["default"]):
@@ -169,7 +169,7 @@ def _assignments(text: str) -> dict[str, list[_Assignment]]:
 
     What stands in here-documents is no command of it.
     """
-    has_some = 0 < text.count("<<") <= MAX_HERE_DOCUMENTS
+    has_some = 0 < text.count("<<") <= _MAX_HERE_DOCUMENTS
     own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text) if has_some else text
     found: dict[str, list[_Assignment]] = {}
     for name, assignment in (*_given_by_commands(own), *_given_within(own)):
@@ -205,7 +205,7 @@ def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
 def _given(text: str, word: Word, give: re.Match[str], *, is_sure: bool) -> _Assignment:
     start, end = word.span.start + give.end(), word.span.end
     is_array = start == end and text[end : end + 1] == "("
-    closed = end_of_parentheses(text, end, end + MAX_HELD) if is_array else end
+    closed = end_of_parentheses(text, end, end + _MAX_HELD) if is_array else end
     is_open = not is_sure or give["more"] or closed is None
     return _Assignment(
         start=word.span.start, value=None if is_open or closed is None else Span(start=start, end=closed)

@@ -11,7 +11,7 @@ import yaml
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending
 from memplan.errors import ConfigError
 
-MAX_EXPANDED_NODES = 200_000
+_MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 _DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -39,7 +39,7 @@ def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
         empty: what a text of comments alone stands for; None where that is an error.
 
     Raises:
-        ConfigError: it is not valid YAML, refers to itself, or expands to more than ``MAX_EXPANDED_NODES`` values.
+        ConfigError: it is not valid YAML, refers to itself, or expands to more than ``_MAX_EXPANDED_NODES`` values.
     """
     try:
         loader = _PlainLoader(text)
@@ -50,7 +50,7 @@ def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
             raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
         written: dict[int, int | None] = {}
         expanded = _expanded_size(node, written, where)
-        if expanded > MAX_EXPANDED_NODES and expanded > 2 * len(written):
+        if expanded > _MAX_EXPANDED_NODES and expanded > 2 * len(written):
             raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document
     from memplan.configs.user_config import UserConfig
 
-SUFFIX = "_memplan"
+_SUFFIX = "_memplan"
 
 
 def child_path_of(path: Path) -> Path:
     """Return where the child of a config lies: ``x.py`` -> ``x_memplan.py``."""
-    return path.with_name(f"{path.stem}{SUFFIX}{path.suffix}")
+    return path.with_name(f"{path.stem}{_SUFFIX}{path.suffix}")
 
 
 def python_child_form(document: Document) -> ChildForm | None:
@@ -33,11 +33,11 @@ def python_child_form(document: Document) -> ChildForm | None:
     notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
     if style_of(document.source.text) is not PythonStyle.READ_BASE:
         head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
-        return ChildForm(path=path, head=head, over=(), notes=notes, write=child_text)
+        return ChildForm(path=path, head=head, over=(), notes=notes, write=_child_text)
     if not document.path.stem.isidentifier():
         return None
     head = ("with read_base():", f"    from .{document.path.stem} import *", "")
-    return ChildForm(path=path, head=head, over=(), notes=notes, write=updating_child_text)
+    return ChildForm(path=path, head=head, over=(), notes=notes, write=_updating_child_text)
 
 
 def cfg_options(assignments: Sequence[Assignment]) -> str | None:
@@ -46,7 +46,7 @@ def cfg_options(assignments: Sequence[Assignment]) -> str | None:
     return None if pairs is None else f"--cfg-options {pairs}"
 
 
-def child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+def _child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
     """Return the text of the child config, in the line endings of its parent.
 
     Args:
@@ -60,16 +60,16 @@ def child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple
     return _file_text(parent, [*head, *body], marker)
 
 
-def updating_child_text(
+def _updating_child_text(
     parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str
 ) -> str:
-    """Return the text of a child in mmengine's pure-Python style; arguments as in :func:`child_text`."""
+    """Return the text of a child in mmengine's pure-Python style; arguments as in :func:`_child_text`."""
     imports = ["from mmengine.config import read_base", *class_imports(assignments, parent.document)]
     return _file_text(parent, [*imports, "", *head, *update_lines(parent.document, assignments)], marker)
 
 
 def lazy_child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
-    """Return the text of a child in the style of detectron2's LazyConfig; arguments as in :func:`child_text`."""
+    """Return the text of a child in the style of detectron2's LazyConfig; arguments as in :func:`_child_text`."""
     lines = member_lines(parent.document, assignments, by_attribute=True)
     return _file_text(parent, [*head, *lines], marker)
 

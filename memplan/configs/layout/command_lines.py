@@ -23,7 +23,7 @@ def as_pairs(
         prefix: what stands before each key.
         write: how a value is written; None takes YAML's spelling.
     """
-    return _joined(assignments, lambda each, word: f"{prefix}{each.key}={word}", write or yaml_word)
+    return _joined(assignments, lambda each, word: f"{prefix}{each.key}={word}", write or _yaml_word)
 
 
 def as_flags(
@@ -61,10 +61,10 @@ def _joined(
     return " ".join(form(each, shlex.quote(str(word))) for each, word in zip(assignments, words, strict=True))
 
 
-def yaml_word(value: Any) -> str | None:
+def _yaml_word(value: Any) -> str | None:
     """Write a value as Hydra and LightningCLI read it; None for a dict."""
     if isinstance(value, list | tuple):
-        words = [yaml_word(each) for each in value]
+        words = [_yaml_word(each) for each in value]
         return None if None in words else f"[{','.join(map(str, words))}]"
     return None if isinstance(value, dict) else write_yaml(value)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
 
-INDENT = "    "
+_INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def grouped(entries: Iterable[tuple[Sequence[str], Any]]) -> Any:
 
 def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iterator[str]:
     """Yield the lines of one key: a changed value with its remark, or a dict of such entries."""
-    head, comma = f"{INDENT * depth}{head}", "," if depth else ""
+    head, comma = f"{_INDENT * depth}{head}", "," if depth else ""
     if isinstance(tree, WholeList):
         yield from _list_lines(head, tree, comma, depth)
     elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and _dict_members(document, tree):
@@ -64,15 +64,15 @@ def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iter
         yield f"{head}{opening}"
         for part, branch in tree.items():
             yield from entry_lines(heads[part], branch, document, depth=depth + 1)
-        yield f"{INDENT * depth}{closing}{comma}"
+        yield f"{_INDENT * depth}{closing}{comma}"
 
 
 def _list_lines(head: str, whole: WholeList, comma: str, depth: int) -> Iterator[str]:
     opening, closing = "[]" if isinstance(whole.value, list) else "()"
     yield f"{head}{opening}"
     for index, member in enumerate(whole.value):
-        yield from value_lines(INDENT * (depth + 1), member, ",", depth + 1, whole.remarks.get(str(index)))
-    yield f"{INDENT * depth}{closing}{comma}"
+        yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, whole.remarks.get(str(index)))
+    yield f"{_INDENT * depth}{closing}{comma}"
 
 
 def value_lines(head: str, value: Any, comma: str, depth: int, remark: str | None) -> Iterator[str]:
@@ -85,8 +85,8 @@ def value_lines(head: str, value: Any, comma: str, depth: int, remark: str | Non
         opening, closing = "[]" if isinstance(value, list) else "()"
         yield with_remark(f"{head}{opening}", remark)
         for member in value:
-            yield from value_lines(INDENT * (depth + 1), member, ",", depth + 1, None)
-        yield f"{INDENT * depth}{closing}{comma}"
+            yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, None)
+        yield f"{_INDENT * depth}{closing}{comma}"
     else:
         yield with_remark(line, remark)
 
@@ -95,8 +95,8 @@ def _dict_lines(head: str, members: Mapping[str, Any], comma: str, depth: int, r
     opening, closing, heads = dict_spelling(members)
     yield with_remark(f"{head}{opening}", remark)
     for part, value in members.items():
-        yield from value_lines(f"{INDENT * (depth + 1)}{heads[part]}", value, ",", depth + 1, None)
-    yield f"{INDENT * depth}{closing}{comma}"
+        yield from value_lines(f"{_INDENT * (depth + 1)}{heads[part]}", value, ",", depth + 1, None)
+    yield f"{_INDENT * depth}{closing}{comma}"
 
 
 def dict_spelling(members: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:

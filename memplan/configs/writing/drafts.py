@@ -54,7 +54,7 @@ class Draft:
     beside: tuple[FilePatch, ...] = ()
 
 
-def changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
+def _changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the assignments of a change that differ from what the config says."""
     wanted = [*ecosystem_named(config.format_name).assignments(config, change), *loader_assignments(config, change)]
     changed = [each for each in wanted if each.value != get(config.values, each.key)]
@@ -78,7 +78,7 @@ def _without_computed(config: UserConfig, changed: list[Assignment]) -> list[Ass
 
 def _agreeing(companion: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return what makes something agree with a changed config: what it spells out, and nothing it leaves open."""
-    concrete = [each for each in changed_assignments(companion, change) if get(companion.values, each.key) != AUTO]
+    concrete = [each for each in _changed_assignments(companion, change) if get(companion.values, each.key) != AUTO]
     return [each for each in concrete if contains(companion.values, each.key)]
 
 
@@ -97,7 +97,7 @@ def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:
         PatchError: a value is not written in this file, or cannot be edited there.
     """
     try:
-        return _in_place(config, change, changed_assignments(config, change))
+        return _in_place(config, change, _changed_assignments(config, change))
     except PatchError as error:
         if default_style(config) is not PatchStyle.CHILD:
             raise
@@ -111,7 +111,7 @@ def draft_flags(config: UserConfig, change: RecipeChange) -> Draft:
         path=config.path,
         before=text,
         text=text,
-        assignments=tuple(changed_assignments(config, change)),
+        assignments=tuple(_changed_assignments(config, change)),
         expected=config.values,
         notes=(),
     )
@@ -158,11 +158,11 @@ def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
     Raises:
         PatchError: there is a file of that name with anything in it that memplan did not write.
     """
-    changed = changed_assignments(config, change)
+    changed = _changed_assignments(config, change)
     if not changed:
         return draft_in_place(config, change)
     parent = _parent_of(config)
-    assignments = changed_assignments(parent, replace(change, loader={**_loader_written(config), **change.loader}))
+    assignments = _changed_assignments(parent, replace(change, loader={**_loader_written(config), **change.loader}))
     form = ecosystem_named(config.format_name).child_form(parent.document)
     if form is None:
         raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document
 
 OWN_READER = "memplan's own reader"
-PACKAGE_TIMEOUT_S = 60.0
+_PACKAGE_TIMEOUT_S = 60.0
 # Package as it is imported -> the child that asks it; all others only load a file.
 _CHILD_MODULES = {
     "accelerate": "memplan.configs.evaluation.launch_file",
@@ -123,4 +123,4 @@ def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None
 
 
 def _too_long(_pid: int, age_s: float) -> str | None:
-    return f"not loaded within {PACKAGE_TIMEOUT_S:.0f} s" if age_s > PACKAGE_TIMEOUT_S else None
+    return f"not loaded within {_PACKAGE_TIMEOUT_S:.0f} s" if age_s > _PACKAGE_TIMEOUT_S else None
