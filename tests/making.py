@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from memplan.children.pickling import pickled
+from memplan.configs import UserConfig, read_config
+from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.plans import Plan
 from memplan.recipe import Recipe
+from memplan.recommend.band import Band
 from memplan.results import BreakdownBytes, ContextBasis, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
 from memplan.units import MIB
+from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
+BAND = Band(total_bytes=CPU.total_bytes, min_utilisation=0.6, max_utilisation=0.8)
 
 
 def measurement(peak_mib: int, *, samples_per_s: float = 10.0, losses: tuple[float, ...] = (2.0, 1.0)) -> Measurement:
@@ -94,3 +105,14 @@ def plan(current: Recipe, recipe: Recipe, *, peak_mib: int = 700, **fields: Any)
         "config_patch": None,
     }
     return Plan(current=current, recipe=recipe, **{**values, **fields})
+
+
+def config_of(folder: Path, text: str, *, name: str = "x.yaml", **options: Any) -> UserConfig:
+    """Write a config file and read it."""
+    (folder / name).write_text(text, encoding="utf-8")
+    return read_config(folder / name, **options)
+
+
+def source_of(workload: Workload) -> PickledWorkload:
+    """How a child process gets hold of a workload that a test has made."""
+    return PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from memplan.children.pickling import pickled
 from memplan.devices.cards import card_of_size, find_card
 from memplan.estimators import StepTrace, estimate, trace_step, trace_template
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import Workload
+from tests.making import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +50,8 @@ def trace_of(
         loss=lambda model, batch: model(batch).sum(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
     recipe = Recipe(micro_batch_size=2, precision=precision)
-    return trace_step(source, recipe, device or find_card("rtx-3090"), template=TEMPLATE)
+    return trace_step(source_of(workload), recipe, device or find_card("rtx-3090"), template=TEMPLATE)
 
 
 class Asking(nn.Linear):

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.children.pickling import pickled
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import (
@@ -35,6 +34,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import Phase
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, Workload
+from tests.making import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +63,6 @@ def linear_workload(**changes: object) -> Workload:
         "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
     }
     return Workload(**{**parts, **changes})
-
-
-def source_of(workload: Workload) -> PickledWorkload:
-    return PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
 
 
 TEMPLATE = trace_template()

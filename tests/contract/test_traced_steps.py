@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from memplan.children.pickling import pickled
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators import StepTrace, estimate, trace_step, trace_template
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Recipe
 from memplan.results import Phase
 from memplan.units import GIB, MIB
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import Workload
+from tests.making import source_of
 
 if TYPE_CHECKING:
     from memplan.children import Template
@@ -47,8 +47,7 @@ def trace(template: Template) -> Trace:
     def run(recipe: Recipe | None = None, **parts: Any) -> StepTrace:
         defaults = {"model": layer, "batch": rows, "loss": total, "optimizer": plain_descent}
         workload = Workload(**{**defaults, **parts})
-        source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
-        return trace_step(source, recipe or Recipe(micro_batch_size=4), CARD, template=template)
+        return trace_step(source_of(workload), recipe or Recipe(micro_batch_size=4), CARD, template=template)
 
     return run
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import apply_patch, plan_patch, read_config
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.live import LiveSearch, is_settled
 from memplan.planning.subject import Subject
@@ -19,13 +18,13 @@ from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
-from tests.making import estimate, trial
+from tests.making import BAND, CPU, estimate, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
-BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+    from memplan.devices.cards import DeviceSpec
+
 SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
 
 

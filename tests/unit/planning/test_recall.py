@@ -17,18 +17,15 @@ from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.probe import Journal
 from memplan.recipe import Recipe
-from memplan.recommend.band import Band
 from memplan.units import MIB
-from tests.making import plan
+from tests.making import BAND, CPU, plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.plans import Plan
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0)
-BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
 THEN = Recipe(micro_batch_size=12)
 
 

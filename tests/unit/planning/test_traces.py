@@ -18,10 +18,9 @@ from memplan.report.facts import compare
 from memplan.results import ContextBasis
 from memplan.units import MIB
 from memplan.workload import PickledWorkload, TrainingCommand
-from tests.making import measurement
+from tests.making import CPU, measurement
 
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 RECIPE = Recipe(micro_batch_size=4)
 
 

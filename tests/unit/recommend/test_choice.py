@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from memplan.recipe import Recipe
-from memplan.recommend.band import Band
 from memplan.recommend.choice import choose, explain
 from memplan.results import OutcomeKind
-from memplan.units import MIB
-from tests.making import trial
+from tests.making import BAND, trial
 
-BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
 CURRENT = Recipe(micro_batch_size=4)
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from memplan.recipe import Recipe
-from memplan.recommend.band import Band
 from memplan.recommend.knee import comparable, half_of, knee_reason, missing_half, smaller_in_band
 from memplan.results import OutcomeKind
-from memplan.units import MIB
-from tests.making import trial
+from tests.making import BAND, trial
 
-BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
 CHOSEN = trial(24, 780, samples_per_s=20.0)
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memplan.recipe import Precision
-from memplan.recommend.band import Band
 from memplan.recommend.verdicts import judge, loss_deviation
 from memplan.results import OutcomeKind
-from memplan.units import MIB
-from tests.making import trial
-
-BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.6, max_utilisation=0.8)
+from tests.making import BAND, trial
 
 
 def test_the_deviation_is_the_largest_relative_difference_of_a_step() -> None:

@@ -10,18 +10,13 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
 from memplan.errors import ConfigError
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 HALVED = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02), iteration_factor=Fraction(1, 2))
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.yaml").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.yaml")
 
 
 def test_a_tuple_keeps_its_form_where_it_is_written(tmp_path: Path) -> None:

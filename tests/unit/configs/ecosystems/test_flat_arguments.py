@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from memplan.configs import RecipeChange, expressible, plan_patch, read_config
+from memplan.configs import RecipeChange, expressible, plan_patch
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +21,6 @@ TIMM = "model: resnet50\nbatch_size: 4\nopt: sgd\nsched: cosine\n"
 ULTRALYTICS = "batch: 16\nimgsz: 640\nlr0: 0.01\namp: false\n"
 LLAMA_FACTORY = "stage: sft\ndo_train: true\nfinetuning_type: full\nper_device_train_batch_size: 4\n"
 AXOLOTL = "base_model: net\nmicro_batch_size: 2\nlearning_rate: 0.1\n"
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.yaml").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.yaml")
 
 
 def patched(config: UserConfig, **recipe: Any) -> dict[str, Any]:

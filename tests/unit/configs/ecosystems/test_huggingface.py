@@ -12,20 +12,15 @@ import yaml
 from memplan.configs import RecipeChange, expressible, plan_patch, read_config
 from memplan.configs.ecosystems.huggingface import DEFAULT_LEARNING_RATE
 from memplan.recipe import Precision, Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
 
 HEAD = "per_device_train_batch_size: 4\noutput_dir: out\n"
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.yaml").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.yaml")
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,13 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 HEAD = "data:\n  batch_size: 4\ntrainer:\n  devices: 1\n"
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.yaml").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.yaml")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import RecipeChange, expressible, plan_patch, read_config
+from memplan.configs import RecipeChange, expressible, plan_patch
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 SWIN = """\
 MODEL:
@@ -25,11 +25,6 @@ TRAIN:
   ACCUMULATION_STEPS: 0
 AMP_ENABLE: False
 """
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.yaml").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.yaml")
 
 
 def test_the_rate_is_left_to_the_script(tmp_path: Path) -> None:
