@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
+from memplan.planning.measured_lines import measured_line
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
 from memplan.plans.changes import DEVICE_TOTAL
@@ -61,7 +62,6 @@ _SHORTEST_HANG_S = 60.0
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
-_FIXED_PARTS = ("context", "parameters", "buffers", "gradients", "optimizer_state", "workspaces")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ class LiveSearch:
     def _predicted(self, recipe: Recipe, first: Trial) -> Callable[[int], float]:
         """Return the device peak in bytes that is expected of a recipe at a micro-batch."""
         if self._traces.of_if_traceable(recipe) is None:
-            return _line_from(first)
+            return measured_line(first, self.trials)
         if self._request.global_batch_size is not None:
             recipe = replace(recipe, accumulation_steps=2)  # any number above 1 keeps the gradients
         others_bytes = self._others_bytes
@@ -343,16 +343,6 @@ class LiveSearch:
         said = said or ["every trial is above the band"]
         said += [f"{precision} was not tried: {why}" for precision, why in self._obstacles.items() if why is not None]
         return nothing_fits(self._band, "; ".join(said), needed_device_bytes=needed)
-
-
-def _line_from(first: Trial) -> Callable[[int], float]:
-    """Take what does not follow the batch from the one reading there is, where there is no estimate."""
-    measured = first.outcome.measurement
-    if measured is None:
-        return float
-    fixed_bytes = sum(measured.breakdown[name] for name in _FIXED_PARTS)
-    slope = max(measured.peak_device_bytes - fixed_bytes, 1) / first.recipe.micro_batch_size
-    return lambda size: fixed_bytes + slope * size
 
 
 def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:

@@ -32,7 +32,7 @@ class SimulatedDevice:
     """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000
     means that it never steps, 3000 that the user's code raises.
 
-    Accumulation keeps gradients of ``mib_of_gradients`` beside the activations.
+    Accumulation keeps gradients of ``mib_of_gradients`` beside the activations, a precision its ``mib_kept_in``.
     """
 
     def __init__(
@@ -41,15 +41,18 @@ class SimulatedDevice:
         *,
         mib_of_gradients: int = 0,
         step_s: dict[Precision, float] | None = None,
+        mib_kept_in: dict[Precision, int] | None = None,
     ) -> None:
         self.mib_per_sample = mib_per_sample
         self.step_s = step_s or {}
+        self.mib_kept_in = mib_kept_in or {}
         self.mib_of_gradients = mib_of_gradients
         self._trials = []
         self.asked: list[tuple[Recipe, float | None]] = []
 
     def peak_mib(self, recipe: Recipe) -> int:
         kept = self.mib_of_gradients if recipe.accumulation_steps > 1 else 0
+        kept += self.mib_kept_in.get(recipe.precision, 0)
         return 100 + kept + self.mib_per_sample[recipe.precision] * recipe.micro_batch_size
 
     @property
@@ -233,6 +236,13 @@ def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
     device.mib_per_sample[Precision.FP32] = 60  # 100 + 12 * 60 = 820, above 800; 11 samples need 760
     final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
     assert final.recipe.micro_batch_size == 11
+
+
+def test_without_a_trace_the_slope_of_the_first_precision_serves_the_others() -> None:
+    device = SimulatedDevice({Precision.FP32: 10, Precision.BF16: 10}, mib_kept_in={Precision.BF16: 200})
+    search_on(device, factor=0.0, precisions=(Precision.FP32, Precision.BF16)).compare()
+    (landed,) = [each for each in device.trials if each.recipe.precision == "bf16" and each.purpose == "in the band"]
+    assert 600 <= device.peak_mib(landed.recipe) <= 800
 
 
 def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
