@@ -202,6 +202,32 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
     assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
 
 
+class RoutesTokens(nn.Module):
+    """Sends each sample to one of two experts, by a score that only computing it tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(512, 2, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(2))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        chosen = self.router(batch).argmax(-1)
+        return torch.cat([expert(batch[chosen == number]) for number, expert in enumerate(self.experts)])
+
+
+@pytest.mark.parametrize(
+    ("device", "method"), [(CARD, "fake-tensor trace"), (CPU, "real CPU run")], ids=["card", "cpu"]
+)
+def test_samples_that_a_score_routes_are_presumed_to_spread_evenly_on_a_card(device: DeviceSpec, method: str) -> None:
+    trace = traced(source_of(linear_workload(model=RoutesTokens)), Recipe(micro_batch_size=4), device)
+    assert trace.method.startswith(method)
+    found = estimate(trace, micro_batch_size=2048, device=device)
+    assert any("taken to be even" in note for note in found.notes) is (device is CARD)
+    if device is CARD:
+        selected = found.breakdown.activations - 2048 * 512 * 4
+        assert 0 <= selected < 64 * 2048  # beside the rows: positions, masks and choices, some bytes for each sample
+
+
 def loss_that_is_logged(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     loss = model(batch).sum()
     if not torch.isfinite(loss) or torch.isnan(loss):

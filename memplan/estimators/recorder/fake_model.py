@@ -10,6 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 from memplan.estimators.recorder.batches import map_tensors
+from memplan.estimators.recorder.known_values import learn
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
@@ -22,6 +23,16 @@ def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
     """Copy a model to fake tensors; tied tensors stay tied."""
     with FakeCopyMode(fakes):
         return copy.deepcopy(model)
+
+
+def learn_attributes(fake: nn.Module, real: nn.Module) -> None:
+    """Remember values of small tensors that modules keep beside parameters and buffers, such as anchors."""
+    for copied, module in zip(fake.modules(), real.modules(), strict=True):
+        for name, value in vars(module).items():
+            values = value if isinstance(value, list | tuple) else [value]
+            if values and all(type(each) is torch.Tensor for each in values):
+                copies = vars(copied)[name]
+                learn(copies if isinstance(copies, list | tuple) else [copies], values)
 
 
 def assign_where_torch_swaps() -> None:

@@ -21,18 +21,26 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-LARGEST_ELEMENTS = 1 << 16
+LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
 _VALUE = "memplan_known_value"
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _DRAWN = 0.5  # a lone random number is the middle of its range, so that rarely dropped layers are kept
+_RANGES = (torch.ops.aten.arange, torch.ops.aten.linspace)
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 
 
 def learn(fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor]) -> None:
-    """Remember the values of those tensors that hold few whole numbers or truth values."""
+    """Remember the values of those tensors that are small."""
     for fake, real in zip(fakes, reals, strict=True):
-        if _is_whole(real) and real.numel() <= LARGEST_ELEMENTS:
-            setattr(fake, _VALUE, real.detach().clone())
+        know(fake, real.detach().clone())
+
+
+def know(fake: torch.Tensor, real: torch.Tensor) -> bool:
+    """Remember the value of a fake tensor; return whether it is small enough."""
+    is_small = real.numel() <= LARGEST_ELEMENTS
+    if is_small:
+        setattr(fake, _VALUE, real)
+    return is_small
 
 
 def run_knowing(
@@ -74,7 +82,11 @@ def _depends_on_values(operator: OpOverload) -> bool:
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:
-    return _is_whole(result) or result.numel() == 1 or any(is_known(each) for each in args)
+    return _is_whole(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args, {})
+
+
+def _holds_known(argument: Any) -> bool:
+    return any(map(is_known, argument)) if isinstance(argument, list | tuple) else is_known(argument)
 
 
 def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: FakeTensor) -> None:
@@ -83,10 +95,14 @@ def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
         if not tensors and result.numel() == 1 and result.is_floating_point():
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full(result.shape, _DRAWN, dtype=result.dtype))
-    elif all(_known(each) is not None for each in tensors) if tensors else _is_whole(result):
+    elif all(_known(each) is not None for each in tensors) if tensors else _is_written_down(operator, result):
         setattr(result, _VALUE, _run_for_real(operator, args, kwargs))
     elif is_known(result):  # written to with what is not known
         delattr(result, _VALUE)
+
+
+def _is_written_down(operator: OpOverload, result: torch.Tensor) -> bool:
+    return _is_whole(result) or operator.overloadpacket in _RANGES
 
 
 def _follow_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:
@@ -113,10 +129,16 @@ def is_known(value: Any) -> bool:
     return hasattr(value, _VALUE)
 
 
+def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the value of a tensor, fake or not; None where it is not known."""
+    with _disable_current_modes():
+        return _known(tensor)
+
+
 def numbers_in(tensor: torch.Tensor) -> list[int] | None:
     """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
+    value = known_value(tensor)
     with _disable_current_modes():
-        value = _known(tensor)
         return None if value is None else [int(each) for each in value.tolist()]
 
 

@@ -34,12 +34,14 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     """Whether two runs leave it open how blocks grow.
 
     A line that starts below zero grows too slowly. One that starts above it is rare, because nearly all blocks are
-    either fixed or proportional to the micro-batch: it is doubted where such blocks are more than rounding among all.
+    either fixed or proportional to the micro-batch: it is doubted where such beginnings are more than rounding among
+    all that grows.
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
     constants, slopes, _ = _terms(recordings[:2])
     grows_faster = bool((constants < -ROUNDING * sizes).any())
-    return grows_faster or float(constants[(slopes != 0) & (constants > 0)].sum()) > ROUNDING * float(sizes.sum())
+    grows = slopes != 0
+    return grows_faster or float(constants[grows & (constants > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
 
 
 def explains(timeline: Timeline, recording: Recording) -> bool:
@@ -48,9 +50,10 @@ def explains(timeline: Timeline, recording: Recording) -> bool:
 
 
 def nearly_explains(timeline: Timeline, recording: Recording) -> bool:
-    """Whether the blocks that a timeline tells otherwise are no more than rounding among all."""
-    differing = np.array(recording.block_bytes)[_differ(timeline, recording)]
-    return int(differing.sum()) <= ROUNDING * sum(recording.block_bytes)
+    """Whether the blocks that a timeline tells otherwise are no more than rounding among all that grow."""
+    differs, sizes = _differ(timeline, recording), np.array(recording.block_bytes)
+    grows = (timeline.size_terms[1:] != 0).any(axis=0)
+    return int(sizes[differs].sum()) <= ROUNDING * int(sizes[differs | grows].sum())
 
 
 def generalised(recordings: Sequence[Recording]) -> Timeline:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.estimators.recorder.module_paths import ModulePaths
+    from memplan.estimators.recorder.presumed_choices import PresumedChoices
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
     from memplan.estimators.target.host_copies import HostCopies
@@ -64,6 +70,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         kernels: what the device's kernels take that is not returned.
         host_copies: knows what lies on the host, and is not recorded; None where the host is what is recorded.
         fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
+        choices: answers what depends on values that are not known; None where that ends the trace.
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         kernels: Kernels,
         host_copies: HostCopies | None,
         fakes: FakeTensorMode | None,
+        choices: PresumedChoices | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
         self._recording = recording
@@ -85,6 +93,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self.unknown_calls: Counter[str] = Counter()
         self.presumed = PresumedReads()
         self._fakes = fakes
+        self._choices = choices
         self._muted = False
         self._pending: _PendingSum | None = None
         self._threads_with_cublas: set[bool] = set()
@@ -125,7 +134,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
         try:
-            result = self._run(func, args, kwargs or {})
+            result = self._run_or_presume(func, args, kwargs or {})
         except DataDependentOutputException:
             if self._paths.is_inside or not self.presumed.answers(func, args):
                 raise
@@ -134,6 +143,18 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._record(func, args, result)
             if donor is not None:
                 self._pending = _PendingSum(total=result.untyped_storage(), donor=donor)
+        return result
+
+    def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._choices is None:
+            return self._run(func, args, kwargs)
+        try:
+            result = self._run(func, args, kwargs)
+        except DynamicOutputShapeException:
+            result = self._choices.most(func, args, kwargs)
+            if result is None:
+                raise
+        self._choices.choose(func, args, result)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

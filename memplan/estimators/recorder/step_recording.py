@@ -11,10 +11,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.fake_model import fake_batch, fake_copy, lay_out_in_place, moved_batch
+from memplan.estimators.recorder.fake_model import (
+    fake_batch,
+    fake_copy,
+    lay_out_in_place,
+    learn_attributes,
+    moved_batch,
+)
 from memplan.estimators.recorder.known_values import learn
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
+from memplan.estimators.recorder.presumed_choices import PresumedChoices
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.training_step import TracedStep
@@ -68,6 +75,7 @@ class StepRecorder:
     device: DeviceSpec
     model: nn.Module
     on_fakes: bool
+    presumes: bool = False
     fused_optimizer: bool = False
     host_copies: HostCopies | None = None
 
@@ -85,20 +93,28 @@ class StepRecorder:
         if fakes is not None:
             on_host = fake_batch(batch, fakes)
             learn(tensors_in(on_host), tensors_in(batch))
+            learn_attributes(model, self.model)
         paths = ModulePaths(model)
+        choices = PresumedChoices() if self.presumes else None
         recorder = OperatorRecorder(
-            recording, ledger, paths, kernels=kernels_of(self.device), host_copies=self.host_copies, fakes=fakes
+            recording,
+            ledger,
+            paths,
+            kernels=kernels_of(self.device),
+            host_copies=self.host_copies,
+            fakes=fakes,
+            choices=choices,
         )
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
-        with surroundings, recorder, paths.watched():
+        to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
+        with surroundings, recorder, paths.watched(), to_numpy:
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
-        return RecordedRun(
-            recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=recorder.presumed.notes
-        )
+        notes = (*recorder.presumed.notes, *(() if choices is None else choices.notes))
+        return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder

@@ -43,9 +43,9 @@ REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the state of the optimizer, and once after
 _UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
 _VARYING = (
-    "Samples differ in size: the figures are those of the batch that the workload makes of {size} samples, and other "
-    "micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch does, "
-    "makes them hold for every batch."
+    "Samples differ in what they take: the figures are those of the batch that the workload makes of {size} samples, "
+    "and other micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch "
+    "does, makes them hold for every batch."
 )
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LONGEST_REAL_RUN_BYTES = 16 * GIB  # what its blocks may take together; at some GiB a second it is over soon
@@ -113,13 +113,27 @@ def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict
 
 
 def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
-    """Trace on fake tensors; where these are what fails, compute the step."""
+    """Trace on fake tensors; where these are what fails, presume what they do not tell or compute the step.
+
+    Computing tells exactly what a step takes on the CPU, and attention and dropout on a card take other memory: for a
+    card it comes last.
+    """
     try:
         return _traced(recorder, request, batches)
     except WorkloadError as error:
         if not is_of_fakes(error):
             raise
-        return _traced_for_real(recorder, request, batches, error)
+        failure = error
+    presuming = replace(recorder, presumes=True)
+    if request.device.kind is DeviceKind.CPU:
+        try:
+            return _traced_for_real(recorder, request, batches, failure)
+        except TraceError:  # it would take more memory than there is
+            return _traced(presuming, request, batches)
+    try:
+        return _traced(presuming, request, batches)
+    except WorkloadError as error:
+        return _traced_for_real(recorder, request, batches, error if is_of_fakes(error) else failure)
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:

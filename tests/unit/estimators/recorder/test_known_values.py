@@ -60,13 +60,23 @@ def test_values_of_activations_stay_unknown(fakes: FakeTensorMode) -> None:
         (torch.empty(2) * mask).sum().item()
 
 
-def test_large_and_fractional_inputs_are_not_kept(fakes: FakeTensorMode) -> None:
+def test_large_inputs_are_not_kept(fakes: FakeTensorMode) -> None:
     large = learned(fakes, torch.zeros(LARGEST_ELEMENTS + 1, dtype=torch.long))
-    fractional = learned(fakes, torch.zeros(2))
+    with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
+        large[0].item()
+
+
+def test_boxes_of_the_batch_say_which_anchors_they_cover(fakes: FakeTensorMode) -> None:
+    boxes = learned(fakes, torch.tensor([[0.5, 2.5]]))
     with fakes, Knowing(fakes):
-        for each in (large, fractional):
-            with pytest.raises(DataDependentOutputException):
-                each[0].item()
+        anchors = torch.cat([torch.arange(4, dtype=torch.float32), torch.linspace(0, 1, 3)])
+        assert torch.where((anchors > boxes[:, 0]) & (anchors < boxes[:, 1]))[0].shape == (3,)  # 1, 2 and 1
+
+
+def test_points_of_the_batch_fill_as_many_cells_as_they_do(fakes: FakeTensorMode) -> None:
+    points = learned(fakes, torch.tensor([0.1, 0.4, 1.2, 3.9]))
+    with fakes, Knowing(fakes):
+        assert torch.unique(points.floor().long()).shape == (3,)
 
 
 def test_a_value_changed_in_place_is_followed(fakes: FakeTensorMode) -> None:
