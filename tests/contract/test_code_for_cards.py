@@ -255,6 +255,33 @@ def test_a_function_of_the_users_moves_what_it_keeps_to_the_host_and_back() -> N
     assert allocated_mib(lambda: OffloadedByHand(WIDTH, WIDTH)) == 1 + 2
 
 
+class Packed(nn.Parameter):
+    """A weight of which a move to a device makes one byte an element, and a scale for each row of it."""
+
+    scales: torch.Tensor | None = None
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.scales is None:
+            self.data, self.scales = self.data.to(torch.uint8), torch.ones(len(self))
+        return self
+
+
+class PackedLinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed = Packed(torch.zeros(1024, 1024), requires_grad=False)
+        self.shift = nn.Parameter(torch.zeros(1024))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        assert isinstance(self.packed.scales, torch.Tensor)
+        return batch @ (self.packed * self.packed.scales[:, None]) + self.shift
+
+
+def test_quantized_weights_are_counted_as_they_lie_on_the_card() -> None:
+    timeline = trace_of(PackedLinear, lambda size: torch.zeros(size, 1024)).timelines[0]
+    assert sum(timeline.size_terms[0][timeline.categories == Category.PARAMETERS]) == 1024 * 1024 + 4096 + 4096
+
+
 class OnlyRealGpu(nn.Linear):
     """Does with a GPU what cannot be done without."""
 

@@ -8,21 +8,52 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch.nn.parameter import is_lazy
 
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.known_values import learn
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
+_CARRIED = "memplan_carried"
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
-    """Copy a model to fake tensors; tied tensors stay tied."""
+    """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry."""
+    special = [each for each in model.parameters() if is_special(each)]
+    copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in special}
     with FakeCopyMode(fakes):
-        return copy.deepcopy(model)
+        for each in special:
+            carried = copy.deepcopy(vars(each), copies)
+            vars(copies[id(each)]).update(carried, **{_CARRIED: list(_tensors_within(carried))})
+        return copy.deepcopy(model, copies)
+
+
+def is_special(parameter: nn.Parameter) -> bool:
+    """Whether a parameter is of a class of its own, as libraries for quantization make them."""
+    return type(parameter) is not nn.Parameter and not is_lazy(parameter)
+
+
+def carried_by(parameter: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a parameter of a class of its own holds beside its data, such as scales."""
+    carried: list[torch.Tensor] = getattr(parameter, _CARRIED, [])
+    return carried
+
+
+def _plain_fake(parameter: nn.Parameter, fakes: FakeTensorMode) -> nn.Parameter:
+    data = parameter.data.as_subclass(torch.Tensor)
+    return nn.Parameter(fakes.from_tensor(data), requires_grad=parameter.requires_grad)
+
+
+def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
+    for value in attributes.values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+            yield from _tensors_within(vars(value))
 
 
 def learn_attributes(fake: nn.Module, real: nn.Module) -> None:

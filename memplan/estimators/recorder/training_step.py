@@ -10,6 +10,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.fake_model import carried_by
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
 from memplan.estimators.recorder.user_calls import call_user, checked_loss
 from memplan.estimators.step_trace import Category
@@ -98,7 +99,7 @@ class TracedStep:
             ):
                 for name, tensor in tensors:
                     self._owners.setdefault(id(tensor), module_name)
-                    self._ledger.see(tensor, category, module=module_name, operator=name)
+                    self._ledger.see_all((tensor, *carried_by(tensor)), category, module=module_name, operator=name)
 
     def _made_buckets(self) -> list[torch.Tensor]:
         if self._recipe.world_size == 1:

@@ -1,8 +1,8 @@
 """Building a real model without writing its weights: pages that are never touched cost neither time nor memory.
 
-Constructors run on real tensors, because they read values; only the fills of large tensors are left out. Initialisers
-are neutralised as functions as well, because some resample until their values are in range, which untouched pages
-never are.
+Constructors run on real tensors, because they read values; only fills, copies and conversions of large weights are left
+out, and what libraries compute of these (a quantized weight, say). Initialisers are neutralised as functions as well,
+because some resample until their values are in range, which untouched pages never are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +29,8 @@ _FILLS = {
     "normal_", "uniform_", "fill_", "zero_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_",
     "geometric_", "erfinv_", "mul_", "add_", "sub_", "div_", "clamp_", "clamp_min_", "clamp_max_",
 }  # fmt: skip
+_COPIES = {"_to_copy", "clone"}
+_OF_TORCH = ("aten", "prims", "prim")
 _FACTORIES = {"randn", "rand", "zeros", "ones", "full"}
 _LIKE_FACTORIES = {"randn_like", "rand_like", "zeros_like", "ones_like", "full_like"}
 _INITIALISERS = (
@@ -59,7 +63,7 @@ def neutralise_initialisers() -> None:
 
 
 class _UntouchedFills(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Leaves out in-place fills of large tensors, and makes large filled tensors as empty ones."""
+    """Leaves out what writes to large tensors in place; what is filled, copied or computed is returned empty."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -67,8 +71,12 @@ class _UntouchedFills(TorchDispatchMode):  # type: ignore[no-untyped-call]  # to
         """Run the operator, or stand in for it where it would write a large tensor."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        if name in _FILLS and _is_large(args[0]):
+        if (name in _FILLS and _is_large(args[0])) or (name == "copy_" and _is_weight(args[0])):
             return args[0]
+        if name in _COPIES and _is_weight(args[0]) and _stays_weight(kwargs):
+            return _uncopied(args[0], **kwargs)
+        if func.namespace not in _OF_TORCH and any(_is_weight(each) for each in args):
+            return _uncomputed(func, args, kwargs)
         if name in _LIKE_FACTORIES and _is_large(args[0]):
             return torch.empty_like(args[0], dtype=kwargs.get("dtype"))
         if name in _FACTORIES and _on_cpu(kwargs.get("device")) and torch.Size(args[0]).numel() >= LARGE_ELEMENTS:
@@ -78,6 +86,30 @@ class _UntouchedFills(TorchDispatchMode):  # type: ignore[no-untyped-call]  # to
 
 def _is_large(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() >= LARGE_ELEMENTS and value.device.type == "cpu"
+
+
+def _is_weight(value: Any) -> bool:
+    return _is_large(value) and value.is_floating_point()
+
+
+def _stays_weight(kwargs: dict[str, Any]) -> bool:
+    dtype: torch.dtype | None = kwargs.get("dtype")
+    return _on_cpu(kwargs.get("device")) and (dtype is None or dtype.is_floating_point)
+
+
+def _uncopied(
+    weight: torch.Tensor, *, dtype: torch.dtype | None = None, memory_format: Any = None, **_how: Any
+) -> torch.Tensor:
+    return torch.empty_like(weight, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+
+
+def _uncomputed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return tensors like the results of an operator that some library registered, which says how they look."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        like = operator(*args, **kwargs)
+    return tree_map_only(
+        torch.Tensor, lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), like
+    )
 
 
 def _on_cpu(device: Any) -> bool:

@@ -16,6 +16,7 @@ from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
+from memplan.estimators.recorder.fake_model import is_special
 from memplan.estimators.recorder.host_context import resident_context_bytes
 from memplan.estimators.recorder.linear import enveloping, generalised, proportional, same_structure
 from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
@@ -252,6 +253,8 @@ def _built(workload: Workload, request: TraceRequest) -> nn.Module:
             hint="return a torch.nn.Module",
         )
     refuse_wrappers(model)
+    if any(is_special(each) for each in model.parameters()):
+        model.to("cpu")  # as a move to a card would: bitsandbytes quantizes then
     if request.recipe.activation_checkpointing:
         switch_checkpointing_on(model)
     return model

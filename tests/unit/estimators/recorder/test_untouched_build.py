@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from torch import nn
 
 from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS, untouched_fills
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 SIDE = 512
 assert SIDE * SIDE >= LARGE_ELEMENTS
@@ -45,3 +50,62 @@ def test_a_large_layer_is_built_with_its_parameters() -> None:
         layer = nn.Linear(SIDE, SIDE)
     assert layer.weight.shape == (SIDE, SIDE)
     assert layer.weight.requires_grad
+
+
+@pytest.fixture
+def marked_empties() -> Iterator[None]:
+    """Let tensors that nothing wrote hold no number, so that they can be told."""
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.mark.usefixtures("marked_empties")
+@pytest.mark.parametrize(
+    "change",
+    [lambda weight: weight.to(torch.bfloat16), torch.clone, lambda weight: weight.half()],
+    ids=["to", "clone", "half"],
+)
+def test_conversions_and_copies_of_large_weights_are_left_out(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    weight, bias = torch.ones(SIDE, SIDE).t(), torch.ones(4)
+    expected = change(weight)
+    with untouched_fills():
+        changed = change(weight)
+        assert bool((change(bias) == 1).all())
+    assert (changed.dtype, changed.shape, changed.stride()) == (expected.dtype, expected.shape, expected.stride())
+    assert bool(changed.isnan().all())
+
+
+def test_what_is_copied_into_a_large_weight_is_left_out() -> None:
+    weight = torch.zeros(SIDE, SIDE)
+    with untouched_fills():
+        weight.copy_(torch.ones(1))
+    assert not bool(weight.any())
+
+
+def test_large_tables_of_whole_numbers_keep_their_values() -> None:
+    table = torch.arange(SIDE * SIDE)
+    with untouched_fills():
+        converted, copied, filled = table.to(torch.int32), table.clone(), torch.empty_like(table).copy_(table)
+        as_weight = (table > 0).to(torch.float32)
+    assert all(torch.equal(each.long(), table) for each in (converted, copied, filled))
+    assert torch.equal(as_weight, (table > 0).float())
+
+
+@torch.library.custom_op("memplan_tests::halved", mutates_args=())
+def halved(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    assert weight.numel() < LARGE_ELEMENTS, "computed"
+    return weight[: len(weight) // 2].to(torch.uint8), torch.ones(len(weight))
+
+
+@halved.register_fake
+def _(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return weight.new_empty(len(weight) // 2, *weight.shape[1:], dtype=torch.uint8), weight.new_empty(len(weight))
+
+
+def test_what_a_library_computes_of_large_weights_only_gets_its_shape_and_type() -> None:
+    with untouched_fills():
+        packed, scales = halved(torch.ones(SIDE, SIDE))
+        small, _ = halved(torch.full((4,), 3.0))
+    assert (packed.shape, packed.dtype, scales.shape) == ((SIDE // 2, SIDE), torch.uint8, (SIDE,))
+    assert small.tolist() == [3, 3]

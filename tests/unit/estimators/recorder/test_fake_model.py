@@ -1,0 +1,59 @@
+"""Copies of models on fake tensors."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from memplan.estimators.recorder.fake_model import carried_by, fake_copy
+
+
+class Packed(nn.Parameter):
+    """A quantized weight, made and copied as bitsandbytes does it: the scales lie beside the data."""
+
+    state: Any
+
+    def __new__(cls, data: torch.Tensor, scales: torch.Tensor) -> Self:
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.state = SimpleNamespace(scales=scales, nested=SimpleNamespace(scales=scales[:1].clone()), blocks=64)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = type(self).__new__(type(self), torch.empty(0), self.state.scales)
+        made.state = copy.deepcopy(self.state, memo)
+        made.data = copy.deepcopy(self.data, memo)
+        return made
+
+
+def packed_model() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    packed = Packed(torch.zeros(8, dtype=torch.uint8), torch.zeros(2))
+    model[0].weight = model[1].weight = packed
+    return model
+
+
+def test_a_copy_holds_fakes_of_the_same_sizes_and_tied_tensors_stay_tied() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.Linear(4, 2))
+    model[1].weight = model[0].weight
+    copied = fake_copy(model, FakeTensorMode())
+    assert copied[1].weight is copied[0].weight
+    assert all(isinstance(each, FakeTensor) for each in copied.parameters())
+    assert [tuple(each.shape) for each in copied.parameters()] == [(2, 4), (2,), (2,)]
+    assert carried_by(copied[0].weight) == []
+
+
+def test_a_parameter_of_a_class_of_its_own_keeps_what_it_carries() -> None:
+    copied = fake_copy(packed_model(), FakeTensorMode())
+    weight = copied[0].weight
+    assert copied[1].weight is weight
+    assert isinstance(weight, FakeTensor)
+    assert (weight.device.type, weight.dtype, weight.requires_grad) == ("cpu", torch.uint8, False)
+    assert weight.state.blocks == 64
+    assert [tuple(each.shape) for each in carried_by(weight)] == [(2,), (1,)]
+    assert carried_by(weight)[0] is weight.state.scales
+    assert all(isinstance(each, FakeTensor) for each in carried_by(weight))
