@@ -57,6 +57,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from openmmlab.two_path_rows()
     yield from openmmlab.skipping_rows()
     yield from openmmlab.pyramid_rows()
+    yield from openmmlab.plain_transformer_rows()
     yield from optimum.rows()
     yield from timm_rows.study_rows()
     yield from timm_rows.benchmark_rows()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from published.rows import Peak, Row, table
-from published.segmentation_nets import Kept, PyramidTransformer, Segmenter, SkippingNet, TwoPathNet, resnet
+from published.segmentation_nets import Kept, Segmenter, SkippingNet, TwoPathNet, resnet
+from published.segmentation_transformers import PlainTransformer, PyramidTransformer
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
@@ -97,11 +98,25 @@ def pyramid_rows() -> Iterator[Row]:
         widths, depths = ([int(each) for each in cells[key].split()] for key in ("widths", "depths"))
         yield _segmentation_row(
             cells,
-            family="segformer",
+            family="mmseg-transformers",
             workload=functools.partial(
                 segmenter, functools.partial(PyramidTransformer, widths, depths), (512, 512), (1.0,), _adamw
             ),
             trace_key=f"segformer {cells['config']}",
+            world_size=8,
+        )
+
+
+def plain_transformer_rows() -> Iterator[Row]:
+    """Yield mmsegmentation's UPerNet on DeiT, trained like SegFormer."""
+    for cells in table("deit"):
+        settings = {"has_neck": cells["neck"] == "yes", "is_normalised": cells["normalised"] == "yes"}
+        net = functools.partial(PlainTransformer, int(cells["width"]), **settings)
+        yield _segmentation_row(
+            cells,
+            family="mmseg-transformers",
+            workload=functools.partial(segmenter, net, (512, 512), (1.0, 0.4), _adamw),
+            trace_key=f"deit {cells['width']} {settings}",
             world_size=8,
         )
 

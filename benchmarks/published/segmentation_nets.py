@@ -5,7 +5,6 @@ Synchronised batch norms are plain ones here, which keep the same.
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -49,9 +48,9 @@ class Segmenter(nn.Module):
         super().__init__()
         self.net = resnet(backbone, replace_stride_with_dilation=[False, True, True])
         self.net.fc = nn.Identity()
-        self.net.conv1 = nn.Sequential(_unit(3, 32, 3, stride=2), _unit(32, 32, 3), nn.Conv2d(32, 64, 3, padding=1))
-        self.head = {"PSPHead": _PyramidHead, "ASPPHead": _DilatedHead}[head](classes)
-        self.auxiliary = nn.Sequential(_unit(1024, 256, 3), nn.Dropout2d(0.1), nn.Conv2d(256, classes, 1))
+        self.net.conv1 = nn.Sequential(unit(3, 32, 3, stride=2), unit(32, 32, 3), nn.Conv2d(32, 64, 3, padding=1))
+        self.head = {"PSPHead": _pyramid_head, "ASPPHead": _DilatedHead}[head](classes)
+        self.auxiliary = nn.Sequential(unit(1024, 256, 3), nn.Dropout2d(0.1), nn.Conv2d(256, classes, 1))
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scores of the main head and of the auxiliary one."""
@@ -61,20 +60,24 @@ class Segmenter(nn.Module):
         return self.head(net.layer4(third)), self.auxiliary(third)
 
 
-class _PyramidHead(nn.Module):
-    """PSPNet's pyramid of pooled features (Zhao et al. 2017)."""
+class PooledPyramid(nn.Module):
+    """PSPNet's pyramid of pooled features (Zhao et al. 2017), beside the features themselves and made 512 wide."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, inputs: int) -> None:
         super().__init__()
         self.pooled = nn.ModuleList(
-            nn.Sequential(nn.AdaptiveAvgPool2d(scale), _unit(2048, 512, 1)) for scale in (1, 2, 3, 6)
+            nn.Sequential(nn.AdaptiveAvgPool2d(scale), unit(inputs, 512, 1)) for scale in (1, 2, 3, 6)
         )
-        self.bottleneck = _unit(2048 + 4 * 512, 512, 3)
-        self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(512, classes, 1))
+        self.bottleneck = unit(inputs + 4 * 512, 512, 3)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        pooled = [_resized(branch(features), features) for branch in self.pooled]
-        return self.out(self.bottleneck(torch.cat([features, *pooled], dim=1)))
+        """Return a map of the same size."""
+        pooled = [resized(branch(features), features) for branch in self.pooled]
+        return self.bottleneck(torch.cat([features, *pooled], dim=1))
+
+
+def _pyramid_head(classes: int) -> nn.Sequential:
+    return nn.Sequential(PooledPyramid(2048), nn.Dropout2d(0.1), nn.Conv2d(512, classes, 1))
 
 
 class _DilatedHead(nn.Module):
@@ -82,25 +85,29 @@ class _DilatedHead(nn.Module):
 
     def __init__(self, classes: int, *, inputs: int = 2048, width: int = 512) -> None:
         super().__init__()
-        self.image = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(inputs, width, 1))
+        self.image = nn.Sequential(nn.AdaptiveAvgPool2d(1), unit(inputs, width, 1))
         self.branches = nn.ModuleList(
-            [_unit(inputs, width, 1), *(_unit(inputs, width, 3, dilation=rate) for rate in (12, 24, 36))]
+            [unit(inputs, width, 1), *(unit(inputs, width, 3, dilation=rate) for rate in (12, 24, 36))]
         )
-        self.bottleneck = _unit(5 * width, width, 3)
+        self.bottleneck = unit(5 * width, width, 3)
         self.out = nn.Sequential(nn.Dropout2d(0.1), nn.Conv2d(width, classes, 1))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        image = _resized(self.image(features), features)
+        image = resized(self.image(features), features)
         return self.out(self.bottleneck(torch.cat([image, *(branch(features) for branch in self.branches)], dim=1)))
 
 
-def _unit(inputs: int, outputs: int, size: int, *, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+def unit(
+    inputs: int, outputs: int, size: int, *, stride: int = 1, dilation: int = 1, inplace: bool = True
+) -> nn.Sequential:
+    """Convolve, normalise and rectify."""
     padding = dilation * (size // 2)
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding, dilation, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=inplace))
 
 
-def _resized(small: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def resized(small: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Scale a map to the size of another."""
     return F.interpolate(small, like.shape[2:], mode="bilinear", align_corners=False)
 
 
@@ -111,10 +118,10 @@ class SkippingNet(nn.Module):
         super().__init__()
         widths = [64, 128, 256, 512, 1024]
         self.down = nn.ModuleList(_double_unit(*pair) for pair in pairwise([3, *widths]))
-        self.rise = nn.ModuleList(_unit(deep, wide, 1) for wide, deep in pairwise(widths))
+        self.rise = nn.ModuleList(unit(deep, wide, 1) for wide, deep in pairwise(widths))
         self.join = nn.ModuleList(_double_unit(2 * width, width) for width in widths[:-1])
         self.head = _DilatedHead(2, inputs=64, width=16)
-        self.auxiliary = nn.Sequential(_unit(128, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, 2, 1))
+        self.auxiliary = nn.Sequential(unit(128, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, 2, 1))
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scores of the main head and of the auxiliary one."""
@@ -123,12 +130,12 @@ class SkippingNet(nn.Module):
             skipped.append(stage(F.max_pool2d(skipped[-1], 2)))
         features = [skipped.pop()]
         for rise, join, kept in zip(reversed(self.rise), reversed(self.join), reversed(skipped), strict=True):
-            features.append(join(torch.cat([kept, rise(_resized(features[-1], kept))], dim=1)))
+            features.append(join(torch.cat([kept, rise(resized(features[-1], kept))], dim=1)))
         return self.head(features[-1]), self.auxiliary(features[-2])
 
 
 def _double_unit(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(_unit(inputs, outputs, 3), _unit(outputs, outputs, 3))
+    return nn.Sequential(unit(inputs, outputs, 3), unit(outputs, outputs, 3))
 
 
 class TwoPathNet(nn.Module):
@@ -144,16 +151,16 @@ class TwoPathNet(nn.Module):
         self.net = resnet(f"resnet{depth}")
         self.net.fc = nn.Identity()
         self.refine16, self.refine32 = _Refinement(middle, narrow), _Refinement(deep, narrow)
-        self.join16, self.join32 = _unit(narrow, narrow, 3), _unit(narrow, narrow, 3)
-        self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), _unit(deep, narrow, 1))
+        self.join16, self.join32 = unit(narrow, narrow, 3), unit(narrow, narrow, 3)
+        self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), unit(deep, narrow, 1))
         space = 64 * wide
         self.space = nn.Sequential(
-            _unit(3, space, 7, stride=2),
-            _unit(space, space, 3, stride=2),
-            _unit(space, space, 3, stride=2),
-            _unit(space, narrow, 1),
+            unit(3, space, 7, stride=2),
+            unit(space, space, 3, stride=2),
+            unit(space, space, 3, stride=2),
+            unit(space, narrow, 1),
         )
-        self.fused, self.attended = _unit(2 * narrow, middle, 1), _attention(middle)
+        self.fused, self.attended = unit(2 * narrow, middle, 1), _attention(middle)
         self.heads = nn.ModuleList((_head(middle, middle), _head(narrow, space), _head(narrow, space)))
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
@@ -174,7 +181,7 @@ class TwoPathNet(nn.Module):
 class _Refinement(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.unit, self.attended = _unit(inputs, outputs, 3), _attention(outputs)
+        self.unit, self.attended = unit(inputs, outputs, 3), _attention(outputs)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         features = self.unit(features)
@@ -187,102 +194,4 @@ def _attention(channels: int) -> nn.Sequential:
 
 
 def _head(inputs: int, inner: int) -> nn.Sequential:
-    return nn.Sequential(_unit(inputs, inner, 3), nn.Dropout2d(0.1), nn.Conv2d(inner, 19, 1))
-
-
-class PyramidTransformer(nn.Module):
-    """SegFormer (Xie et al. 2021) with mmsegmentation's head, whose four projections are normalised and rectified."""
-
-    def __init__(self, widths: list[int], depths: list[int]) -> None:
-        super().__init__()
-        drops = iter(torch.linspace(0, 0.1, sum(depths)).tolist())
-        heads, reductions, patches = (1, 2, 5, 8), (8, 4, 2, 1), ((7, 4), (3, 2), (3, 2), (3, 2))
-        stages = zip([3, *widths], widths, depths, heads, reductions, patches, strict=False)
-        self.stages = nn.ModuleList(
-            _Stage(inputs, width, patch, [_Layer(width, count, reduction, next(drops)) for _ in range(depth)])
-            for inputs, width, depth, count, reduction, patch in stages
-        )
-        self.projections = nn.ModuleList(_unit(width, 256, 1) for width in widths)
-        self.out = nn.Sequential(_unit(4 * 256, 256, 1), nn.Dropout2d(0.1), nn.Conv2d(256, 150, 1))
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the scores of the one head."""
-        features = [images]
-        for stage in self.stages:
-            features.append(stage(features[-1]))
-        projected = [project(each) for project, each in zip(self.projections, features[1:], strict=True)]
-        return (self.out(torch.cat([_resized(each, projected[0]) for each in projected], dim=1)),)
-
-
-class _Stage(nn.Module):
-    def __init__(self, inputs: int, width: int, patch: tuple[int, int], layers: list[nn.Module]) -> None:
-        super().__init__()
-        size, stride = patch
-        self.patches = nn.Conv2d(inputs, width, size, stride, size // 2)
-        self.before, self.layers, self.after = nn.LayerNorm(width), nn.ModuleList(layers), nn.LayerNorm(width)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        patches = self.patches(features)
-        tokens = self.before(patches.flatten(2).transpose(1, 2))
-        for layer in self.layers:
-            tokens = layer(tokens, patches.shape[2:])
-        return _as_map(self.after(tokens), patches.shape[2:])
-
-
-class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int, reduction: int, drop: float) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList((nn.LayerNorm(width), nn.LayerNorm(width)))
-        self.attention, self.drop = _ReducedAttention(width, heads, reduction), drop
-        inner = 4 * width
-        mixing = nn.Conv2d(inner, inner, 3, padding=1, groups=inner)
-        self.mixed = nn.Sequential(nn.Conv2d(width, inner, 1), mixing, nn.GELU(), nn.Conv2d(inner, width, 1))
-
-    def forward(self, tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
-        tokens = tokens + self._dropped(self.attention(self.norms[0](tokens), size))
-        return tokens + self._dropped(_as_tokens(self.mixed(_as_map(self.norms[1](tokens), size))))
-
-    def _dropped(self, tokens: torch.Tensor) -> torch.Tensor:
-        if not self.drop:
-            return tokens
-        kept = torch.rand(len(tokens), 1, 1) + (1 - self.drop)
-        return tokens.div(1 - self.drop) * kept.floor()
-
-
-class _ReducedAttention(nn.Module):
-    """Attention to a map made smaller, through ``nn.MultiheadAttention`` of torch 1.9 with the batch first.
-
-    That turned query, key and value round one by one, so that no two were the same tensor any more, and each of its
-    three linear layers keeps a contiguous copy of what it was given (``torch/nn/modules/activation.py``; today's says
-    that it takes care of this).
-    """
-
-    def __init__(self, width: int, heads: int, reduction: int) -> None:
-        super().__init__()
-        self.heads, self.head_width = heads, width // heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.reduced = None if reduction == 1 else nn.Conv2d(width, width, reduction, reduction)
-        self.norm = None if reduction == 1 else nn.LayerNorm(width)
-
-    def forward(self, tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
-        others = tokens
-        if self.reduced is not None and self.norm is not None:
-            others = self.norm(_as_tokens(self.reduced(_as_map(tokens, size))))
-        query = self._heads(self.query(tokens.transpose(0, 1)))
-        key, value = self._heads(self.key(others.transpose(0, 1))), self._heads(self.value(others.transpose(0, 1)))
-        scores = torch.bmm(query / math.sqrt(self.head_width), key.transpose(1, 2))
-        attended = torch.bmm(F.softmax(Kept.apply(scores), dim=-1), value)
-        together = attended.transpose(0, 1).contiguous().view(tokens.shape[1], *tokens.shape[::2])
-        return self.out(together).transpose(0, 1)
-
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        length, size, _ = projected.shape
-        return projected.view(length, size * self.heads, self.head_width).transpose(0, 1)
-
-
-def _as_map(tokens: torch.Tensor, size: torch.Size) -> torch.Tensor:
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, *size)
-
-
-def _as_tokens(features: torch.Tensor) -> torch.Tensor:
-    return features.flatten(2).transpose(1, 2).contiguous()
+    return nn.Sequential(unit(inputs, inner, 3), nn.Dropout2d(0.1), nn.Conv2d(inner, 19, 1))
