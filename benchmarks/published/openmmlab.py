@@ -3,10 +3,10 @@
 The loop is mmcv's: SGD with momentum, gradients filled with zeros and so never freed, data parallel with flat buckets
 for the gradients, gradients clipped (mmaction). Single precision is single precision on a V100, which has no TF32.
 mmaction2 tells whole MiB. mmsegmentation tells one or two decimals of GB, whose unit its documents leave open: taken as
-GiB, all rows whose peak lies in the loss, which needs no workspace, agree with the rebuilt steps in every digit told
-but those of COCO-Stuff, and BiSeNet's, of the same release as those, have two decimals. Its documents say that cuDNN's
-benchmark mode was off, its configs that it is on: what the search of algorithms would try on the widest convolutions,
-many GiB, is not in these figures.
+GiB, the convolutional nets whose peak lies in the loss, which needs no workspace, agree with the rebuilt steps in every
+digit told but for COCO-Stuff, and BiSeNet's rows, of the same release as those, have two decimals. Its documents say
+that cuDNN's benchmark mode was off, its configs that it is on: what the search of algorithms would try on the widest
+convolutions, many GiB, is not in these figures.
 """
 
 from __future__ import annotations
