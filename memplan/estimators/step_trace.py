@@ -103,3 +103,12 @@ class StepTrace:
     envelope: Timeline | None = None
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
+
+    def tells_of(self, micro_batch_size: int) -> bool:
+        """Whether tracing at a micro-batch would tell no more of it: it was traced, or sizes follow from it alone.
+
+        Where the recipe's own micro-batch could not be traced, another could not either.
+        """
+        is_general = self.envelope is None and len(self.timelines) == 1
+        traced = self.traced_batch_sizes
+        return is_general or micro_batch_size in traced or self.recipe.micro_batch_size not in traced

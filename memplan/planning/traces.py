@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepKind:
-    """What one trace holds for: a recipe without its sizes, and the implementation of the optimizer."""
+    """What one trace holds for: a recipe without its sizes, and the implementation of the optimizer.
+
+    Where a trace holds for a micro-batch alone, the recipe has that instead of one sample.
+    """
 
     recipe: Recipe
     fused_optimizer: bool
@@ -76,18 +79,32 @@ class Traces:
         """
         if not self.can_trace:
             raise TraceError("a training command is run, not traced")
+        return self._traced(_StepKind.of(recipe, fused_optimizer=fused_optimizer), recipe)
+
+    def _of_size(self, recipe: Recipe, *, fused_optimizer: bool) -> StepTrace:
+        """Trace a recipe's step, at its own micro-batch where another does not tell of it, if that is possible."""
+        trace = self.of(recipe, fused_optimizer=fused_optimizer)
+        if trace.tells_of(recipe.micro_batch_size):
+            return trace
         kind = _StepKind.of(recipe, fused_optimizer=fused_optimizer)
+        sized = replace(kind.recipe, micro_batch_size=recipe.micro_batch_size)
+        try:
+            return self._traced(replace(kind, recipe=sized), recipe)
+        except (TraceError, WorkloadError):
+            return trace
+
+    def _traced(self, kind: _StepKind, recipe: Recipe) -> StepTrace:
         if kind in self._failures:
             raise self._failures[kind]
         if kind not in self._traces:
-            fused = ", fused optimizer" if fused_optimizer else ""
+            fused = ", fused optimizer" if kind.fused_optimizer else ""
             self._observer(Stage(text=f"estimating {recipe_text(recipe)}{fused}"))
             try:
                 self._traces[kind] = trace_step(
                     self._source,
                     replace(recipe, accumulation_steps=kind.recipe.accumulation_steps),
                     self._device,
-                    fused_optimizer=fused_optimizer,
+                    fused_optimizer=kind.fused_optimizer,
                     limit_s=self._trace_limit_s,
                     template=self._template,
                 )
@@ -98,7 +115,7 @@ class Traces:
 
     def estimate(self, recipe: Recipe, *, fused_optimizer: bool = False) -> Estimate:
         """Predict the peaks of a recipe, with the optimizer's own implementation or the fused one."""
-        trace = self.of(recipe, fused_optimizer=fused_optimizer)
+        trace = self._of_size(recipe, fused_optimizer=fused_optimizer)
         found = estimate(
             trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocator=self._allocator
         )

@@ -9,6 +9,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.devices.measured_contexts import calibrated
+from memplan.errors import WorkloadError
 from memplan.estimators.step_trace import Category, StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces
@@ -58,6 +59,41 @@ def traces_of(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(traces_module, "trace_step", trace_of_one_block)
     source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
     return lambda device: Traces(source, device, ignore)
+
+
+def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def trace_of_varying_samples(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+        asked.append(recipe.micro_batch_size)
+        one = trace_of_one_block(source, recipe, device)
+        return replace(one, envelope=one.timelines[0], traced_batch_sizes=(2, 3, recipe.micro_batch_size))
+
+    monkeypatch.setattr(traces_module, "trace_step", trace_of_varying_samples)
+    traces = traces_of(CARD)
+    for size in (4, 8, 8, 3, 4):
+        traces.estimate(RECIPE.with_micro_batch_size(size))
+    assert asked == [4, 8]
+
+
+def test_where_a_micro_batch_cannot_be_traced_another_tells_of_it(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace_of_few_samples(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+        if recipe.micro_batch_size > 4:
+            raise WorkloadError("the data set has four samples")
+        one = trace_of_one_block(source, recipe, device)
+        return replace(one, envelope=one.timelines[0], traced_batch_sizes=(2, 3, 4))
+
+    monkeypatch.setattr(traces_module, "trace_step", trace_of_few_samples)
+    traces = traces_of(CARD)
+    traces.estimate(RECIPE)
+    assert traces.estimate(RECIPE.with_micro_batch_size(8)).breakdown.activations == 8 * MIB
+
+
+def test_where_sizes_follow_from_the_micro_batch_one_trace_tells_of_all(traces_of) -> None:
+    traces = traces_of(CARD)
+    found = [traces.estimate(RECIPE.with_micro_batch_size(size)) for size in (4, 512)]
+    assert [each.breakdown.activations for each in found] == [4 * MIB, 512 * MIB]
+    assert len(traces._traces) == 1
 
 
 @pytest.mark.parametrize(
