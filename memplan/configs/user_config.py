@@ -7,8 +7,6 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.argparse_source import flag_in
-from memplan.configs.languages.syntaxes import ARGUMENTS
 from memplan.errors import ConfigError
 from memplan.workload import WorkloadReference
 
@@ -172,7 +170,7 @@ class UserConfig:
                 "the config names no workload, which says what is trained",
                 where=str(self.path),
                 hint="write a function that returns a memplan.Workload and name it with --workload module:function; "
-                f'memplan probe also takes your training command instead, as --command "{self._command_line}"',
+                'memplan probe also takes your training command instead, as --command "..."',
             )
         return WorkloadReference(
             target=self.workload_target,
@@ -180,14 +178,6 @@ class UserConfig:
             config_path=str(self.path),
             search_path=self.search_path,
         )
-
-    @property
-    def _command_line(self) -> str:
-        """How a script would be run with a micro-batch of memplan's choice; dots for any other config."""
-        knob = self.knob(KnobName.MICRO_BATCH_SIZE)
-        if self.document.syntax is not ARGUMENTS or knob is None:
-            return "..."
-        return f"python {self.path.name} {flag_in(self.document.source.text, knob.key)} {{micro_batch_size}}"
 
     def knob(self, name: KnobName) -> Knob | None:
         """Return the first knob of that name, or None."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from mmengine.model import BaseDataPreprocessor
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -23,7 +24,6 @@ from mmengine.runner.activation_checkpointing import turn_on_activation_checkpoi
 from torch import nn
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.untouched_build import neutralise_initialisers, untouched_fills
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
@@ -74,7 +74,6 @@ class RunnerStep(FrameworkStep):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
         self.__dict__.update(state)
-        neutralise_initialisers()  # models without weights are built by it
         for name in self._modules:
             importlib.import_module(name)
         loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
@@ -90,7 +89,11 @@ class RunnerStep(FrameworkStep):
         Raises:
             WorkloadError: the optimizer wrapper has several optimizers.
         """
-        config, module = self._opened(), self._built()
+        config = self._opened()
+        wanted = copy.deepcopy(config.model)
+        if self._preprocessing() is not None:
+            wanted["data_preprocessor"] = self._preprocessing()
+        module = MODELS.build(wanted)
         if config.get("activation_checkpointing") is not None:
             turn_on_activation_checkpointing(module, config.activation_checkpointing)
         self._module = module
@@ -99,7 +102,9 @@ class RunnerStep(FrameworkStep):
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples of the training dataset, and preprocess them."""
-        return packed(self._preprocessor(self._loader.collate_fn(self._largest(micro_batch_size)), True))
+        wanted = self._preprocessing()
+        preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
+        return packed(preprocess(self._loader.collate_fn(self._largest(micro_batch_size)), True))
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``train_step`` up to its loss.
@@ -138,21 +143,6 @@ class RunnerStep(FrameworkStep):
                 hint="plan each part by itself with memplan.plan(workload, ...)",
             )
         return wrapper.optimizer  # type: ignore[no-any-return]  # a torch Optimizer
-
-    def _built(self) -> Any:
-        wanted = copy.deepcopy(self._opened().model)
-        if self._preprocessing() is not None:
-            wanted["data_preprocessor"] = self._preprocessing()
-        return MODELS.build(wanted)
-
-    @functools.cached_property
-    def _preprocessor(self) -> nn.Module:
-        """The data preprocessor; a model is built for it, without weights, where the config leaves its type to that."""
-        wanted = self._preprocessing()
-        if wanted is not None and "type" in wanted:
-            return MODELS.build(wanted)  # type: ignore[no-any-return]  # a preprocessor is a Module
-        with untouched_fills():
-            return self._built().data_preprocessor  # type: ignore[no-any-return]  # likewise
 
     def _preprocessing(self) -> Any:
         """Return the preprocessor's settings: the model's own, or those at the top of the config; None for neither."""

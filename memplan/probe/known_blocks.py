@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.storages import dense_parts
 from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 
@@ -27,7 +28,7 @@ _MICRO_STEPS = 2
 def known_components(state: TrainingState) -> dict[int, Component]:
     """Say what is where now, by address; a moving average of the weights counts as optimizer state."""
     parameters = state.parameters()
-    of_optimizer = [value for kept in state.optimizer.state.values() for value in tensors_in(dict(kept))]
+    of_optimizer = [value for kept in state.optimizer.state.values() for value in tensors_in(kept)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {
         **_addressed(tensors_in(state.batch), Component.INPUTS),
@@ -55,9 +56,9 @@ def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[in
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The tensor's storage; none where it is sparse, or a wrapper around others that are found by themselves."""
-    if tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        yield tensor.untyped_storage()
+    """The storages of a tensor; none where it is a wrapper around others that are found by themselves."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        yield from (part.untyped_storage() for part in dense_parts(tensor))
 
 
 def shortened(state: TrainingState) -> TrainingState:

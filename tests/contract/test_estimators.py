@@ -462,21 +462,6 @@ def test_a_kernel_that_nothing_counts_is_named_with_its_calls_in_a_step() -> Non
     assert found.uncounted == ("aten.topk, 2 calls: what its kernel takes inside",)
 
 
-class Recurrent(nn.LSTM):
-    """Returns what it makes of rows as of one sequence each."""
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # without states
-        return super().forward(batch.unsqueeze(0))[0]
-
-
-def test_the_workspace_of_an_lstm_on_the_cpu_is_among_what_is_not_counted() -> None:
-    trace = traced(source_of(linear_workload(model=lambda: Recurrent(512, 512))), Recipe(micro_batch_size=4), CPU)
-    assert [each.split(",")[0] for each in trace.uncounted] == [
-        "aten.mkldnn_rnn_layer",
-        "aten.mkldnn_rnn_layer_backward",
-    ]
-
-
 def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
     recipe = Recipe(micro_batch_size=4, world_size=8)
     found = estimate(traced(source_of(linear_workload()), recipe, CARD), micro_batch_size=4, device=CARD)

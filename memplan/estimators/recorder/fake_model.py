@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.nn.parameter import is_lazy
 
+from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import map_tensors
+from memplan.estimators.recorder.fake_results import sparse_of
 from memplan.estimators.recorder.known_values import learn
+from memplan.estimators.recorder.model_copies import model_copy
+from memplan.estimators.recorder.storages import dense_parts
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
@@ -21,15 +25,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+    """Fake tensors beside real ones; sparse ones keep their number of elements, which torch 2.13 makes none."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def from_tensor(self, tensor: torch.Tensor, **settings: Any) -> FakeTensor:
+        """Make a fake tensor of a real one."""
+        if tensor.layout is not torch.sparse_coo:
+            return super().from_tensor(tensor, **settings)
+        with torch.no_grad():
+            parts = [super(Fakes, self).from_tensor(each, **settings) for each in dense_parts(tensor)]
+            with self:
+                made = sparse_of(*parts, like=tensor, is_coalesced=tensor.is_coalesced())
+        return cast("FakeTensor", made)
+
+
+def is_scripted(model: nn.Module) -> bool:
+    """Whether a part of the model is compiled to TorchScript."""
+    return any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
+
+
 def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
-    """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry."""
+    """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry.
+
+    Raises:
+        WorkloadError: it is compiled to TorchScript, whose tensors are out of Python's reach.
+    """
+    if is_scripted(model):
+        problem = "TorchScript runs on real tensors only"
+        raise WorkloadError(problem) from NotImplementedError(problem)
     special = [each for each in model.parameters() if is_special(each)]
     copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in special}
     with FakeCopyMode(fakes):
         for each in special:
             carried = copy.deepcopy(vars(each), copies)
             vars(copies[id(each)]).update(carried, **{_CARRIED: list(_tensors_within(carried))})
-        return copy.deepcopy(model, copies)
+        return model_copy(model, copies)
 
 
 def is_special(parameter: nn.Parameter) -> bool:

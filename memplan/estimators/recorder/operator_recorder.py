@@ -18,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.recorder.contiguous_copies import copied_bytes
+from memplan.estimators.recorder.fake_results import SPARSE_CLONE, kernels_result
 from memplan.estimators.recorder.known_values import is_known, run_knowing
 from memplan.estimators.recorder.presumed_values import PresumedReads
+from memplan.estimators.recorder.storages import dense_parts
 from memplan.estimators.recorder.value_writes import only_writes
 from memplan.estimators.step_trace import Category
 from memplan.estimators.target.library_workspaces import CUBLAS_OPERATORS
@@ -142,7 +144,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._muted:
             self._record(func, args, result)
             if donor is not None:
-                self._pending = _PendingSum(total=result.untyped_storage(), donor=donor)
+                self._pending = _PendingSum(total=dense_parts(result)[-1].untyped_storage(), donor=donor)
         return result
 
     def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -160,6 +162,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._fakes is None:
             return func(*args, **kwargs)
+        made = kernels_result(func, args)
+        if made is not None:
+            return made
         return run_knowing(func, args, kwargs, make_fake=self._fakes.from_tensor)
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
@@ -188,6 +193,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
         if self._recording.phase is not Phase.BACKWARD or self._paths.current:
             return None
+        if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
+            return self._ledger.block_of(dense_parts(args[0])[-1])
         if func not in _WRITES_INTO_ZEROS and not (func is _SUM and _are_alike(args[0], args[1])):
             return None
         first: torch.Tensor = args[0]

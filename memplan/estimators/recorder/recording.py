@@ -81,6 +81,8 @@ class Recording:
                 self.event_blocks[event] -= 1
             if number == block and allocates:
                 break
+        if self.categories[block] is not Category.TEMPORARIES:  # it is known by now what it holds
+            self.categories[donor], self.modules[donor] = self.categories[block], self.modules[block]
         del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]
 
     @property

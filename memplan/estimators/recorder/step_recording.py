@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import (
+    Fakes,
     fake_batch,
     fake_copy,
+    is_scripted,
     lay_out_in_place,
     learn_attributes,
     moved_batch,
 )
 from memplan.estimators.recorder.known_values import learn
+from memplan.estimators.recorder.model_copies import model_copy
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.presumed_choices import PresumedChoices
@@ -87,8 +87,8 @@ class StepRecorder:
         """
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
-        fakes = FakeTensorMode(allow_non_fake_inputs=True) if self.on_fakes else None
-        model = copy.deepcopy(self.model) if fakes is None else fake_copy(self.model, fakes)
+        fakes = Fakes() if self.on_fakes else None
+        model = self._model_of_run(fakes)
         on_host = batch
         if fakes is not None:
             on_host = fake_batch(batch, fakes)
@@ -115,6 +115,14 @@ class StepRecorder:
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         notes = (*recorder.presumed.notes, *(() if choices is None else choices.notes))
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
+
+    def _model_of_run(self, fakes: Fakes | None) -> nn.Module:
+        if fakes is not None:
+            return fake_copy(self.model, fakes)
+        if is_scripted(self.model):  # the parameters of its copies are no leaves (torch 2.13)
+            self.model.zero_grad()
+            return self.model
+        return model_copy(self.model)
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder

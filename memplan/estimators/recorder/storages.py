@@ -5,13 +5,30 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
-
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Category
+
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),  # the public ones want the tensor coalesced
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return what a tensor is stored in: itself, or the indices and values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    with _disable_current_modes():
+        return [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())]
 
 
 class StorageLedger:
@@ -29,24 +46,27 @@ class StorageLedger:
         self._closed = False
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the block that holds the tensor; None where it is unknown or empty."""
+        """Return the block that holds a dense tensor; None where it is unknown or empty."""
         return self._blocks.get(id(tensor.untyped_storage()))
 
     def blocks_of(self, tensors: Iterable[torch.Tensor]) -> set[int]:
         """Return the blocks that hold these tensors."""
-        return {block for tensor in tensors if (block := self.block_of(tensor)) is not None}
+        parts = (part for tensor in tensors for part in dense_parts(tensor))
+        return {block for part in parts if (block := self.block_of(part)) is not None}
 
-    def see(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> int | None:
-        """Record the tensor's storage as a new block unless it is known; return the new block."""
-        storage = tensor.untyped_storage()
+    def see(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> None:
+        """Record each storage of the tensor as a new block unless it is known."""
+        for part in dense_parts(tensor):
+            storage = part.untyped_storage()
+            if id(storage) not in self._blocks and storage.nbytes():
+                block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
+                self._follow(storage, block)
+
+    def _follow(self, storage: torch.UntypedStorage, block: int) -> None:
         identity = id(storage)
-        if identity in self._blocks or storage.nbytes() == 0:
-            return None
-        block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
         self._blocks[identity] = block
         self._live.add(block)
         self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
-        return block
 
     def see_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
         """Record every storage among these tensors that is not known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import carried_by
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
-from memplan.estimators.recorder.user_calls import call_user, checked_loss
+from memplan.estimators.recorder.user_calls import call_user, checked_loss, name_of
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase
@@ -136,6 +137,11 @@ class TracedStep:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
+        if all(each.grad is None for each in self._model.parameters()):
+            raise WorkloadError(
+                f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
+                hint="compute the loss with the model that the function is given, not with another",
+            )
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 self._mark([parameter.grad], Category.GRADIENTS, owner=parameter)
@@ -162,7 +168,7 @@ class TracedStep:
 
     def _mark_state(self) -> None:
         for parameter, state in self.optimizer.state.items():
-            self._mark(tensors_in(dict(state)), Category.OPTIMIZER_STATE, owner=parameter)
+            self._mark(tensors_in(state), Category.OPTIMIZER_STATE, owner=parameter)
         if self._on_cuda:
             for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
                 self._recording.block_bytes[block] = 0
@@ -176,7 +182,7 @@ class TracedStep:
 def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
     # Step counters stay on the host unless the optimizer is fused or capturable (torch/optim/adam.py).
     on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    steps = [state.get("step") for state in optimizer.state.values()]
+    steps = [state.get("step") for state in optimizer.state.values() if isinstance(state, Mapping)]
     return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
 
 

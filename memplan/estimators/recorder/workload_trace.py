@@ -7,8 +7,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
@@ -89,6 +91,7 @@ def _traced_workload(workload: Workload, request: TraceRequest, host_copies: Hos
     _check_batches(workload, batches)
     with untouched_fills():
         model = _built(workload, request)
+        _materialise(model, workload, batches)
     recorder = StepRecorder(
         workload=workload,
         recipe=request.recipe,
@@ -258,6 +261,13 @@ def _built(workload: Workload, request: TraceRequest) -> nn.Module:
     if request.recipe.activation_checkpointing:
         switch_checkpointing_on(model)
     return model
+
+
+def _materialise(model: nn.Module, workload: Workload, batches: dict[int, Any]) -> None:
+    """Let lazy modules, whose shapes are not known before they see a batch, see the smallest."""
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        with torch.no_grad():
+            call_user("loss", workload.loss, model, batches[min(batches)])
 
 
 def _made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
@@ -49,5 +50,5 @@ def _is_compiled(module: nn.Module) -> bool:
     return (
         type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None
-        or hasattr(type(module).forward, "_torchdynamo_orig_callable")
+        or hasattr(inspect.getattr_static(type(module), "forward", None), "_torchdynamo_orig_callable")
     )

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
-# oneDNN alone knows the workspace that an LSTM keeps for its backward pass, several times as large as what it returns.
-HOST_WORKSPACES_UNKNOWN = frozenset({"aten.mkldnn_rnn_layer", "aten.mkldnn_rnn_layer_backward"})
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.target.cuda_temporaries import cuda_hidden_bytes, has_rule
 from memplan.estimators.target.cudnn_convolution import convolution_rules
-from memplan.estimators.target.host_temporaries import HOST_WORKSPACES_UNKNOWN, host_hidden_bytes
+from memplan.estimators.target.host_temporaries import host_hidden_bytes
 from memplan.estimators.target.library_workspaces import cublas_workspace_bytes
 from memplan.estimators.target.operator_rules import is_plain
 
@@ -36,11 +36,7 @@ class Kernels:
 
 def host_kernels() -> Kernels:
     """Return the rules of the CPU."""
-    return Kernels(
-        hidden_bytes=host_hidden_bytes,
-        are_known=lambda _operator, name: name not in HOST_WORKSPACES_UNKNOWN,
-        blas_workspace_bytes=0,
-    )
+    return Kernels(hidden_bytes=host_hidden_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=0)
 
 
 def cuda_kernels(capability: tuple[int, int]) -> Kernels:

@@ -86,7 +86,7 @@ def kernels_of(device: DeviceSpec) -> Kernels:
 def uncounted_on(
     device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
 ) -> tuple[str, ...]:
-    """Say what is taken that no rule counts, one phrase each.
+    """Say what is taken on a card that no rule counts, one phrase each.
 
     Args:
         device: what the step was lowered to.
@@ -95,7 +95,7 @@ def uncounted_on(
         world_size: data-parallel replicas.
     """
     if device.kind is DeviceKind.CPU:
-        return unknown_kernels(calls)
+        return ()
     libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
     convolves = any("Conv" in name for name in classes)
     searches = (_ALGORITHM_SEARCH,) if convolves and torch.backends.cudnn.benchmark else ()

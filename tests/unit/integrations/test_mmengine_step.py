@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 @MODELS.register_module(name="MemplanToyNet")
 class ToyNet(BaseModel):
     def __init__(self, updates: int = 1, data_preprocessor: Any = None) -> None:
-        if isinstance(data_preprocessor, dict):
-            data_preprocessor.setdefault("type", "ImgDataPreprocessor")
         super().__init__(data_preprocessor)
         self.head = nn.Linear(3, 1)
         self.updates = updates
@@ -101,12 +99,6 @@ def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     assert batch["inputs"].shape == (2, 3, 8, 8)
     assert float(batch["inputs"].max()) == 2.0  # (2 - 1) / 0.5
     assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
-
-
-def test_a_preprocessor_whose_type_the_model_supplies_is_the_models() -> None:
-    wanted = config()
-    wanted.data_preprocessor.pop("type")
-    assert float(arrived(wanted).batch(2).unpacked()["inputs"].max()) == 2.0  # (2 - 1) / 0.5
 
 
 def test_the_loss_is_that_of_train_step_and_no_step_is_taken() -> None:

@@ -218,10 +218,3 @@ def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path)
     )
     with pytest.raises(ConfigError, match="have the script take it as an argument, such as --batch-size"):
         read_config(tmp_path / "train.py")
-
-
-def test_a_script_without_a_workload_is_told_the_command_that_runs_it(tmp_path: Path) -> None:
-    arguments = "p.add_argument('--batch-size', type=int, default=64)\n"
-    (tmp_path / "train.py").write_text("import argparse\np = argparse.ArgumentParser()\n" + arguments)
-    with pytest.raises(ConfigError, match=r'--command "python train\.py --batch-size \{micro_batch_size\}"'):
-        read_config(tmp_path / "train.py").workload  # noqa: B018 - reading it is what is refused

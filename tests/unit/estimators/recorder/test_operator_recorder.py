@@ -13,7 +13,7 @@ from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
-from memplan.estimators.step_trace import Category
+from memplan.estimators.step_trace import PHASES, Category
 from memplan.estimators.target.kernels import cuda_kernels, host_kernels
 from memplan.results import Phase
 from memplan.units import MIB
@@ -146,3 +146,39 @@ def test_nothing_is_recorded_while_muted() -> None:
     with session.fakes, session.recorder, session.recorder.muted():
         torch.empty(512, 512)
     assert session.recording.block_bytes == []
+
+
+def test_a_sparse_gradient_counts_with_its_indices_and_values_and_once() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        words = torch.empty(512, dtype=torch.long)
+        weight = torch.empty(2048, 512, requires_grad=True)  # 4 MiB
+        loss = (torch.nn.functional.embedding(words, weight, sparse=True) * 2).sum()
+        session.recording.phase = Phase.BACKWARD
+        loss.backward()
+        assert weight.grad is not None
+        assert weight.grad._nnz() == 512
+        assert len(session.ledger.blocks_of([weight.grad])) == 2
+    backward = session.recording.event_phases.index(PHASES.index(Phase.BACKWARD))
+    made = [each for each in session.recording.event_blocks[backward:] if session.recording.block_bytes[each] == MIB]
+    assert len(set(made)) == 1
+
+
+@pytest.mark.parametrize("copied", [torch.Tensor.clone, torch.Tensor.coalesce])
+def test_copies_of_sparse_tensors_keep_their_elements(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        sparse = torch.sparse_coo_tensor(
+            torch.empty(1, 512, dtype=torch.long), torch.empty(512, 512), (2048, 512), check_invariants=False
+        )
+        assert copied(sparse)._nnz() == 512
+    assert max(session.recording.block_bytes) == MIB
+
+
+def test_images_folded_from_columns_take_the_memory_of_the_columns() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        columns = torch.empty(1, 4 * 9, 64, 64).flatten(2)
+        images = torch.nn.functional.fold(columns, (64, 64), 3, padding=1)
+        assert images.shape == (1, 4, 64, 64)
+    assert [each // 1024 for each in session.recording.block_bytes] == [576, 576]

@@ -1,0 +1,120 @@
+"""Models that are not all plain modules with dense weights: the same figures, by whichever way they are traced.
+
+Layers are 512 x 512 without bias, 1 MiB of weights, and batches of 512 rows are 1 MiB too. Figures are MiB.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from memplan.children.pickling import pickled
+from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.errors import WorkloadError
+from memplan.estimators import StepTrace, trace_step, trace_template
+from memplan.estimators.answers import estimate
+from memplan.estimators.step_trace import Category
+from memplan.recipe import Recipe
+from memplan.units import GIB, MIB
+from memplan.workload import PickledWorkload, Workload
+
+if TYPE_CHECKING:
+    from memplan.children import Template
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24 * GIB, compute_capability=(8, 6))
+FAKES = "fake-tensor trace"
+Trace = Callable[..., StepTrace]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    with trace_template() as prepared:
+        yield prepared
+
+
+@pytest.fixture
+def trace(template: Template) -> Trace:
+    def run(
+        model: Callable[[], nn.Module],
+        batch: Callable[[int], Any] = lambda count: torch.zeros(count, 512),
+        loss: Callable[[nn.Module, Any], torch.Tensor] = lambda model, batch: model(batch).sum(),
+    ) -> StepTrace:
+        workload = Workload(model=model, batch=batch, loss=loss, optimizer=torch.optim.Adagrad)
+        source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
+        return trace_step(source, Recipe(micro_batch_size=4), CARD, template=template)
+
+    return run
+
+
+def held(trace: StepTrace) -> tuple[float, float, float]:
+    """Return parameters, gradients and optimizer state at the peak of 512 rows."""
+    parts = estimate(trace, micro_batch_size=512, device=CARD).breakdown
+    return parts.parameters / MIB, round(parts.gradients / MIB, 2), round(parts.optimizer_state / MIB, 2)
+
+
+def layer() -> nn.Module:
+    return nn.Linear(512, 512, bias=False)
+
+
+def test_a_lazy_layer_learns_its_shape_from_the_batch(trace: Trace) -> None:
+    traced = trace(lambda: nn.LazyLinear(512, bias=False))
+    assert (traced.method, held(traced)) == (FAKES, (1, 1, 1))
+
+
+def test_compiled_torchscript_is_computed(trace: Trace) -> None:
+    traced = trace(lambda: torch.jit.script(layer()))
+    assert "TorchScript runs on real tensors only" in traced.notes[-1]
+    assert (traced.parameter_count, held(traced)) == (512 * 512, (1, 1, 1))
+
+
+def replaced() -> nn.Module:
+    model = layer()
+    before = model.forward
+    model.forward = lambda batch: 2 * before(batch)  # type: ignore[method-assign]  # what it shows
+    return model
+
+
+def test_a_method_replaced_by_a_closure_trains_the_model_that_is_traced(trace: Trace) -> None:
+    assert held(trace(replaced)) == (1, 1, 1)
+
+
+def test_a_loss_of_another_model_is_refused(trace: Trace) -> None:
+    other = layer()
+    with pytest.raises(WorkloadError, match=r"depends on no parameter of the model it was given; compute"):
+        trace(layer, loss=lambda _model, batch: other(batch).sum())
+
+
+def test_sparse_gradients_hold_the_rows_that_the_batch_names(trace: Trace) -> None:
+    words = nn.Embedding(2048, 512, sparse=True)
+    traced = trace(lambda: words, torch.arange, loss=lambda model, batch: model(batch).square().sum())
+    (timeline,) = traced.timelines
+    gradients = timeline.block_bytes(512)[timeline.categories == Category.GRADIENTS]
+    assert (traced.method, set(gradients)) == (FAKES, {MIB, 512 * 8})
+
+
+class Neighbours(nn.Module):
+    """Sums rows over a sparse matrix that is kept beside the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+        links = torch.arange(1 << 15).repeat(2, 1)
+        values = torch.ones(1 << 15)
+        self.register_buffer("links", torch.sparse_coo_tensor(links, values, (1 << 15, 1 << 15), check_invariants=True))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the layer; the matrix is only kept."""
+        return self.layer(batch)
+
+
+def test_a_sparse_buffer_counts_with_its_indices_and_values(trace: Trace) -> None:
+    parts = estimate(trace(Neighbours), micro_batch_size=512, device=CARD).breakdown
+    assert parts.buffers == 2**15 * (2 * 8 + 4)
