@@ -56,7 +56,9 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
     image_slope = _padded(image, groups) + (_bytes(image) if _is_half(image) else 0)
     before = _padded(slope, groups) + _bytes(weight)
-    of_weight = 0 if _is_wide_depthwise(weight, groups) else _padded(slope, groups) + _copied_input(image, groups)
+    # The weight's is made in oneDNN's layout, too, which lives until it is copied.
+    copies = max(_padded(slope, groups) + _copied_input(image, groups), _bytes(weight))
+    of_weight = 0 if _is_wide_depthwise(weight, groups) else copies
     return HiddenBytes(
         before=before if wanted[0] else 0,
         around=copied_slope + (image_slope if wanted[0] else 0),

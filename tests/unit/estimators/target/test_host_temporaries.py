@@ -54,7 +54,12 @@ def measured_peak_bytes(run: Callable[[], object]) -> int:
     return peak
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
+needs_avx512 = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's"
+)
+
+
+@needs_avx512
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
 @pytest.mark.parametrize(
     ("channels_in", "channels_out", "groups"), [(24, 48, 1), (64, 64, 1), (64, 64, 64), (40, 40, 40)]
@@ -62,9 +67,20 @@ def measured_peak_bytes(run: Callable[[], object]) -> int:
 def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
     layout: torch.memory_format, channels_in: int, channels_out: int, groups: int
 ) -> None:
+    check_convolution(layout, channels_in, channels_out, groups, side=64)
+
+
+@needs_avx512
+def test_the_gradient_of_a_weight_larger_than_the_image_is_there_twice() -> None:
+    check_convolution(torch.contiguous_format, 256, 256, groups=1, side=3)  # 2.25 MiB beside 72 KiB
+
+
+def check_convolution(
+    layout: torch.memory_format, channels_in: int, channels_out: int, groups: int, *, side: int
+) -> None:
     convolution = torch.nn.Conv2d(channels_in, channels_out, 3, padding=1, groups=groups).to(memory_format=layout)
-    image = torch.randn(8, channels_in, 64, 64).contiguous(memory_format=layout).requires_grad_()
-    slope = torch.randn(8, channels_out, 64, 64).contiguous(memory_format=layout)
+    image = torch.randn(8, channels_in, side, side).contiguous(memory_format=layout).requires_grad_()
+    slope = torch.randn(8, channels_out, side, side).contiguous(memory_format=layout)
     with Rules() as rules:
         torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
     predicted = [
