@@ -76,7 +76,7 @@ def estimate(
 
 def _show(found: Predictions, *, as_json: bool) -> None:
     from memplan.json_documents import json_document
-    from memplan.report.estimates import breakdown_view, estimate_table, savings_view
+    from memplan.report.estimates import breakdown_view, estimate_table, remarks_view, savings_view
 
     if as_json:
         estimates = [each.to_dict() for each in found.estimates]
@@ -85,8 +85,7 @@ def _show(found: Predictions, *, as_json: bool) -> None:
     show(estimate_table(found.estimates))
     if found.savings:
         show(savings_view(found.savings))
-    if len(found.estimates) == 1:
-        show(breakdown_view(found.estimates[0]))
+    show(breakdown_view(found.estimates[0]) if len(found.estimates) == 1 else remarks_view(found.estimates))
 
 
 def _write_snapshot(path: Path, content: bytes, console: Console) -> None:

@@ -80,10 +80,20 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
     for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
         if shares:
             parts.append(_shares_table(title, shares, estimate.peak_allocated_bytes))
-    remarks = [f"method: {estimate.method}", *(f"note: {note}" for note in estimate.notes)]
-    remarks += [f"not counted: {what}" for what in estimate.uncounted]
-    parts.append(Text("\n".join(remarks), style=QUIET))
+    parts.append(_remarks([estimate]))
     return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
+
+
+def remarks_view(estimates: Sequence[Estimate]) -> RenderableType:
+    """Show once each how estimates of several recipes were made, what was presumed and what is not counted."""
+    return Padding(_remarks(estimates), (1, 0, 0, 0))
+
+
+def _remarks(estimates: Sequence[Estimate]) -> Text:
+    methods = [f"method: {each.method}" for each in estimates]
+    notes = [f"note: {note}" for each in estimates for note in each.notes]
+    uncounted = [f"not counted: {what}" for each in estimates for what in each.uncounted]
+    return Text("\n".join(dict.fromkeys([*methods, *notes, *uncounted])), style=QUIET)
 
 
 def _shares_table(title: str, shares: Sequence[PeakShare], allocated_bytes: int) -> Table:

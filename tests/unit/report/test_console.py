@@ -13,7 +13,7 @@ from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
 from memplan.report.console import component_table, plan_view, range_table, run_view, trial_line
-from memplan.report.estimates import breakdown_view, estimate_table
+from memplan.report.estimates import breakdown_view, estimate_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
 from memplan.report.wording import rate_text
@@ -108,6 +108,17 @@ def test_an_interrupted_run(golden) -> None:
 def test_the_lines_that_appear_while_trials_run(golden) -> None:
     lines = [trial_line(trial_row(each), was_resumed=each is CURRENT) for each in PLAN.trials]
     golden("reports/trial_lines.txt", rendered(*lines))
+
+
+def test_what_was_presumed_for_several_recipes_is_said_once() -> None:
+    recipe = Recipe(micro_batch_size=8)
+    found = [replace(estimate(600, recipe), notes=("routers choose evenly.", own)) for own in ("of 8.", "of 16.")]
+    lines = rendered(remarks_view(found)).split("\n")
+    assert [line.strip() for line in lines if "note:" in line] == [
+        "note: routers choose evenly.",
+        "note: of 8.",
+        "note: of 16.",
+    ]
 
 
 def test_estimates_of_several_recipes(golden) -> None:
