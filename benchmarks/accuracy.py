@@ -6,8 +6,8 @@ Rows come from ``published/data`` (facts others measured, each with its source) 
 prediction is kept in ``--records``; a row is predicted again only where the estimator or a library has changed since,
 or with ``--fresh``. Nothing here is fitted to the rows: the loops are rebuilt as the sources describe them.
 
-Needs torchvision, timm, transformers and, for one row, monai with einops; of transformers, the xMem rows want 4.51 (see
-``published/xmem.py``).
+Needs torchvision, timm, transformers, litgpt with lightning and, for one row, monai with einops; of transformers, the
+xMem rows want 4.51 (see ``published/xmem.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
-from published import openmmlab, operators, optimum, recorded, timm_rows, xmem
+from published import litgpt, openmmlab, operators, optimum, recorded, timm_rows, xmem
 from published.report import print_scores, row_line, write_markdown
 
 from memplan.devices.cards import find_card
@@ -59,6 +59,7 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from openmmlab.pyramid_rows()
     yield from openmmlab.plain_transformer_rows()
     yield from optimum.rows()
+    yield from litgpt.rows()
     yield from timm_rows.study_rows()
     yield from timm_rows.benchmark_rows()
     yield from recorded.rows(truth)
