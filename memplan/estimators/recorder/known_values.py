@@ -25,6 +25,7 @@ LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
 _VALUE = "memplan_known_value"
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _DRAWN = 0.5  # a lone random number is the middle of its range, so that rarely dropped layers are kept
+_NEARLY_HIGHEST = 0.999
 _RANGES = (torch.ops.aten.arange, torch.ops.aten.linspace)
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 
@@ -54,6 +55,8 @@ def run_knowing(
         kwargs: its keyword arguments.
         make_fake: turns a real tensor into a fake one.
     """
+    if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
+        return _drawn(*args, **kwargs)
     if not _depends_on_values(operator):
         pass
     elif operator in _INDEXED:
@@ -157,6 +160,13 @@ def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     with unset_fake_temporarily(), torch.no_grad():
         args, kwargs = tree_map(real, (args, kwargs))
         return operator(*args, **kwargs)
+
+
+def _drawn(scalar: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
+    """Let a number drawn to choose among sizes, such as those of images, be nearly the highest: the last is largest."""
+    with unset_fake_temporarily():
+        know(scalar, torch.full(scalar.shape, low + _NEARLY_HIGHEST * (high - low), dtype=scalar.dtype))
+    return scalar
 
 
 def _without_masks(indices: list[Any], make_fake: Callable[[torch.Tensor], Any]) -> list[Any]:

@@ -33,9 +33,11 @@ _WRITES_ONLY = _overloads()
 def only_writes(operator: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether running the operator on fake tensors would change nothing.
 
-    Fake scalars are left to it: they may carry a value, such as an optimizer's step counter. So are operands that do
-    not fit the target, because it says so.
+    Fake scalars are left to it: they may carry a value, such as an optimizer's step counter. So are lone numbers that
+    are drawn, and operands that do not fit the target, because it says so.
     """
+    if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
+        return False
     if operator not in _WRITES_ONLY:
         return False
     if isinstance(args[0], list | tuple):

@@ -54,6 +54,11 @@ def test_a_layer_that_is_rarely_dropped_is_kept(fakes: FakeTensorMode) -> None:
         assert not torch.rand([]) < 0.1
 
 
+def test_of_several_sizes_of_images_the_last_and_largest_is_drawn(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        assert int(torch.empty(1).uniform_(0.0, 3.0).item()) == 2
+
+
 def test_values_of_activations_stay_unknown(fakes: FakeTensorMode) -> None:
     mask = learned(fakes, torch.tensor([1, 0]))
     with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
