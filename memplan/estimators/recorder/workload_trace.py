@@ -69,7 +69,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     try:
         return _traced_amid(words, request)
     except WorkloadError:
-        if words is None or not words.was_asked:
+        if words is None or not words.presence.was_asked:
             raise
     # what the user's code does where it is told of a GPU may be what cannot run here
     return _traced_amid(cuda_words_understood(request.device, gpu_is_seen=False), request)
@@ -82,7 +82,7 @@ def _traced_amid(words: CudaWords | None, request: TraceRequest) -> StepTrace:
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
         with collected_garbage():
             trace = _traced_workload(workload, request, None if words is None else words.host_copies)
-    notes = trace.notes if words is None else (*trace.notes, *words.notes)
+    notes = trace.notes if words is None else (*trace.notes, *words.presence.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
 
 

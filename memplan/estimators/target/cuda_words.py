@@ -14,18 +14,15 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from memplan.estimators.target.card_answers import NVTX, always, card_answers
+from memplan.estimators.target.card_presence import CardPresence
 from memplan.estimators.target.host_copies import HostCopies
-from memplan.estimators.user_places import is_called_by_user, users_place_of_caller
+from memplan.estimators.user_places import is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from memplan.devices.cards import DeviceSpec
 
-_PRESENCE = (
-    (torch.cuda, {"is_available": True, "device_count": 1}),
-    (torch.accelerator, {"is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda")}),
-)
 _CARD = torch.device("cuda", 0)
 _OF_PLACE = {vars(torch._C.TensorBase)[name].__get__: told for name, told in (("device", _CARD), ("is_cuda", True))}  # noqa: SLF001 - as function modes are given them
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
@@ -35,8 +32,7 @@ class CudaWords(TorchFunctionMode):
     """Reads every CUDA device in a call as the CPU, which stands in for the card, and answers for the card.
 
     PyTorch itself and installed packages are told the truth of whether there is a GPU; what it can do, all are told as
-    of the card. Where the user's code asked is kept. Hooks of saved tensors and the backward pass, which PyTorch runs
-    without function modes, are heard too.
+    of the card. Hooks of saved tensors and the backward pass, which PyTorch runs without function modes, are heard too.
 
     Args:
         device: the card.
@@ -46,19 +42,15 @@ class CudaWords(TorchFunctionMode):
 
     def __init__(self, device: DeviceSpec, capability: tuple[int, int], *, is_seen: bool = True) -> None:
         super().__init__()
-        self._device_name = device.name
-        self._is_seen = is_seen
-        self._answers = card_answers(device, capability)
+        self.presence = CardPresence(device.name, is_seen=is_seen)
         self.host_copies = HostCopies()
+        self._answers = card_answers(device, capability)
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._places: dict[str, None] = {}
-        self._was_told = False
 
     def __enter__(self) -> Self:
         """Answer from here on."""
-        for asked, answers in _PRESENCE:
-            for name, value in answers.items():
-                self._replace(asked, name, self._presence(getattr(asked, name), value))
+        for module, name, answer in self.presence.answers():
+            self._replace(module, name, answer)
         for name, answer in self._answers.items():
             self._replace(torch.cuda, name, answer)
         for name in NVTX:
@@ -107,31 +99,6 @@ class CudaWords(TorchFunctionMode):
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # untyped in torch
 
-    def _presence(self, ask: Callable[..., Any], value: Any) -> Callable[..., Any]:
-        def answer(*args: Any, **kwargs: Any) -> Any:
-            place = users_place_of_caller()
-            if place is None:
-                return ask(*args, **kwargs)
-            self._places.setdefault(place)
-            return value if self._is_seen else ask(*args, **kwargs)
-
-        return answer
-
-    @property
-    def was_asked(self) -> bool:
-        """Whether the user's code asked for a GPU, or whether a tensor is on it."""
-        return bool(self._places) or self._was_told
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say where the user's code asked for a GPU and what it was told, one sentence."""
-        if not self._places:
-            return ()
-        asked = ", ".join(self._places)
-        if self._is_seen:
-            return (f"Code that asks for a GPU ({asked}) is told of {self._device_name}.",)
-        return (f"torch.cuda.is_available() is asked for and false here ({asked}): what a GPU alone runs is left out.",)
-
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -154,15 +121,15 @@ class CudaWords(TorchFunctionMode):
             kwargs = {**kwargs, "device": "cpu"}
         if "pin_memory" not in kwargs:
             return func(*args, **kwargs)
-        with self.host_copies.moving(to_host=kwargs.get("device") is None and self._is_seen):
+        with self.host_copies.moving(to_host=kwargs.get("device") is None and self.presence.is_seen):
             return func(*args, **{**kwargs, "pin_memory": False})
 
     def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
         return _CARD if is_called_by_user() and self._is_told_of_card(tensor) else ask(tensor)
 
     def _is_told_of_card(self, tensor: torch.Tensor) -> bool:
-        lies_there = self._is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
-        self._was_told |= lies_there
+        lies_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
+        self.presence.was_told_of_tensors |= lies_there
         return lies_there
 
     def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -185,7 +152,7 @@ class CudaWords(TorchFunctionMode):
         if isinstance(place, torch.Tensor):
             return self.host_copies.holds(place)
         if isinstance(place, str):
-            return place == "cpu" and self._is_seen
+            return place == "cpu" and self.presence.is_seen
         return False if isinstance(place, torch.device | int) else None
 
 
