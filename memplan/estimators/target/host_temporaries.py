@@ -40,6 +40,9 @@ def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
         return HiddenBytes(beside=_bytes(weight))
     if _runs_uncopied(weight, stride, groups):
         return NOTHING_HIDDEN
+    if args[6] and not _is_half(result):  # transposed: nothing is padded, and more than one channel is copied twice
+        second = _bytes(result) if result.shape[1] > 1 else 0
+        return HiddenBytes(before=_bytes(image) + _bytes(weight), around=_bytes(result), between=second)
     returned = _bytes(result) if _is_half(result) else 0
     return HiddenBytes(before=_copied_input(image, groups) + _bytes(weight), around=_padded(result, groups) + returned)
 
@@ -55,12 +58,15 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
         return HiddenBytes(around=copied_slope, beside=copied_slope)
     # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
     image_slope = _padded(image, groups) + (_bytes(image) if _is_half(image) else 0)
-    before = _padded(slope, groups) + _bytes(weight)
+    # The slope of a transposed convolution is read as other convolutions read their input.
+    copied_image, blocked_slope = _copied_input(image, groups), _padded(slope, groups)
+    if args[7]:
+        copied_image, blocked_slope = _padded(image, groups), _copied_input(slope, groups)
     # The weight's is made in oneDNN's layout, too, which lives until it is copied.
-    copies = max(_padded(slope, groups) + _copied_input(image, groups), _bytes(weight))
+    copies = max(blocked_slope + copied_image, _bytes(weight))
     of_weight = 0 if _is_wide_depthwise(weight, groups) else copies
     return HiddenBytes(
-        before=before if wanted[0] else 0,
+        before=blocked_slope + _bytes(weight) if wanted[0] else 0,
         around=copied_slope + (image_slope if wanted[0] else 0),
         beside=copied_slope + (of_weight if wanted[1] else 0),
     )

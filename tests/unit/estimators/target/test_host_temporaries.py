@@ -75,16 +75,27 @@ def test_the_gradient_of_a_weight_larger_than_the_image_is_there_twice() -> None
     check_convolution(torch.contiguous_format, 256, 256, groups=1, side=3)  # 2.25 MiB beside 72 KiB
 
 
+@needs_avx512
+@pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32)])
+def test_the_peak_inside_a_transposed_convolution_and_its_backward_is_predicted(channels: tuple[int, int]) -> None:
+    convolution = torch.nn.ConvTranspose2d(*channels, 2, 2)
+    check(convolution, torch.randn(8, channels[0], 64, 64), torch.randn(8, channels[1], 128, 128))
+
+
 def check_convolution(
     layout: torch.memory_format, channels_in: int, channels_out: int, groups: int, *, side: int
 ) -> None:
     convolution = torch.nn.Conv2d(channels_in, channels_out, 3, padding=1, groups=groups).to(memory_format=layout)
-    image = torch.randn(8, channels_in, side, side).contiguous(memory_format=layout).requires_grad_()
-    slope = torch.randn(8, channels_out, side, side).contiguous(memory_format=layout)
+    image = torch.randn(8, channels_in, side, side).contiguous(memory_format=layout)
+    check(convolution, image, torch.randn(8, channels_out, side, side).contiguous(memory_format=layout))
+
+
+def check(convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d, image: torch.Tensor, slope: torch.Tensor) -> None:
+    image.requires_grad_()
     with Rules() as rules:
         torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
     predicted = [
-        max(hidden.around + hidden.before, hidden.around + results, hidden.beside + results)
+        max(hidden.around + hidden.before, hidden.around + results + hidden.between, hidden.beside + results)
         for hidden, results in rules.found
     ]
     result = convolution(image)
