@@ -80,6 +80,17 @@ def test_moments_and_moving_averages_are_optimizer_state() -> None:
     assert peak.components[Component.OPTIMIZER_STATE] == 7 * MIB + 8
 
 
+def test_what_user_code_gives_back_within_a_step_counts_no_longer() -> None:
+    queue = [torch.ones(3 * 512, 512)]  # 3 MiB, alive in both
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        queue.append(torch.ones(3 * 512, 512))
+        del queue[0]
+        return model(batch).mean()
+
+    assert attributed(loss=loss).allocated_bytes == attributed().allocated_bytes
+
+
 def test_tied_weights_count_once() -> None:
     def tied() -> torch.nn.Module:
         model = Wide()
