@@ -120,7 +120,7 @@ def _check_table(report: RunReport) -> Table:
 
 
 def plan_view(report: RunReport) -> RenderableType:
-    """Show what the trials came to: precisions, accumulation, components, the _recommendation and the patch."""
+    """Show what the trials came to: precisions, accumulation, components, the recommendation and the patch."""
     parts: list[RenderableType] = []
     if report.precisions:
         parts.append(_precision_table(report))

@@ -229,6 +229,38 @@ def test_copies_for_a_metric_take_nothing_on_the_card_and_one_that_is_moved_back
     assert allocated_mib(lambda: LoggingSines(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
 
 
+class MeanOfSines(Sines):
+    """Returns its loss, on the card or as a copy on the host."""
+
+    def __init__(self, *, on_host: bool) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.on_host = on_host
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        mean = super().forward(batch).mean()
+        return mean.cpu() if self.on_host else mean
+
+
+def test_the_gradient_of_a_loss_that_is_moved_to_the_host_is_moved_back_to_the_card() -> None:
+    on_card = allocated_mib(lambda: MeanOfSines(on_host=False))
+    assert on_card == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1  # a mean's gradient is divided, a sum's is a view
+    assert allocated_mib(lambda: MeanOfSines(on_host=True)) == on_card
+
+
+class KeepingABuffer(Sines):
+    """Makes a tensor like its result, which it says need not be pinned."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        self.buffer = torch.empty_like(result, pin_memory=False)
+        assert self.buffer.is_cuda
+        return result
+
+
+def test_a_tensor_like_one_on_the_card_lies_there_whatever_is_said_of_pinning() -> None:
+    assert allocated_mib(lambda: KeepingABuffer(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
+
+
 class Offloading(torch.autograd.Function):
     """A sine that keeps its input on the host by hand."""
 

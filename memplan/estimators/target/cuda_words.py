@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -121,7 +121,8 @@ class CudaWords(TorchFunctionMode):
             kwargs = {**kwargs, "device": "cpu"}
         if "pin_memory" not in kwargs:
             return func(*args, **kwargs)
-        with self.host_copies.moving(to_host=kwargs.get("device") is None and self.presence.is_seen):
+        is_made_on_host = self.presence.is_seen and _is_made_on_host(args, kwargs)
+        with self.host_copies.moving(to_host=True) if is_made_on_host else nullcontext():
             return func(*args, **{**kwargs, "pin_memory": False})
 
     def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
@@ -141,8 +142,7 @@ class CudaWords(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if to_host in (None, self.host_copies.holds(tensor)) or not is_in_torch_dispatch_mode():
             return tensor.to(*args, **kwargs)
-        with self.host_copies.moving(to_host=to_host):
-            return tensor.to(*args, **{**kwargs, "copy": True})
+        return self.host_copies.moved(tensor, *args, to_host=to_host, **{**kwargs, "copy": True})
 
     def _means_host(self, place: Any) -> bool | None:
         """Whether a place is the host; None where it is no place.
@@ -166,6 +166,12 @@ def understand_cuda_autocast() -> None:
         original(self, device_type, dtype, *args, **kwargs)
 
     torch.autocast.__init__ = init  # type: ignore[method-assign]  # the one door through which all contexts go
+
+
+def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a new tensor lies on the host: pinned ones do, and those of no named device that are made like no other."""
+    is_like_another = bool(args) and isinstance(args[0], torch.Tensor)
+    return bool(kwargs["pin_memory"]) or (kwargs.get("device") is None and not is_like_another)
 
 
 def _is_cuda(value: Any) -> bool:

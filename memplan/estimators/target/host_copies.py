@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,27 @@ class HostCopies:
             yield
         finally:
             self._to_host = before
+
+    def moved(self, tensor: torch.Tensor, *args: Any, to_host: bool, **kwargs: Any) -> torch.Tensor:
+        """Return a copy that lies on the host, or on the card; its gradient is moved the other way.
+
+        Autograd moves a gradient to where the tensor lay (``ToCopyBackward0``), which is the CPU either way here.
+
+        Args:
+            tensor: what is copied.
+            args: what ``Tensor.to`` is given.
+            to_host: whether the copy lies on the host.
+            kwargs: what ``Tensor.to`` is given by name.
+        """
+        with self.moving(to_host=to_host):
+            copied = tensor.to(*args, **kwargs)
+        if copied.requires_grad:
+            copied.register_hook(functools.partial(self._copied, to_host=not to_host))
+        return copied
+
+    def _copied(self, tensor: torch.Tensor, *, to_host: bool) -> torch.Tensor:
+        with self.moving(to_host=to_host):
+            return tensor.clone()
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies on the host."""
