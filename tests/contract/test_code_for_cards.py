@@ -135,10 +135,11 @@ class CardIdioms(nn.Linear):
         assert not batch.cpu().is_cuda
         assert batch.cpu().device == torch.device("cpu")
         beside, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event()
-        state = torch.cuda.get_rng_state()
+        state = torch.cuda.get_rng_state(device=batch.get_device())
         start.record()
         with torch.cuda.device(batch.device), torch.cuda.stream(beside), torch.cuda.nvtx.range("layer"):
             result = super().forward(batch) + torch.cuda.FloatTensor(1).fill_(1)
+        result = result + torch.ones(1, device=batch.get_device()) + torch.ones(1, device="cpu").to(0)
         batch.record_stream(beside)
         torch.cuda.current_stream().wait_stream(beside)
         end.record()
@@ -175,7 +176,10 @@ class OnlyWhereCpu(nn.Linear):
 
 
 def test_where_a_card_that_is_not_there_stops_the_step_tensors_say_that_they_are_on_the_cpu() -> None:
-    assert trace_of(lambda: OnlyWhereCpu(WIDTH, WIDTH)).method == "fake-tensor trace"
+    trace = trace_of(lambda: OnlyWhereCpu(WIDTH, WIDTH))
+    assert trace.method == "fake-tensor trace"
+    (note,) = trace.notes
+    assert note.startswith("Tensors say here that they lie on the CPU")
 
 
 class Sines(nn.Linear):

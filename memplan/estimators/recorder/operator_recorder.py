@@ -156,7 +156,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             result = self._choices.most(func, args, kwargs)
             if result is None:
                 raise
-        self._choices.choose(func, args, result)
+        self._choices.choose(func, args, kwargs, result)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

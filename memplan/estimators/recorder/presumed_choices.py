@@ -52,6 +52,7 @@ class PresumedChoices:
     def __init__(self) -> None:
         self._most: dict[str, None] = {}
         self._even: dict[str, None] = {}
+        self._passed: dict[str, None] = {}
         self._zeros: dict[str, None] = {}
 
     def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -61,16 +62,16 @@ class PresumedChoices:
             self._most.setdefault(_place())
         return answer
 
-    def choose(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
+    def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Let choices by values that are not known be even, and checks of them be passed."""
         if operator is _ATEN.all.default and not is_known(result):
+            self._passed.setdefault(_place())
             with unset_fake_temporarily():
                 know(result, torch.ones((), dtype=torch.bool))
         elif operator in _CHOICES:
             place = _CHOICES[operator]
             indices = result if place is None else result[place]
-            choices = args[0].numel() if len(args) < 2 or args[1] is None else _choices(operator, args)
-            if not is_known(indices) and know(indices, _even_indices(indices, choices)):
+            if not is_known(indices) and know(indices, _even_indices(indices, _choices(operator, args, kwargs))):
                 self._even.setdefault(_place())
 
     @contextmanager
@@ -100,6 +101,7 @@ class PresumedChoices:
         said = (
             (self._most, "How much is selected by computed values ({}) is taken at its most"),
             (self._even, "Choices by computed values ({}) are taken to be even"),
+            (self._passed, "Conditions on all of some computed values ({}) are taken to hold"),
             (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
         )
         return tuple(
@@ -125,7 +127,7 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     if name == "aten::nonzero":
         return torch.empty(count, source.dim(), dtype=torch.long)
     if name == "aten::masked_select":
-        return source.new_empty(max(count, args[1].numel()))
+        return source.new_empty(torch.broadcast_shapes(source.shape, args[1].shape).numel())
     if name == "torchvision::nms":
         return torch.empty(source.shape[0], dtype=torch.long)
     if name == "aten::_unique2":
@@ -137,11 +139,13 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     return None
 
 
-def _choices(operator: OpOverload, args: tuple[Any, ...]) -> int:
-    is_topk, has_stable = operator is _ATEN.topk.default, operator is _ATEN.sort.stable
-    dim = (args[2] if len(args) > 2 else -1) if is_topk else (-1 if has_stable else args[1])
-    size: int = args[0].shape[dim]
-    return size
+def _choices(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Count the elements among which an operator chooses: those along a dimension, or all."""
+    source: torch.Tensor = args[0]
+    named = enumerate(operator._schema.arguments)  # noqa: SLF001 - the only place that says it
+    place, argument = next((place, each) for place, each in named if each.name == "dim")
+    dim = args[place] if place < len(args) else kwargs.get("dim", argument.default_value)
+    return source.numel() if dim is None or not source.dim() else source.shape[dim]
 
 
 def _even_indices(like: torch.Tensor, choices: int) -> torch.Tensor:

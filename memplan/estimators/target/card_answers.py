@@ -78,7 +78,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
     answers |= dict.fromkeys(_WITHOUT_ANSWER, always(None))
     answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
-    answers["get_rng_state"] = lambda *_device: torch.get_rng_state()
+    answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
     answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]
     answers["Stream"] = StandInStream
     answers["Event"] = StandInEvent

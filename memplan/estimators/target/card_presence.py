@@ -57,9 +57,9 @@ class CardPresence:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say where the user's code asked for a card and what it was told, one sentence."""
-        if not self._places:
-            return ()
         asked = ", ".join(self._places)
         if self.is_seen:
-            return (f"Code that asks for a GPU ({asked}) is told of {self._device_name}.",)
+            return (f"Code that asks for a GPU ({asked}) is told of {self._device_name}.",) if asked else ()
+        if not asked:
+            return ("Tensors say here that they lie on the CPU: what runs only where they lie on a GPU is left out.",)
         return (f"torch.cuda.is_available() is asked for and false here ({asked}): what a GPU alone runs is left out.",)

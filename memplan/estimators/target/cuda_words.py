@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 _CARD = torch.device("cuda", 0)
-_OF_PLACE = {vars(torch._C.TensorBase)[name].__get__: told for name, told in (("device", _CARD), ("is_cuda", True))}  # noqa: SLF001 - as function modes are given them
+_OF_PLACE = {  # as function modes are given them
+    vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
+    vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
+    torch.Tensor.get_device: 0,
+}
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 
 
@@ -169,7 +173,7 @@ def understand_cuda_autocast() -> None:
 
 
 def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a new tensor lies on the host: pinned ones do, and those of no named device that are made like no other."""
+    """Whether a new tensor lies on the host: if it is pinned, or has no named device and is like no other."""
     is_like_another = bool(args) and isinstance(args[0], torch.Tensor)
     return bool(kwargs["pin_memory"]) or (kwargs.get("device") is None and not is_like_another)
 
@@ -177,4 +181,6 @@ def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _is_cuda(value: Any) -> bool:
     if isinstance(value, str):
         return value.startswith("cuda")
-    return isinstance(value, torch.device) and value.type == "cuda"
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, int) and not isinstance(value, bool)  # the index of a card

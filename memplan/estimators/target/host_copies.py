@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from memplan.estimators.recorder.storages import dense_parts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -53,7 +55,7 @@ class HostCopies:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies on the host."""
-        return bool(self._storages) and id(tensor.untyped_storage()) in self._storages
+        return bool(self._storages) and all(id(each) in self._storages for each in _storages(tensor))
 
     def keep(self, args: tuple[Any, ...], result: Any) -> bool:
         """Whether an operator ran on the host; what it returned is known to lie there from now on.
@@ -65,7 +67,8 @@ class HostCopies:
         if not self._runs_on_host(args):
             return False
         for each in _tensors(result):
-            self._remember(each.untyped_storage())
+            for storage in _storages(each):
+                self._remember(storage)
         return True
 
     def _remember(self, storage: torch.UntypedStorage) -> None:
@@ -79,6 +82,10 @@ class HostCopies:
             return False
         given = _tensors(args)
         return bool(given) and all(self.holds(each) for each in given)
+
+
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    return [part.untyped_storage() for part in dense_parts(tensor)]
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

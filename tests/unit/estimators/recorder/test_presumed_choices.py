@@ -32,7 +32,7 @@ class Presuming(TorchDispatchMode):
             result = self.choices.most(func, args, kwargs or {})
             if result is None:
                 raise
-        self.choices.choose(func, args, result)
+        self.choices.choose(func, args, kwargs or {}, result)
         return result
 
 
@@ -50,6 +50,7 @@ def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
     assert torch.empty(4, 3, 512)[scores > 0.5].shape == (12, 512)
     assert (scores > 0.5).nonzero().shape == (12, 2)
     assert scores.masked_select(scores > 0.5).shape == (12,)
+    assert torch.empty(4, 1).masked_select(torch.empty(1, 3) > 0.5).shape == (12,)
     values, positions = torch.unique(scores.flatten(), return_inverse=True)
     assert (values.shape, positions.shape) == ((12,), (12,))
     (note,) = presuming.notes
@@ -63,9 +64,25 @@ def test_experts_are_chosen_evenly(presuming: PresumedChoices) -> None:
     assert "taken to be even" in presuming.notes[0]
 
 
-def test_a_check_of_all_values_is_passed(presuming: PresumedChoices) -> None:
+@pytest.mark.parametrize(
+    ("sort", "choices"),
+    [
+        (lambda scores: scores.sort(), 4),
+        (lambda scores: scores.sort(dim=0), 6),
+        (lambda scores: scores.sort(stable=True), 4),
+        (lambda scores: scores.sort(stable=True, dim=0), 6),
+        (lambda scores: scores.max(dim=0), 6),
+    ],
+)
+def test_no_index_lies_beyond_what_is_chosen_among(sort: Any, choices: int, presuming: PresumedChoices) -> None:
+    indices = sort(torch.empty(6, 4)).indices
+    assert torch.bincount(indices.flatten()).shape == (min(choices, indices.numel()),)
+
+
+def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(presuming: PresumedChoices) -> None:
     assert (torch.empty(4) >= 0).all()
-    assert presuming.notes == ()
+    (note,) = presuming.notes
+    assert "are taken to hold" in note
 
 
 def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: PresumedChoices) -> None:
