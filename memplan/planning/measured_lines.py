@@ -15,7 +15,7 @@ _FIXED_PARTS = ("context", "parameters", "buffers", "gradients", "optimizer_stat
 def measured_line(first: Trial, trials: Sequence[Trial]) -> Callable[[int], float]:
     """Return the device peak in bytes that is expected at a micro-batch.
 
-    The slope is that of the precision tried before, where two sizes of it were read; else what does not follow the
+    The slope is that of the first precision tried, where two sizes of it were read; else what does not follow the
     batch is taken from the one reading there is.
 
     Args:

@@ -26,10 +26,9 @@ from memplan.probe.attribution import (
 )
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
-from memplan.probe.readings import DevicePeaks
+from memplan.probe.readings import DevicePeaks, search_note
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes
-from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,11 +111,7 @@ class CudaReadings:
         self._reserved_bytes = torch.cuda.max_memory_reserved(self._index)
         self._alloc_retries = int(torch.cuda.memory_stats(self._index)["num_alloc_retries"])
         if self._searched_bytes > self._reserved_bytes:
-            held = format_bytes(self._searched_bytes)
-            self._notes[
-                f"cuDNN's search for algorithms (benchmark mode) held up to {held} in the first step and gave it back;"
-                " where it has more room than in a trial it may choose others"
-            ] = None
+            self._notes[search_note(self._searched_bytes)] = None
         context_bytes = self._context_bytes()
         self._process_bytes = self._reserved_bytes + context_bytes
         held_now_bytes = context_bytes + torch.cuda.memory_reserved(self._index)

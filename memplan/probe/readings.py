@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from memplan.units import format_bytes
+
 if TYPE_CHECKING:
     import torch
 
@@ -28,6 +30,14 @@ class DevicePeaks:
     alloc_retries: int
     notes: tuple[str, ...] = ()
     has_own_context: bool = True
+
+
+def search_note(held_bytes: int) -> str:
+    """Say what the first step held for cuDNN's search for algorithms, which is left out of the peaks."""
+    return (
+        f"cuDNN's search for algorithms (benchmark mode) held up to {format_bytes(held_bytes)} in the first step and "
+        "gave it back; where it has more room than in a trial it may choose others"
+    )
 
 
 class DeviceReadings(Protocol):

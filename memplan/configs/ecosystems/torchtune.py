@@ -7,7 +7,7 @@ held, weights included, as no recipe autocasts; ``max_steps_per_epoch``, ``num_w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystem import Assignment, SingleFile
 from memplan.configs.keys import get
@@ -24,10 +24,11 @@ from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
+from memplan.errors import ConfigError, hint_on_names
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import KnobKeys
@@ -63,11 +64,15 @@ class TorchTune(SingleFile):
         return keys_in(document.values, _KEYS)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; the weights have the type of the activations."""
+        """Read the recipe; the weights have the type of the activations.
+
+        Raises:
+            ConfigError: that type is not known.
+        """
         return recipe_from(
             document,
             keys,
-            precision=_precision(document.values),
+            precision=_precision(document),
             accumulation_steps=declared_accumulation(document, keys),
         )
 
@@ -97,5 +102,15 @@ class TorchTune(SingleFile):
         return found
 
 
-def _precision(values: Mapping[str, Any]) -> Precision:
-    return next((each for each, word in _WORDS.items() if word == get(values, _DTYPE)), Precision.FP32)
+def _precision(document: Document) -> Precision:
+    word = get(document.values, _DTYPE)
+    if word is None:
+        return Precision.FP32
+    found = next((each for each, known in _WORDS.items() if known == word), None)
+    if found is None:
+        raise ConfigError(
+            f"{_DTYPE}={word!r} is not a type memplan knows",
+            where=str(document.path),
+            hint=hint_on_names(str(word), _WORDS.values()),
+        )
+    return found

@@ -33,7 +33,8 @@ _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  #
 def learn(fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor]) -> None:
     """Remember the values of those tensors that are small."""
     for fake, real in zip(fakes, reals, strict=True):
-        know(fake, real.detach().clone())
+        if real.numel() <= LARGEST_ELEMENTS:
+            know(fake, real.detach().clone())
 
 
 def know(fake: torch.Tensor, real: torch.Tensor) -> bool:

@@ -127,7 +127,8 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     if name == "aten::nonzero":
         return torch.empty(count, source.dim(), dtype=torch.long)
     if name == "aten::masked_select":
-        return source.new_empty(torch.broadcast_shapes(source.shape, args[1].shape).numel())
+        together = torch.broadcast_shapes(source.shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
+        return source.new_empty(together.numel())
     if name == "torchvision::nms":
         return torch.empty(source.shape[0], dtype=torch.long)
     if name == "aten::_unique2":

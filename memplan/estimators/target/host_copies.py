@@ -46,7 +46,8 @@ class HostCopies:
         with self.moving(to_host=to_host):
             copied = tensor.to(*args, **kwargs)
         if copied.requires_grad:
-            copied.register_hook(functools.partial(self._copied, to_host=not to_host))
+            back = functools.partial(self._copied, to_host=not to_host)
+            copied.register_hook(back)  # type: ignore[no-untyped-call]  # untyped in torch
         return copied
 
     def _copied(self, tensor: torch.Tensor, *, to_host: bool) -> torch.Tensor:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
 from memplan.probe.commands.events import BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.probe.readings import search_note
 from memplan.results import BreakdownBytes, Measurement
 
 if TYPE_CHECKING:
@@ -122,9 +123,17 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     if replicas and passes != recipe.accumulation_steps:
         asked = recipe.accumulation_steps
         notes.append(f"backward passes in an optimizer step: {passes}, asked for: {asked}; does the script accumulate?")
+    notes += map(search_note, _searched_bytes(events))
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
     return tuple(notes)
+
+
+def _searched_bytes(events: Sequence[Event]) -> list[int]:
+    """Return the most that a first step held beyond later ones, whose peaks start anew after a search; mostly none."""
+    cards = [[step.card for step in _of(events, pid, StepEnded) if step.card] for pid in training_pids(events)]
+    peaks = [(each[0].reserved_peak_bytes, each[-1].reserved_peak_bytes) for each in cards if each]
+    return sorted(first for first, last in peaks if first > last)[-1:]
 
 
 def _timed(steps: Sequence[StepEnded]) -> list[StepEnded]:

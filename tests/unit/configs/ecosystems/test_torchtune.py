@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from memplan.configs import RecipeChange, expressible, plan_patch, read_config
-from memplan.recipe import Recipe
+from memplan.errors import ConfigError
+from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,12 @@ def test_the_type_of_the_whole_model_is_read_as_the_precision(tmp_path: Path) ->
         activation_checkpointing=True,
     )
     assert config.notes == ()
+
+
+def test_a_type_that_memplan_does_not_know_is_not_taken_for_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="dtype='fp64' is not a type memplan knows"):
+        config_of(tmp_path, TEXT.replace("dtype: bf16", "dtype: fp64"))
+    assert config_of(tmp_path, TEXT.replace("dtype: bf16", "")).recipe.precision is Precision.FP32
 
 
 def test_autocast_is_what_it_has_no_word_for(tmp_path: Path) -> None:

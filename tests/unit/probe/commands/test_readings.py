@@ -179,6 +179,13 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
+def test_what_the_search_for_algorithms_held_in_the_first_step_is_told() -> None:
+    recipe, later = Recipe(micro_batch_size=4), [step(2, card=card(700)), step(3, card=card(710))]
+    (note,) = notes_on([step(1, card=card(900)), *later], recipe)
+    assert "held up to 900.0 MiB in the first step" in note
+    assert notes_on([step(1, card=card(600)), *later], recipe) == ()
+
+
 def test_one_step_is_no_measurement() -> None:
     assert measured(built(), step(1)) is None
     assert measured() is None
