@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 
 # A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
 LAYERS = (
-    ("units", "errors", "json_documents", "version"),
+    ("units", "errors", "json_documents", "user_places", "version"),
     ("recipe", "workload", "results", "training_checks", "patches", "run_names"),
     ("children", "devices", "launchers", "textfiles", "worst_case"),
     ("configs",),

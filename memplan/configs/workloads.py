@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import WorkloadError
+from memplan.user_places import place_of_error
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
@@ -111,4 +112,5 @@ def _called(source: WorkloadReference) -> object:
 
 def _user_error(what: str, error: Exception) -> WorkloadError:
     trace = "".join(traceback.format_exception(error))
-    return WorkloadError(f"{what}: {type(error).__name__}: {error}", detail=trace)
+    problem = f"{what}: {type(error).__name__}: {error}"
+    return WorkloadError(problem, where=place_of_error(error), detail=trace)

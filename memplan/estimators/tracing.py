@@ -11,8 +11,8 @@ from memplan.children import Template, run_child
 from memplan.devices.host_memory import host_memory
 from memplan.errors import MemplanError, TraceError, UsageError
 from memplan.estimators.step_trace import StepTrace
-from memplan.estimators.user_places import place_in_dump
 from memplan.units import format_bytes
+from memplan.user_places import place_in_dump
 
 if TYPE_CHECKING:
     from memplan.children import ChildEnding

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 WORKLOAD = ("--workload", "net:make_workload", *MAPS)
 ON_CPU = ("--device", "cpu", "--budget", "1GiB", "--precision", "fp32")
+RAISING_LINE = NETWORK.splitlines().index("def make_workload(config):") + 2
+RAISING = f"net.py:{RAISING_LINE}: workload 'net:make_workload' raised: KeyError: 'lost'"
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -73,6 +75,13 @@ def test_an_unknown_workload_function_is_named(project: Path) -> None:
     assert "module 'net' has no function 'make'" in line
 
 
+def test_a_module_that_the_workload_lacks_is_named_with_the_line_that_imports_it(project: Path) -> None:
+    (project / "net.py").write_text(f"import no_such_package\n{NETWORK}")
+    line = refused(project, "estimate", "config.yaml", *WORKLOAD, *ON_CPU)
+    assert line.startswith("memplan: net.py:1: importing workload 'net:make_workload' failed: ModuleNotFoundError")
+    assert "'no_such_package'" in line
+
+
 def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(project: Path) -> None:
     line = refused(
         project, "probe", "config.yaml", "--workload", "net:make_workload", "--map", "micro_batch_size=data.batchsize"
@@ -84,7 +93,11 @@ def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(pro
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("def make_workload(config):", "def make_workload(config):\n    raise KeyError('lost')", "KeyError: 'lost'"),
+        (
+            "def make_workload(config):",
+            "def make_workload(config):\n    raise KeyError('lost')",
+            f"{RAISING}: KeyError: 'lost'",
+        ),
         (".square().mean()", ".square()", "returned a tensor of shape (2, 1024, 8); return one number"),
         ("torch.randn(micro_batch_size, 1024", "torch.randn(3, 1024", "ignores"),
         ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "but got [2048, 256] X [255, 8]"),

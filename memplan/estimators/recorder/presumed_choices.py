@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.recorder.known_values import is_known, know, known_value
-from memplan.estimators.user_places import place_of_call
+from memplan.user_places import place_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.user_places import place_of_call
+from memplan.user_places import place_of_call
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

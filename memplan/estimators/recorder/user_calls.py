@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from memplan.errors import MemplanError, WorkloadError
-from memplan.estimators.user_places import place_of_error
+from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.user_places import users_place_of_caller
+from memplan.user_places import users_place_of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

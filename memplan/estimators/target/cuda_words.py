@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from memplan.estimators.target.card_answers import NVTX, always, card_answers
 from memplan.estimators.target.card_presence import CardPresence
 from memplan.estimators.target.host_copies import HostCopies
-from memplan.estimators.user_places import is_called_by_user
+from memplan.user_places import is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from memplan.estimators.user_places import place_in_dump, place_of_error
+from memplan.user_places import place_in_dump, place_of_error
 
 HERE = Path(__file__)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MEMPLAN = Path(__file__).parents[1]
+_MEMPLAN = Path(__file__).parent
 _DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
 _DUMP_STARTS = "(most recent call first):"
 
