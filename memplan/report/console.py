@@ -13,6 +13,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from memplan.recommend.speeds import fastest_run
+from memplan.report.hanging import hanging
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
@@ -42,13 +43,16 @@ if TYPE_CHECKING:
     from memplan.recommend.band import Band
     from memplan.report.facts import Comparison, RunReport, TrialRow
 
+NAME_COLUMNS = 9
+EVIDENCE_INDENT = 6
 _COMMAND_COLUMNS = 76
+_PROSE_INDENT = 4
 _PLOT_COLUMNS = 40
 _BAR = "█"
 
 
-def plan_heading(started: PlanStarted) -> Text:
-    """Say what is planned, for which device and into which band, and what the config's reader remarked."""
+def plan_heading(started: PlanStarted) -> list[Text]:
+    """Say in lines what is planned, for which device and into which band, and what the config's reader remarked."""
     device = ("device", _device_text(started.device, started.band))
     if started.command is not None:
         first = ("first", recipe_text(started.current))
@@ -73,13 +77,9 @@ def _device_text(device: DeviceSpec, band: Band) -> str:
     return f"{device.name}, {bytes_text(band.total_bytes)}; band {edges}, {sizes}"
 
 
-def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> Text:
-    text = Text()
-    for name, value in lines:
-        text.append(f"{name:<9}", style="bold").append(f"{value}\n")
-    for note in notes:
-        text.append(f"note     {note}\n", style="yellow")
-    return text
+def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> list[Text]:
+    named = [Text.assemble((f"{name:<{NAME_COLUMNS}}", "bold"), value) for name, value in lines]
+    return [*named, *(Text(f"{'note':<{NAME_COLUMNS}}{note}", style="yellow") for note in notes)]
 
 
 def run_view(report: RunReport) -> RenderableType:
@@ -173,9 +173,9 @@ def _has_range(trial: TrialRow) -> bool:
     return trial.process.is_in_range is not None
 
 
-def trial_line(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> Text:
+def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> list[Text]:
     """Say in one line how a trial ended; of one that did not fit also why, and which command runs it again."""
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text()
     line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<13} ")
     if trial.fits:
         line.append("✓ ", style=GOOD)
@@ -185,11 +185,10 @@ def trial_line(trial: TrialRow, *, was_resumed: bool, command: str | None = None
         line.append("✗ ", style=BAD)
         line.append(f"{trial.outcome} ", style=BAD)
     line.append("(journal)" if was_resumed else f"{trial.duration_s:>3.0f} s", style=QUIET)
-    if not trial.fits:
-        line.append(f"\n      {trial.evidence}", style=QUIET)
-        if command is not None:
-            line.append(f"\n      again, with its output: {command}", style=QUIET)
-    return line
+    if trial.fits:
+        return [line]
+    again = () if command is None else (f"again, with its output: {command}",)
+    return [line, *(Text(f"{'':<{EVIDENCE_INDENT}}{each}", style=QUIET) for each in (trial.evidence, *again))]
 
 
 def _precision_table(report: RunReport) -> Table:
@@ -280,34 +279,29 @@ def _comparison_cells(row: Comparison, device_name: str) -> tuple[str, str, str,
 
 def _recommendation(plan: Plan) -> RenderableType:
     """Say what is recommended and why, or that nothing needs to change."""
-    lines = Text()
-    if plan.cached_from is not None:
-        lines.append(f"{cached_text(plan.cached_from)}\n", style="yellow")
     if plan.changes_anything:
-        lines.append("Recommended: ", style="bold")
-        lines.append(recipe_text(plan.recipe), style=f"bold {GOOD}")
+        head = Text("Recommended: ", style="bold").append(recipe_text(plan.recipe), style=GOOD)
         if plan.recipe.learning_rate is not None:
-            lines.append(f", learning rate {plan.recipe.learning_rate:g}", style=f"bold {GOOD}")
+            head.append(f", learning rate {plan.recipe.learning_rate:g}", style=GOOD)
         before = "now" if plan.command is None else "started from"
-        lines.append(f"  ({before} {recipe_text(plan.current)})", style=QUIET)
+        head.append(f"  ({before} {recipe_text(plan.current)})", style=f"not bold {QUIET}")
     else:
-        lines.append("Nothing to change: " if plan.config_patch is None else "The recipe stays: ", style="bold")
-        lines.append(recipe_text(plan.current), style=f"bold {GOOD}")
-    for reason in plan.reasons:
-        lines.append(f"\n  {reason}")
-    for note in plan.notes:
-        lines.append(f"\n  note: {note}", style="yellow")
-    return lines
+        said = "Nothing to change: " if plan.config_patch is None else "The recipe stays: "
+        head = Text(said, style="bold").append(recipe_text(plan.current), style=GOOD)
+    cached = [] if plan.cached_from is None else [Text(cached_text(plan.cached_from), style="yellow")]
+    reasons = [Text(f"  {reason}") for reason in plan.reasons]
+    notes = [Text(f"  note: {note}", style="yellow") for note in plan.notes]
+    return hanging([*cached, head, *reasons, *notes], indent=_PROSE_INDENT)
 
 
 def _patch_view(patch: ConfigPatch) -> RenderableType:
     """Show the patch as a coloured diff with the loader that verified it, and what says the same without it."""
     checked = Text(f"read back with {patch.verified_by}: exactly these values change", style=QUIET)
-    notes = [Text(f"note: {note}", style="yellow") for note in patch.notes]
+    notes = hanging((Text(f"note: {note}", style="yellow") for note in patch.notes), indent=_PROSE_INDENT)
     if not patch.files:
-        return Group(Text("Change", style="bold"), *notes, *_override_lines(patch))
+        return Group(Text("Change", style="bold"), notes, *_override_lines(patch))
     diff = Syntax(patch.diff.rstrip("\n"), "diff", theme="ansi_light", background_color="default", word_wrap=True)
-    return Group(Text("Patch", style="bold"), diff, checked, *notes, *_override_lines(patch))
+    return Group(Text("Patch", style="bold"), diff, checked, notes, *_override_lines(patch))
 
 
 def _override_lines(patch: ConfigPatch) -> list[RenderableType]:

@@ -8,11 +8,12 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
+from memplan.report.hanging import hanging
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import bytes_text, component_text, recipe_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
     from rich.table import Table
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from memplan.results import Estimate, PeakShare, Saving
 
 _SHARES_SHOWN = 8
+_REMARK_INDENT = 2
 
 
 def estimate_table(estimates: Sequence[Estimate]) -> Table:
@@ -61,8 +63,7 @@ def savings_view(savings: Sequence[Saving]) -> RenderableType:
             obstacles.append(f"{each.change}: {each.obstacle}")
         else:
             table.add_row(each.change, bytes_text(each.peak_process_bytes), bytes_text(each.saved_bytes))
-    remarks = [Text("\n".join(obstacles), style=QUIET)] if obstacles else []
-    return Padding(Group(*([table] if table.row_count else []), *remarks), (1, 0, 0, 0))
+    return Padding(Group(*([table] if table.row_count else []), _quiet_lines(obstacles)), (1, 0, 0, 0))
 
 
 def breakdown_view(estimate: Estimate) -> RenderableType:
@@ -89,11 +90,15 @@ def remarks_view(estimates: Sequence[Estimate]) -> RenderableType:
     return Padding(_remarks(estimates), (1, 0, 0, 0))
 
 
-def _remarks(estimates: Sequence[Estimate]) -> Text:
+def _remarks(estimates: Sequence[Estimate]) -> RenderableType:
     methods = [f"method: {each.method}" for each in estimates]
     notes = [f"note: {note}" for each in estimates for note in each.notes]
     uncounted = [f"not counted: {what}" for each in estimates for what in each.uncounted]
-    return Text("\n".join(dict.fromkeys([*methods, *notes, *uncounted])), style=QUIET)
+    return _quiet_lines(dict.fromkeys([*methods, *notes, *uncounted]))
+
+
+def _quiet_lines(lines: Iterable[str]) -> Group:
+    return hanging((Text(line, style=QUIET) for line in lines), indent=_REMARK_INDENT)
 
 
 def _shares_table(title: str, shares: Sequence[PeakShare], allocated_bytes: int) -> Table:

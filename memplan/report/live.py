@@ -8,8 +8,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
-from memplan.report.console import plan_heading, trial_line
+from memplan.report.console import EVIDENCE_INDENT, NAME_COLUMNS, plan_heading, trial_lines
 from memplan.report.facts import trial_row
+from memplan.report.hanging import hanging
 from memplan.report.wording import recipe_text
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class LiveView:
             case PlanStarted(notes=notes):
                 self._end()
                 self._told = notes
-                self._console.print(plan_heading(event))
+                self._console.print(hanging(plan_heading(event), indent=NAME_COLUMNS), "", sep="\n")
             case Stage(text=text):
                 self._begin(text)
             case Notice(text=text):
@@ -69,8 +70,8 @@ class LiveView:
                     self._progress.update(self._task, completed=done, total=total, doing=doing)
             case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
                 self._end()
-                line = trial_line(trial_row(trial), was_resumed=was_resumed, command=command)
-                self._console.print(line, no_wrap=True, overflow="ellipsis")
+                lines = trial_lines(trial_row(trial), was_resumed=was_resumed, command=command)
+                self._console.print(hanging(lines, indent=EVIDENCE_INDENT))
 
     def _begin(self, description: str) -> None:
         self._end()

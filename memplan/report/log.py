@@ -6,11 +6,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialEnded, TrialStarted
-from memplan.report.console import plan_heading, trial_line
+from memplan.report.console import plan_heading, trial_lines
 from memplan.report.facts import trial_row
 from memplan.report.wording import recipe_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.text import Text
+
     from memplan.progress import Event
 
 _LOGGER = logging.getLogger("memplan")
@@ -20,7 +24,7 @@ def log(event: Event) -> None:
     """Log an event to ``memplan``: stages and trials as information, what the user should know as a warning."""
     match event:
         case PlanStarted():
-            _LOGGER.info(plan_heading(event).plain.rstrip())
+            _LOGGER.info(_one_text(plan_heading(event)))
         case Stage(text=text):
             _LOGGER.info(text)
         case Notice(text=text):
@@ -28,6 +32,10 @@ def log(event: Event) -> None:
         case TrialStarted(number=number, purpose=purpose, recipe=recipe):
             _LOGGER.info("trial %d  %s  %s", number, purpose, recipe_text(recipe))
         case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
-            _LOGGER.info(trial_line(trial_row(trial), was_resumed=was_resumed, command=command).plain)
+            _LOGGER.info(_one_text(trial_lines(trial_row(trial), was_resumed=was_resumed, command=command)))
         case _:
             pass
+
+
+def _one_text(lines: Sequence[Text]) -> str:
+    return "\n".join(line.plain for line in lines)

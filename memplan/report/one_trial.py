@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.padding import Padding
 
-from memplan.report.console import component_table, trial_line
+from memplan.report.console import EVIDENCE_INDENT, component_table, trial_lines
 from memplan.report.facts import compare, trial_row
+from memplan.report.hanging import hanging
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,9 +22,10 @@ _SHOWN_LINES = 60
 def one_trial_view(stored: Trial, again: Trial | None) -> RenderableType:
     """Show a stored trial and, where there is one, the same trial run again; the memory is of the later one."""
     shown = again or stored
-    parts: list[RenderableType] = [trial_line(trial_row(stored), was_resumed=True)]
+    ends = trial_lines(trial_row(stored), was_resumed=True)
     if again is not None:
-        parts.append(trial_line(trial_row(again), was_resumed=False))
+        ends += trial_lines(trial_row(again), was_resumed=False)
+    parts: list[RenderableType] = [hanging(ends, indent=EVIDENCE_INDENT)]
     measured = shown.outcome.measurement
     if measured is not None:
         table = component_table(trial_row(shown), compare(shown.estimate, measured))

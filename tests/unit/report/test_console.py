@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
-from memplan.report.console import component_table, plan_view, range_table, run_view, trial_line
+from memplan.report.console import EVIDENCE_INDENT, component_table, plan_view, range_table, run_view, trial_lines
 from memplan.report.estimates import breakdown_view, estimate_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
+from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
 from memplan.report.wording import rate_text
 from memplan.results import OutcomeKind, PrecisionVerdict
@@ -106,8 +109,20 @@ def test_an_interrupted_run(golden) -> None:
 
 
 def test_the_lines_that_appear_while_trials_run(golden) -> None:
-    lines = [trial_line(trial_row(each), was_resumed=each is CURRENT) for each in PLAN.trials]
-    golden("reports/trial_lines.txt", rendered(*lines))
+    lines = [trial_lines(trial_row(each), was_resumed=each is CURRENT) for each in PLAN.trials]
+    golden("reports/trial_lines.txt", rendered(*chain.from_iterable(lines)))
+
+
+def test_prose_that_is_wider_than_the_terminal_goes_on_indented_and_whole() -> None:
+    crowded = replace(SLOW, outcome=replace(SLOW.outcome, evidence="step 1 still running after nine minutes"))
+    lines = hanging(trial_lines(trial_row(crowded), was_resumed=False), indent=EVIDENCE_INDENT)
+    assert rendered(lines, width=32).splitlines()[-2:] == ["      step 1 still running after", "      nine minutes"]
+
+
+def test_a_line_as_wide_as_the_terminal_is_one_line() -> None:
+    line = Text("note: twelve")
+    assert rendered(hanging([line], indent=2), width=12) == "note: twelve\n"
+    assert rendered(hanging([line], indent=2), width=11) == "note:\n  twelve\n"
 
 
 def test_what_was_presumed_for_several_recipes_is_said_once() -> None:

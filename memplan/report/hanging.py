@@ -1,0 +1,34 @@
+"""Lines of prose for the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import Console, ConsoleOptions
+
+
+def hanging(lines: Iterable[Text], *, indent: int) -> Group:
+    """Put lines below one another, each of which goes on indented where the terminal is too narrow for it."""
+    return Group(*(_HangingLine(text=line, indent=indent) for line in lines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HangingLine:
+    text: Text
+    indent: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines of the terminal, with no blanks at their ends."""
+        first, rest = self.text.divide([self.indent])
+        lead = first
+        for line in rest.wrap(console, max(options.max_width - self.indent, 1)):
+            line.rstrip()
+            yield Text.assemble(lead, line)
+            lead = Text(" " * self.indent)
