@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -104,9 +104,12 @@ def _uncopied(
 
 
 def _uncomputed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return tensors like the results of an operator that some library registered, which says how they look."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        like = operator(*args, **kwargs)
+    """Return tensors like the results of an operator that some library registered; compute it where none says how."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            like = operator(*args, **kwargs)
+    except UnsupportedOperatorException:
+        return operator(*args, **kwargs)
     return tree_map_only(
         torch.Tensor, lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), like
     )

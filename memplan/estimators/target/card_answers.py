@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -43,6 +43,14 @@ class CardProperties:
     total_memory: int
     multi_processor_count: int | None
     warp_size: int = 32
+
+
+class StandInGenerator(torch.Generator):
+    """Stands for ``torch.Generator``: one of the card draws on the CPU, where the stand-in tensors lie."""
+
+    def __new__(cls, device: Any = "cpu") -> Self:  # noqa: ARG004 - torch's
+        """Make one of the CPU, whatever device is named."""
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]  # torch's stubs have no more than its __init__
 
 
 def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from memplan.estimators.target.card_answers import NVTX, always, card_answers
+from memplan.estimators.target.card_answers import NVTX, StandInGenerator, always, card_answers
 from memplan.estimators.target.card_presence import CardPresence
 from memplan.estimators.target.host_copies import HostCopies
 from memplan.user_places import is_called_by_user
@@ -59,6 +59,7 @@ class CudaWords(TorchFunctionMode):
             self._replace(torch.cuda, name, answer)
         for name in NVTX:
             self._replace(torch.cuda.nvtx, name, always(0))
+        self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._hooks_heard(saved_tensors_hooks.__init__))
         device: Any = FakeTensor.device  # a property of its own, which passes function modes by

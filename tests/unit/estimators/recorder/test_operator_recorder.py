@@ -167,10 +167,8 @@ def test_a_sparse_gradient_counts_with_its_indices_and_values_and_once() -> None
 @pytest.mark.parametrize("copied", [torch.Tensor.clone, torch.Tensor.coalesce])
 def test_copies_of_sparse_tensors_keep_their_elements(copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
     session = Session()
-    with session.fakes, session.recorder:
-        sparse = torch.sparse_coo_tensor(
-            torch.empty(1, 512, dtype=torch.long), torch.empty(512, 512), (2048, 512), check_invariants=False
-        )
+    with session.fakes, session.recorder, torch.sparse.check_sparse_tensor_invariants(enable=False):
+        sparse = torch.sparse_coo_tensor(torch.empty(1, 512, dtype=torch.long), torch.empty(512, 512), (2048, 512))
         assert copied(sparse)._nnz() == 512
     assert max(session.recording.block_bytes) == MIB
 

@@ -109,3 +109,13 @@ def test_what_a_library_computes_of_large_weights_only_gets_its_shape_and_type()
         small, _ = halved(torch.full((4,), 3.0))
     assert (packed.shape, packed.dtype, scales.shape) == ((SIDE // 2, SIDE), torch.uint8, (SIDE,))
     assert small.tolist() == [3, 3]
+
+
+@torch.library.custom_op("memplan_tests::doubled", mutates_args=())
+def doubled(weight: torch.Tensor) -> torch.Tensor:
+    return weight * 2
+
+
+def test_what_a_library_computes_is_computed_where_it_does_not_say_what_that_looks_like() -> None:
+    with untouched_fills():
+        assert doubled(torch.ones(SIDE, SIDE)).shape == (SIDE, SIDE)
