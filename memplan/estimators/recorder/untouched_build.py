@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import init
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -108,7 +108,7 @@ def _uncomputed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             like = operator(*args, **kwargs)
-    except UnsupportedOperatorException:
+    except RuntimeError:  # no rule for fake tensors, or one that does not hold
         return operator(*args, **kwargs)
     return tree_map_only(
         torch.Tensor, lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), like
