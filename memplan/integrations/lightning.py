@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.devices.driver import read_cards
@@ -20,7 +21,7 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recipe import Precision
-from memplan.watching import watch
+from memplan.watching import PlanWarning, watch
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
@@ -177,12 +178,23 @@ def _cards() -> int:
 class MemplanCallback(Callback):
     """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
 
+    A DataLoader that makes batches of another size than planned is warned of before the first.
+
     Args:
         plan: the plan that :func:`tune` returned.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._watch = watch(plan)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
+        """Warn where a DataLoader that was built by hand still has another batch size."""
+        size, planned_size = _loader_batch_size(trainer), self._watch.plan.recipe.micro_batch_size
+        if size not in (None, planned_size):
+            message = (
+                f"the DataLoader makes batches of {size}; {planned_size} are planned: build it with that batch_size"
+            )
+            warnings.warn(message, PlanWarning, stacklevel=2)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
         """Compare, and warn the first time that the band is left."""
@@ -195,3 +207,8 @@ class MemplanCallback(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002 - likewise
         """Keep what a training had taken that failed."""
         self._watch.check()
+
+
+def _loader_batch_size(trainer: Any) -> int | None:
+    """Return the batch size of the only DataLoader; None with several, or where a sampler makes the batches."""
+    return getattr(trainer.train_dataloader, "batch_size", None)

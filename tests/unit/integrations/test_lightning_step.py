@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import pytest
@@ -22,6 +23,9 @@ from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.planning.subject import workload_digest  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from tests import making  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Sequences(Dataset[Any]):
@@ -187,6 +191,21 @@ def test_the_plan_is_set_on_datamodule_and_module_and_in_the_trainers_arguments(
         "precision": "bf16-mixed",
         "accumulate_grad_batches": 2,
     }
+
+
+@pytest.mark.parametrize(("size", "is_said"), [(2, True), (8, False)])
+def test_a_loader_that_does_not_make_batches_of_the_planned_size_is_warned_of(
+    size: int, is_said: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the callback keeps what it has compared
+    callback = integration.MemplanCallback(making.plan(Recipe(micro_batch_size=2), Recipe(micro_batch_size=8)))
+    loader = DataLoader(Sequences(), size, collate_fn=nn.utils.rnn.pad_sequence)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(max_steps=1, accelerator="cpu", callbacks=[callback], **quiet)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer.fit(Net(), loader)
+    assert any("batches of 2; 8 are planned" in str(each.message) for each in said) is is_said
 
 
 def test_what_is_asked_for_says_what_the_trainers_arguments_say(monkeypatch: pytest.MonkeyPatch) -> None:
