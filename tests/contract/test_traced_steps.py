@@ -7,7 +7,7 @@ hundredth: scalars are lost in the rounding, and cuBLAS's workspaces are left ou
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.estimators import StepTrace, estimate, trace_step, trace_template
+from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.recipe import Recipe
 from memplan.results import Phase
@@ -34,12 +34,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24 * GIB, compute_capability=(8, 6))
 ROWS = 512
 Trace = Callable[..., StepTrace]
-
-
-@pytest.fixture(scope="module")
-def template() -> Iterator[Template]:
-    with trace_template() as prepared:
-        yield prepared
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ Layers are 512 x 512 without bias, 1 MiB of weights, and batches of 512 rows are
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.children.pickling import pickled
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import WorkloadError
-from memplan.estimators import StepTrace, trace_step, trace_template
+from memplan.estimators import StepTrace, trace_step
 from memplan.estimators.answers import estimate
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Recipe
 from memplan.units import GIB, MIB
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import Workload
+from tests.making import source_of
 
 if TYPE_CHECKING:
     from memplan.children import Template
@@ -34,12 +34,6 @@ FAKES = "fake-tensor trace"
 Trace = Callable[..., StepTrace]
 
 
-@pytest.fixture(scope="module")
-def template() -> Iterator[Template]:
-    with trace_template() as prepared:
-        yield prepared
-
-
 @pytest.fixture
 def trace(template: Template) -> Trace:
     def run(
@@ -48,8 +42,7 @@ def trace(template: Template) -> Trace:
         loss: Callable[[nn.Module, Any], torch.Tensor] = lambda model, batch: model(batch).sum(),
     ) -> StepTrace:
         workload = Workload(model=model, batch=batch, loss=loss, optimizer=torch.optim.Adagrad)
-        source = PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
-        return trace_step(source, Recipe(micro_batch_size=4), CARD, template=template)
+        return trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD, template=template)
 
     return run
 

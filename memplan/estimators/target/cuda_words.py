@@ -113,7 +113,7 @@ class CudaWords(TorchFunctionMode):
     ) -> Any:
         """Run the call on the stand-in device."""
         kwargs = kwargs or {}
-        if func in _OF_PLACE and is_called_by_user() and self._is_told_of_card(args[0]):
+        if func in _OF_PLACE and is_called_by_user() and self._tells_of_card(args[0]):
             return _OF_PLACE[func]
         if func is torch.Tensor.pin_memory:
             return args[0]
@@ -131,9 +131,10 @@ class CudaWords(TorchFunctionMode):
             return func(*args, **{**kwargs, "pin_memory": False})
 
     def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
-        return _CARD if is_called_by_user() and self._is_told_of_card(tensor) else ask(tensor)
+        return _CARD if is_called_by_user() and self._tells_of_card(tensor) else ask(tensor)
 
-    def _is_told_of_card(self, tensor: torch.Tensor) -> bool:
+    def _tells_of_card(self, tensor: torch.Tensor) -> bool:
+        """Whether the user is told that the tensor lies on the card, which is remembered."""
         lies_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
         self.presence.was_told_of_tensors |= lies_there
         return lies_there
