@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
+from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch.optim import Optimizer
 
@@ -77,7 +78,8 @@ class RunnerStep(FrameworkStep):
         for name in self._modules:
             importlib.import_module(name)
         loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
-        self._loader = Runner.build_dataloader(loader_config, seed=0)
+        with self._failed_import_named():
+            self._loader = Runner.build_dataloader(loader_config, seed=0)
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
@@ -93,7 +95,8 @@ class RunnerStep(FrameworkStep):
         wanted = copy.deepcopy(config.model)
         if self._preprocessing() is not None:
             wanted["data_preprocessor"] = self._preprocessing()
-        module = MODELS.build(wanted)
+        with self._failed_import_named():
+            module = MODELS.build(wanted)
         if config.get("activation_checkpointing") is not None:
             turn_on_activation_checkpointing(module, config.activation_checkpointing)
         self._module = module
@@ -148,6 +151,24 @@ class RunnerStep(FrameworkStep):
         """Return the preprocessor's settings: the model's own, or those at the top of the config; None for neither."""
         config = self._opened()
         return copy.deepcopy(config.model.get("data_preprocessor") or config.get("data_preprocessor"))
+
+    @contextmanager
+    def _failed_import_named(self) -> Iterator[None]:
+        """Say why the scope's package is not in the registries: mmengine logs that it is not, and goes on without it.
+
+        Raises:
+            WorkloadError: something is not registered, and importing the package fails.
+        """
+        try:
+            yield
+        except KeyError as error:
+            scope = self._opened().get("default_scope") or _OWN_SCOPE
+            try:
+                importlib.import_module(f"{scope}.registry")
+            except ImportError as failed:
+                problem = f"{error.args[0]}: importing {scope}.registry failed: {failed}"
+                raise WorkloadError(problem, where=place_of_error(failed)) from error
+            raise
 
     def _opened(self) -> Any:
         if self._config is None:

@@ -32,6 +32,8 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     notes += _note_on_silent_rate(subject, template, recipe)
     notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
     notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
+    if template.names(PlaceholderName.STEPS):
+        notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
 
 

@@ -101,6 +101,17 @@ def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
 
 
+def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memplan_broken").mkdir()
+    (tmp_path / "memplan_broken" / "__init__.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = config(default_scope="memplan_broken", model={"type": "TheirNet"})
+    with pytest.raises(WorkloadError, match=r"TheirNet is not in .*: importing memplan_broken.*no_such_package"):
+        arrived(broken).model()
+
+
 def test_the_loss_is_that_of_train_step_and_no_step_is_taken() -> None:
     workload = arrived(config())
     model = workload.model()

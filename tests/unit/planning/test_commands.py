@@ -119,7 +119,9 @@ def test_a_command_that_takes_no_learning_rate_is_not_run_again_for_another_one(
 def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
     subject, _ = subject_of(f"{PLAIN} --steps {{steps}}", steps=30)
     assert command_to_run(subject, Recipe(micro_batch_size=9)) == "python train.py --bs 9 --steps {steps}"
-    assert any("after 30 optimizer steps" in note for note in command_notes(subject, (), subject.current))
+    notes = command_notes(subject, (), subject.current)
+    assert any("after 30 optimizer steps" in note for note in notes)
+    assert "the line to run leaves {steps} to you: put the length of your training there" in notes
 
 
 def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
