@@ -21,6 +21,7 @@ from memplan.estimators.recorder.contiguous_copies import copied_bytes
 from memplan.estimators.recorder.fake_results import SPARSE_CLONE, kernels_result
 from memplan.estimators.recorder.known_values import is_known, run_knowing
 from memplan.estimators.recorder.presumed_values import PresumedReads
+from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.recorder.storages import dense_parts
 from memplan.estimators.recorder.value_writes import only_writes
 from memplan.estimators.step_trace import Category
@@ -205,7 +206,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not size_bytes:
             return None
         return self._recording.allocate(
-            size_bytes, Category.TEMPORARIES, module=self._paths.current, operator=f"inside {operator}"
+            size_bytes, Category.TEMPORARIES, module=self._paths.current, operator=f"{INSIDE}{operator}"
         )
 
     def _give_back(self, block: int | None) -> None:

@@ -8,6 +8,8 @@ from itertools import accumulate, groupby
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.results import Phase
 
+INSIDE = "inside "  # begins the operator's name where a rule of memplan's says what a kernel takes and gives back
+
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
@@ -58,6 +60,11 @@ class Recording:
         self.modules.append(self.modules[block])
         self.operators.append(self.operators[block])
         return len(self.block_bytes) - 1
+
+    def is_by_rule(self) -> list[bool]:
+        """Whether each block is what a rule says a kernel takes, and none that an operator returned."""
+        rules = {number for name, number in self.operator_names.items() if name.startswith(INSIDE)}
+        return [operator in rules for operator in self.operators]
 
     def free(self, block: int) -> None:
         """Record that a block is given back."""

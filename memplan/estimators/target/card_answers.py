@@ -83,7 +83,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "default_stream": StandInStream(),
     }
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
-    answers |= dict.fromkeys(_WITHOUT_ANSWER, always(None))
+    answers |= {name: always(None) for name in _WITHOUT_ANSWER}
     answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
     answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
@@ -94,5 +94,5 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
 
 
 def always(value: Any) -> Callable[..., Any]:
-    """Return a function that returns the value, whatever it is asked."""
+    """Return a new function, which torch.compile wants for each name, that returns the value whatever it is asked."""
     return lambda *_args, **_kwargs: value

@@ -79,6 +79,13 @@ def test_a_line_that_begins_above_zero_is_doubted_where_it_weighs() -> None:
     assert not needs_third_run([recording(2, 100_000, 1000), recording(3, 150_000, 1200)])
 
 
+def test_what_a_rule_says_of_a_kernel_is_not_doubted() -> None:
+    runs = [recording(2, 10_000), recording(3, 15_000)]
+    for run, size in zip(runs, (1000, 1200), strict=True):
+        run.allocate(size, Category.TEMPORARIES, module="", operator="inside aten.convolution")
+    assert not needs_third_run(runs)
+
+
 def test_a_line_explains_a_third_run_on_it_and_no_other() -> None:
     line = generalised([recording(2, 1000), recording(3, 1200)])
     assert explains(line, recording(5, 1600))
