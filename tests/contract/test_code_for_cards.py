@@ -235,6 +235,34 @@ def test_copies_for_a_metric_take_nothing_on_the_card_and_one_that_is_moved_back
     assert allocated_mib(lambda: LoggingSines(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
 
 
+class SinesOfCopies(Sines):
+    """Makes tensors on the card of one on the host."""
+
+    def __init__(self, make: Callable[[torch.Tensor, torch.device], torch.Tensor]) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.make = make
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        self.made = self.make(result.detach().cpu(), result.device)
+        assert self.made.is_cuda
+        return result
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda copy, device: torch.as_tensor(copy, device=device),
+        lambda copy, device: torch.zeros_like(copy, device=device),
+        lambda copy, _device: copy.new_zeros(copy.shape, device="cuda"),
+    ],
+)
+def test_what_is_made_on_the_card_of_a_copy_on_the_host_lies_on_the_card(
+    make: Callable[[torch.Tensor, torch.device], torch.Tensor],
+) -> None:
+    assert allocated_mib(lambda: SinesOfCopies(make)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
+
+
 class MeanOfSines(Sines):
     """Returns its loss, on the card or as a copy on the host."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -122,13 +122,23 @@ class CudaWords(TorchFunctionMode):
             kwargs = {name: value for name, value in kwargs.items() if name == "memory_format"}
         if func in _MOVES or func is torch.Tensor.to:
             return self._moved(*args, **kwargs)
-        if _is_cuda(kwargs.get("device")):
+        return self._made(func, args, kwargs)
+
+    def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call on the stand-in device; what it makes of a host copy lies where the call names a device."""
+        place = kwargs.get("device")
+        if _is_cuda(place):
             kwargs = {**kwargs, "device": "cpu"}
-        if "pin_memory" not in kwargs:
-            return func(*args, **kwargs)
-        is_made_on_host = self.presence.is_seen and _is_made_on_host(args, kwargs)
-        with self.host_copies.moving(to_host=True) if is_made_on_host else nullcontext():
-            return func(*args, **{**kwargs, "pin_memory": False})
+        if "pin_memory" in kwargs:
+            is_on_host = self.presence.is_seen and _is_made_on_host(args, kwargs)
+            kwargs = {**kwargs, "pin_memory": False}
+            if is_on_host:
+                with self.host_copies.moving(to_host=True):
+                    return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if self._means_host(place) is False and isinstance(made, torch.Tensor) and self.host_copies.holds(made):
+            return self.host_copies.moved(made, to_host=False, device="cpu", copy=True)
+        return made
 
     def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
         return _CARD if is_called_by_user() and self._tells_of_card(tensor) else ask(tensor)
