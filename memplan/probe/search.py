@@ -225,7 +225,8 @@ class _Search:
         """Place of the largest size predicted at or below the aim; one more where only that reaches the band."""
         peak_at = self._corrected()
         aim_bytes = self._target.aim_bytes(peak_at(self._sizes[0]))
-        place = bisect_right(self._sizes, aim_bytes, key=peak_at) - 1
+        end = self._first_doubling_above(aim_bytes, peak_at)
+        place = bisect_right(self._sizes, aim_bytes, hi=end, key=peak_at) - 1
         falls_short = place < 0 or peak_at(self._sizes[place]) < self._target.lower_bytes
         if falls_short and place + 1 < len(self._sizes):
             reaches = peak_at(self._sizes[place + 1]) <= self._target.upper_bytes
@@ -233,10 +234,21 @@ class _Search:
         return place
 
     def _smallest_inside(self) -> int | None:
-        peak_at = self._corrected()
-        place = bisect_left(self._sizes, float(self._target.lower_bytes), key=peak_at)
+        peak_at, lower_bytes = self._corrected(), float(self._target.lower_bytes)
+        end = self._first_doubling_above(lower_bytes, peak_at)
+        place = bisect_left(self._sizes, lower_bytes, hi=end, key=peak_at)
         is_inside = place < len(self._sizes) and peak_at(self._sizes[place]) <= self._target.upper_bytes
         return self._sizes[place] if is_inside else None
+
+    def _first_doubling_above(self, edge_bytes: float, peak_at: PeakCurve) -> int:
+        """Double the places from the smallest reading on until one is predicted above an edge; the end where none is.
+
+        Nothing much larger is asked about: where samples vary, a prediction is a trace at that size.
+        """
+        end = max(bisect_right(self._sizes, min(self._readings, default=1)), 1)
+        while end < len(self._sizes) and peak_at(self._sizes[end - 1]) <= edge_bytes:
+            end *= 2
+        return min(end, len(self._sizes))
 
     def _points(self) -> list[tuple[int, int]]:
         return sorted((size, peak) for size, each in self._readings.items() if (peak := each.peak_bytes) is not None)

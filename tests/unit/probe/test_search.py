@@ -58,6 +58,18 @@ def test_a_right_prediction_takes_one_trial() -> None:
     assert (found.best, found.tried) == (67, (67,))  # 770 000 is the last below 97 % of the upper edge
 
 
+def test_no_size_beyond_twice_what_fits_is_predicted() -> None:
+    asked: list[int] = []
+
+    def predicted(size: int) -> float:
+        asked.append(size)
+        return 100_000 + 10_000 * size
+
+    found = search(Device(line(100_000, 10_000)), predicted)
+    assert found.best == 67
+    assert max(asked) == 2 * 67
+
+
 def test_a_low_prediction_is_corrected_by_the_first_trial() -> None:
     found = search(Device(line(100_000, 12_000)), line(100_000, 10_000))
     assert len(found.tried) == 2
