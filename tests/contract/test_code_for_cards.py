@@ -255,6 +255,7 @@ class SinesOfCopies(Sines):
         lambda copy, device: torch.as_tensor(copy, device=device),
         lambda copy, device: torch.zeros_like(copy, device=device),
         lambda copy, _device: copy.new_zeros(copy.shape, device="cuda"),
+        lambda copy, device: copy.type_as(torch.ones(1, device=device)),
     ],
 )
 def test_what_is_made_on_the_card_of_a_copy_on_the_host_lies_on_the_card(

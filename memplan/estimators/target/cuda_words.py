@@ -30,6 +30,7 @@ _OF_PLACE = {  # as function modes are given them
     torch.Tensor.get_device: 0,
 }
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
+_LIKE_TO = (torch.Tensor.to, torch.Tensor.type_as)
 
 
 class CudaWords(TorchFunctionMode):
@@ -120,7 +121,7 @@ class CudaWords(TorchFunctionMode):
         if func in _MOVES:
             args = (args[0], _MOVES[func])
             kwargs = {name: value for name, value in kwargs.items() if name == "memory_format"}
-        if func in _MOVES or func is torch.Tensor.to:
+        if func in _MOVES or func in _LIKE_TO:
             return self._moved(*args, **kwargs)
         return self._made(func, args, kwargs)
 
