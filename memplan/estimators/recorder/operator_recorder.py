@@ -131,13 +131,18 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """Run the operator and record the new storages among its results."""
         if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
             return args[0].fake_device
+        # what follows is no user's code, and in the backward pass too no function mode need hear it
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - public under no other name
+            return self._dispatched(func, args, kwargs or {})
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._pending is not None:
             self.settle()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
         try:
-            result = self._run_or_presume(func, args, kwargs or {})
+            result = self._run_or_presume(func, args, kwargs)
         except DataDependentOutputException:
             if self._paths.is_inside or not self.presumed.answers(func, args):
                 raise
