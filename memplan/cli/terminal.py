@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,11 +11,17 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
 
 
+_LOG_WIDTH = 1000  # characters; few lines are as long, and none of a patch should be
+
+
 def console_for(*, to_stderr: bool = False) -> Console:
-    """Make the console of a command."""
+    """Make the console of a command: as wide as the terminal, or so wide in a file that a patch there can be copied."""
     from rich.console import Console
 
-    return Console(stderr=to_stderr, soft_wrap=False)
+    console = Console(stderr=to_stderr, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _LOG_WIDTH
+    return console
 
 
 def show(*parts: RenderableType) -> None:

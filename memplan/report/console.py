@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
 from memplan.recommend.speeds import fastest_run
-from memplan.report.hanging import hanging
+from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
@@ -85,9 +84,9 @@ def _named_lines(lines: Sequence[tuple[str, str]], notes: Sequence[str]) -> list
 def run_view(report: RunReport) -> RenderableType:
     """Show a stored run: what was planned for, its trials, then everything that :func:`plan_view` shows."""
     again = Text(f"one of them again, with its output:  memplan trial {report.run_id} NUMBER", style=QUIET)
-    parts = [Padding(again, (1, 0, 0, 0))] if report.trials else []
-    trained = [Padding(_check_table(report), (1, 0, 0, 0))] if report.checks else []
-    ranged = [Padding(range_table(report.trials), (1, 0, 0, 0))] if any(map(_has_range, report.trials)) else []
+    parts = [spaced(again)] if report.trials else []
+    trained = [spaced(_check_table(report))] if report.checks else []
+    ranged = [spaced(range_table(report.trials))] if any(map(_has_range, report.trials)) else []
     return Group(_heading(report), "", _trial_table(report), *ranged, *parts, plan_view(report), *trained)
 
 
@@ -136,7 +135,7 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(_recommendation(report.plan))
         if report.plan.config_patch is not None:
             parts.append(_patch_view(report.plan.config_patch))
-    return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
+    return Group(*(spaced(part) for part in parts))
 
 
 def _trial_table(report: RunReport) -> Table:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.text import Text
 
-from memplan.report.hanging import hanging
+from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import bytes_text, component_text, recipe_text, share_text
 
@@ -63,7 +62,7 @@ def savings_view(savings: Sequence[Saving]) -> RenderableType:
             obstacles.append(f"{each.change}: {each.obstacle}")
         else:
             table.add_row(each.change, bytes_text(each.peak_process_bytes), bytes_text(each.saved_bytes))
-    return Padding(Group(*([table] if table.row_count else []), _quiet_lines(obstacles)), (1, 0, 0, 0))
+    return spaced(Group(*([table] if table.row_count else []), _quiet_lines(obstacles)))
 
 
 def breakdown_view(estimate: Estimate) -> RenderableType:
@@ -82,12 +81,12 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
         if shares:
             parts.append(_shares_table(title, shares, estimate.peak_allocated_bytes))
     parts.append(_remarks([estimate]))
-    return Group(*(Padding(part, (1, 0, 0, 0)) for part in parts))
+    return Group(*(spaced(part) for part in parts))
 
 
 def remarks_view(estimates: Sequence[Estimate]) -> RenderableType:
     """Show once each how estimates of several recipes were made, what was presumed and what is not counted."""
-    return Padding(_remarks(estimates), (1, 0, 0, 0))
+    return spaced(_remarks(estimates))
 
 
 def _remarks(estimates: Sequence[Estimate]) -> RenderableType:

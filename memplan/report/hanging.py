@@ -1,4 +1,4 @@
-"""Lines of prose for the terminal."""
+"""Lines of prose for the terminal, and what stands apart from them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import Console, ConsoleOptions
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 
 def hanging(lines: Iterable[Text], *, indent: int) -> Group:
     """Put lines below one another, each of which goes on indented where the terminal is too narrow for it."""
     return Group(*(_HangingLine(text=line, indent=indent) for line in lines))
+
+
+def spaced(part: RenderableType) -> Group:
+    """Put a part below an empty line."""
+    return Group(Text(), part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

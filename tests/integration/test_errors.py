@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WORKLOAD = ("--workload", "net:make_workload", *MAPS)
 ON_CPU = ("--device", "cpu", "--budget", "1GiB", "--precision", "fp32")
 RAISING_LINE = NETWORK.splitlines().index("def make_workload(config):") + 2
-RAISING = f"net.py:{RAISING_LINE}: workload 'net:make_workload' raised: KeyError: 'lost'"
+RAISED = f"net.py:{RAISING_LINE}: workload 'net:make_workload' raised: KeyError: 'lost'"
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -93,11 +93,7 @@ def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(pro
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "def make_workload(config):",
-            "def make_workload(config):\n    raise KeyError('lost')",
-            f"{RAISING}: KeyError: 'lost'",
-        ),
+        ("def make_workload(config):", "def make_workload(config):\n    raise KeyError('lost')", RAISED),
         (".square().mean()", ".square()", "returned a tensor of shape (2, 1024, 8); return one number"),
         ("torch.randn(micro_batch_size, 1024", "torch.randn(3, 1024", "ignores"),
         ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "but got [2048, 256] X [255, 8]"),
