@@ -66,6 +66,7 @@ class StepRecorder:
         device: what the step is lowered to.
         model: the real model; every run takes a copy.
         on_fakes: whether the copy and its batches are fake tensors; else everything is computed.
+        presumes: whether what depends on values that only computing would tell is presumed; else that ends the run.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         host_copies: knows what the step keeps on the host beside the card; None where it runs on the host.
     """

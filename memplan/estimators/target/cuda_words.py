@@ -30,7 +30,7 @@ _OF_PLACE = {  # as function modes are given them
     torch.Tensor.get_device: 0,
 }
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
-_LIKE_TO = (torch.Tensor.to, torch.Tensor.type_as)
+_MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 
 
 class CudaWords(TorchFunctionMode):
@@ -114,16 +114,23 @@ class CudaWords(TorchFunctionMode):
     ) -> Any:
         """Run the call on the stand-in device."""
         kwargs = kwargs or {}
-        if func in _OF_PLACE and is_called_by_user() and self._tells_of_card(args[0]):
-            return _OF_PLACE[func]
+        if func in _OF_PLACE:
+            is_told = is_called_by_user() and self._tells_of_card(args[0])
+            return _OF_PLACE[func] if is_told else func(*args, **kwargs)
+        if func in _MOVING:
+            return self._moved_by(func, args, kwargs)
+        if "device" in kwargs or "pin_memory" in kwargs:
+            return self._made(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _moved_by(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do what a method that moves tensors is asked, on the stand-in device."""
         if func is torch.Tensor.pin_memory:
             return args[0]
         if func in _MOVES:
             args = (args[0], _MOVES[func])
             kwargs = {name: value for name, value in kwargs.items() if name == "memory_format"}
-        if func in _MOVES or func in _LIKE_TO:
-            return self._moved(*args, **kwargs)
-        return self._made(func, args, kwargs)
+        return self._moved(*args, **kwargs)
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call on the stand-in device; what it makes of a host copy lies where the call names a device."""
