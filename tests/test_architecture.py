@@ -45,6 +45,21 @@ LAYERS_OF_CONFIGS = (
     ("objects",),
     ("writing",),
 )
+# And within estimators.
+LAYERS_OF_ESTIMATORS = (
+    ("step_trace",),
+    ("tracing",),
+    ("fake_tensors",),
+    ("absent_card",),
+    ("lowering",),
+    ("recorder",),
+    ("allocators",),
+    ("breakdown",),
+    ("figures",),
+    ("answers", "snapshot"),
+    ("step_snapshot",),
+)
+INNER_LAYERS = {"configs": LAYERS_OF_CONFIGS, "estimators": LAYERS_OF_ESTIMATORS}
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
 
 # Foreign package -> the rooms, or the files of one, that may import it.
@@ -103,15 +118,17 @@ def test_imports_go_downwards_only(path: Path) -> None:
             assert level[other] <= level[room], f"{path.name} imports {module}, which lies above it"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "configs").rglob("*.py")), ids=lambda path: path.stem)
-def test_imports_within_configs_go_downwards_too(path: Path) -> None:
-    level = {name: depth for depth, names in enumerate(LAYERS_OF_CONFIGS) for name in names}
-    room = path.relative_to(PACKAGE / "configs").parts[0].removesuffix(".py")
-    if room in ROOF:
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_within_the_large_rooms_go_downwards_too(path: Path) -> None:
+    parts = path.relative_to(PACKAGE).parts
+    layers = INNER_LAYERS.get(parts[0])
+    if layers is None or parts[1].removesuffix(".py") in ROOF:
         return
-    assert room in level, f"{room} has no place in LAYERS_OF_CONFIGS"
+    level = {name: depth for depth, names in enumerate(layers) for name in names}
+    room = parts[1].removesuffix(".py")
+    assert room in level, f"{room} has no place among the layers of {parts[0]}"
     for module in imported_modules(path):
-        if module.startswith("memplan.configs."):
+        if module.startswith(f"memplan.{parts[0]}."):
             assert level[module.split(".")[2]] <= level[room], f"{path.name} imports {module}, which lies above it"
 
 

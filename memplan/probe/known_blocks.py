@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.fake_tensors.dense_parts import dense_parts
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.storages import dense_parts
 from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 

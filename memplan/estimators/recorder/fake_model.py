@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMo
 from torch.nn.parameter import is_lazy
 
 from memplan.errors import WorkloadError
+from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.estimators.fake_tensors.fake_results import sparse_of
+from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.recorder.batches import map_tensors
-from memplan.estimators.recorder.fake_results import sparse_of
-from memplan.estimators.recorder.known_values import learn
 from memplan.estimators.recorder.model_copies import model_copy
-from memplan.estimators.recorder.storages import dense_parts
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}

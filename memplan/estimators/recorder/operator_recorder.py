@@ -17,26 +17,26 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.recorder.contiguous_copies import copied_bytes
-from memplan.estimators.recorder.fake_results import SPARSE_CLONE, kernels_result
-from memplan.estimators.recorder.known_values import is_known, run_knowing
-from memplan.estimators.recorder.presumed_values import PresumedReads
+from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, kernels_result
+from memplan.estimators.fake_tensors.known_values import is_known, run_knowing
+from memplan.estimators.fake_tensors.presumed_values import PresumedReads
+from memplan.estimators.fake_tensors.value_writes import only_writes
+from memplan.estimators.lowering.contiguous_copies import copied_bytes
+from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
-from memplan.estimators.recorder.storages import dense_parts
-from memplan.estimators.recorder.value_writes import only_writes
 from memplan.estimators.step_trace import Category
-from memplan.estimators.target.library_workspaces import CUBLAS_OPERATORS
 from memplan.results import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+    from memplan.estimators.lowering.kernels import Kernels
     from memplan.estimators.recorder.module_paths import ModulePaths
-    from memplan.estimators.recorder.presumed_choices import PresumedChoices
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
-    from memplan.estimators.target.host_copies import HostCopies
-    from memplan.estimators.target.kernels import Kernels
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM = torch.ops.aten.add.Tensor

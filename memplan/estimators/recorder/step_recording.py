@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.devices.cards import DeviceKind
+from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import (
     Fakes,
@@ -17,22 +20,19 @@ from memplan.estimators.recorder.fake_model import (
     learn_attributes,
     moved_batch,
 )
-from memplan.estimators.recorder.known_values import learn
 from memplan.estimators.recorder.model_copies import model_copy
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
-from memplan.estimators.recorder.presumed_choices import PresumedChoices
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.step_trace import Category
-from memplan.estimators.target.lowering import kernels_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from memplan.devices.cards import DeviceSpec
-    from memplan.estimators.target.host_copies import HostCopies
+    from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 

@@ -16,9 +16,10 @@ from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
+from memplan.estimators.lowering.target_device import cuda_words_understood, lower_to, lowering_notes, uncounted_on
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
-from memplan.estimators.recorder.fake_model import is_special
+from memplan.estimators.recorder.fake_model import assign_where_torch_swaps, is_special
 from memplan.estimators.recorder.host_context import resident_context_bytes
 from memplan.estimators.recorder.linear import enveloping, generalised, proportional, same_structure
 from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
@@ -28,16 +29,15 @@ from memplan.estimators.recorder.untouched_build import untouched_fills
 from memplan.estimators.recorder.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of, reason_of_fakes
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
 from memplan.estimators.step_trace import StepTrace
-from memplan.estimators.target.lowering import cuda_words_understood, lower_to, lowering_notes, uncounted_on
 from memplan.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan.estimators.absent_card.cuda_words import CudaWords
+    from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Timeline
-    from memplan.estimators.target.cuda_words import CudaWords
-    from memplan.estimators.target.host_copies import HostCopies
     from memplan.estimators.tracing import TraceRequest
     from memplan.workload import Workload
 
@@ -64,6 +64,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
         WorkloadError: the workload cannot be loaded, raises or breaks its contract.
         TraceError: the model cannot be traced.
     """
+    assign_where_torch_swaps()
     lower_to(request.device)
     words = cuda_words_understood(request.device, gpu_is_seen=True)
     try:

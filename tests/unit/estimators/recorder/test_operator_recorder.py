@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.step_trace import PHASES, Category
-from memplan.estimators.target.kernels import cuda_kernels, host_kernels
 from memplan.results import Phase
 from memplan.units import MIB
 

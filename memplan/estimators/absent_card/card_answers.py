@@ -1,0 +1,98 @@
+"""What user code is told of a card that is not there, where it asks ``torch.cuda``: as that card would answer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from memplan.estimators.absent_card.card_streams import StandInEvent, StandInStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.devices.cards import DeviceSpec
+
+_HALF_FROM = 8  # major version from which bfloat16 and TF32 are native (torch.cuda.is_bf16_supported)
+_LEGACY_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+_WITHOUT_ANSWER = (
+    "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "ipc_collect",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream",
+)  # fmt: skip
+NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")  # functions of ``torch.cuda.nvtx``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardProperties:
+    """What ``torch.cuda.get_device_properties`` tells that is known of a card; other names are not.
+
+    Args:
+        name: the card's name.
+        major: first part of its compute capability.
+        minor: second part.
+        total_memory: bytes, as CUDA reports it.
+        multi_processor_count: streaming multiprocessors; None where only a size is known.
+        warp_size: threads of a warp.
+    """
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int | None
+    warp_size: int = 32
+
+
+class StandInGenerator(torch.Generator):
+    """Stands for ``torch.Generator``: one of the card draws on the CPU, where the stand-in tensors lie."""
+
+    def __new__(cls, device: Any = "cpu") -> Self:  # noqa: ARG004 - torch's
+        """Make one of the CPU, whatever device is named."""
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]  # torch's stubs have no more than its __init__
+
+
+def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+    """Return what each function and class of ``torch.cuda`` is for a card, whatever index it is asked about.
+
+    Args:
+        device: the card.
+        capability: its compute capability, assumed where only a size is known.
+    """
+    major, minor = capability
+    properties = CardProperties(
+        name=device.name,
+        major=major,
+        minor=minor,
+        total_memory=device.total_bytes,
+        multi_processor_count=device.sm_count,
+    )
+    free_bytes = device.total_bytes - (device.context_bytes or 0)
+    fixed = {
+        "get_device_properties": properties,
+        "get_device_capability": capability,
+        "get_device_name": device.name,
+        "mem_get_info": (free_bytes, device.total_bytes),
+        "is_tf32_supported": major >= _HALF_FROM,
+        "current_device": 0,
+        "device": nullcontext(),
+        "device_of": nullcontext(),
+        "stream": nullcontext(),
+        "current_stream": StandInStream(),
+        "default_stream": StandInStream(),
+    }
+    answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
+    answers |= {name: always(None) for name in _WITHOUT_ANSWER}
+    answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
+    answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
+    answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
+    answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]
+    answers["Stream"] = StandInStream
+    answers["Event"] = StandInEvent
+    return answers
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """Return a new function, which torch.compile wants for each name, that returns the value whatever it is asked."""
+    return lambda *_args, **_kwargs: value

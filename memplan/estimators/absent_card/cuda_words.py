@@ -1,0 +1,206 @@
+"""User code that names CUDA, understood on a machine without it: the traced tensors are CPU tensors."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import graph
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from memplan.estimators.absent_card.card_answers import NVTX, StandInGenerator, always, card_answers
+from memplan.estimators.absent_card.card_presence import CardPresence
+from memplan.estimators.absent_card.host_copies import HostCopies
+from memplan.user_places import is_called_by_user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from memplan.devices.cards import DeviceSpec
+
+_CARD = torch.device("cuda", 0)
+_OF_PLACE = {  # as function modes are given them
+    vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
+    vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
+    torch.Tensor.get_device: 0,
+}
+_MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
+_MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
+
+
+class CudaWords(TorchFunctionMode):
+    """Reads every CUDA device in a call as the CPU, which stands in for the card, and answers for the card.
+
+    PyTorch itself and installed packages are told the truth of whether there is a GPU; what it can do, all are told as
+    of the card. Hooks of saved tensors and the backward pass, which PyTorch runs without function modes, are heard too.
+
+    Args:
+        device: the card.
+        capability: its compute capability, assumed where only a size is known.
+        is_seen: whether the user's own files are told that there is a GPU; if so, the CPU means the host to them.
+    """
+
+    def __init__(self, device: DeviceSpec, capability: tuple[int, int], *, is_seen: bool = True) -> None:
+        super().__init__()
+        self.presence = CardPresence(device.name, is_seen=is_seen)
+        self.host_copies = HostCopies()
+        self._answers = card_answers(device, capability)
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def __enter__(self) -> Self:
+        """Answer from here on."""
+        for module, name, answer in self.presence.answers():
+            self._replace(module, name, answer)
+        for name, answer in self._answers.items():
+            self._replace(torch.cuda, name, answer)
+        for name in NVTX:
+            self._replace(torch.cuda.nvtx, name, always(0))
+        self._replace(torch, "Generator", StandInGenerator)
+        self._replace(torch.Tensor, "record_stream", always(None))
+        self._replace(saved_tensors_hooks, "__init__", self._hooks_heard(saved_tensors_hooks.__init__))
+        device: Any = FakeTensor.device  # a property of its own, which passes function modes by
+        self._replace(FakeTensor, "device", property(functools.partial(self._device_of, device.fget)))
+        run_backward = self._heard(graph._engine_run_backward)  # noqa: SLF001 - the one door to the engine
+        self._replace(torch.autograd, "_engine_run_backward", run_backward)
+        super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        """Leave the answers to PyTorch again."""
+        while self._replaced:
+            setattr(*self._replaced.pop())
+        super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, stand_in)
+
+    def _hooks_heard(self, make: Callable[..., None]) -> Callable[..., None]:
+        def init(hooks: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
+            make(hooks, self._heard(pack_hook), self._heard(unpack_hook))
+
+        return init
+
+    def _heard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._listening():
+                return function(*args, **kwargs)
+
+        return call
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Understand what is called in the context also where PyTorch has set function modes aside."""
+        if self in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]  # untyped in torch
+            yield
+            return
+        super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the call on the stand-in device."""
+        kwargs = kwargs or {}
+        if func in _OF_PLACE:
+            is_told = is_called_by_user() and self._tells_of_card(args[0])
+            return _OF_PLACE[func] if is_told else func(*args, **kwargs)
+        if func in _MOVING:
+            return self._moved_by(func, args, kwargs)
+        if "device" in kwargs or "pin_memory" in kwargs:
+            return self._made(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _moved_by(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do what a method that moves tensors is asked, on the stand-in device."""
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func in _MOVES:
+            args = (args[0], _MOVES[func])
+            kwargs = {name: value for name, value in kwargs.items() if name == "memory_format"}
+        return self._moved(*args, **kwargs)
+
+    def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call on the stand-in device; what it makes of a host copy lies where the call names a device."""
+        place = kwargs.get("device")
+        if _is_cuda(place):
+            kwargs = {**kwargs, "device": "cpu"}
+        if "pin_memory" in kwargs:
+            is_on_host = self.presence.is_seen and _is_made_on_host(args, kwargs)
+            kwargs = {**kwargs, "pin_memory": False}
+            if is_on_host:
+                with self.host_copies.moving(to_host=True):
+                    return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if self._means_host(place) is False and isinstance(made, torch.Tensor) and self.host_copies.holds(made):
+            return self.host_copies.moved(made, to_host=False, device="cpu", copy=True)
+        return made
+
+    def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
+        return _CARD if is_called_by_user() and self._tells_of_card(tensor) else ask(tensor)
+
+    def _tells_of_card(self, tensor: torch.Tensor) -> bool:
+        """Whether the user is told that the tensor lies on the card, which is remembered."""
+        lies_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
+        self.presence.was_told_of_tensors |= lies_there
+        return lies_there
+
+    def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Do what ``Tensor.to`` is asked, on the stand-in device."""
+        named = [*args[:1], kwargs.get("device"), kwargs.get("other")]
+        to_host = next((on_host for each in named if (on_host := self._means_host(each)) is not None), None)
+        args = tuple("cpu" if _is_cuda(each) else each for each in args)
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        if to_host in (None, self.host_copies.holds(tensor)) or not is_in_torch_dispatch_mode():
+            return tensor.to(*args, **kwargs)
+        return self.host_copies.moved(tensor, *args, to_host=to_host, **{**kwargs, "copy": True})
+
+    def _means_host(self, place: Any) -> bool | None:
+        """Whether a place is the host; None where it is no place.
+
+        A device that a package asked a tensor for is the CPU's and stands for the card; the host is the CPU by name.
+        """
+        if isinstance(place, torch.Tensor):
+            return self.host_copies.holds(place)
+        if isinstance(place, str):
+            return place == "cpu" and self.presence.is_seen
+        return False if isinstance(place, torch.device | int) else None
+
+
+def understand_cuda_autocast() -> None:
+    """Let ``torch.autocast("cuda")`` act on the stand-in tensors for the rest of this process."""
+    original = torch.autocast.__init__
+
+    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.float16
+        original(self, device_type, dtype, *args, **kwargs)
+
+    torch.autocast.__init__ = init  # type: ignore[method-assign]  # the one door through which all contexts go
+
+
+def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a new tensor lies on the host: if it is pinned, or has no named device and is like no other."""
+    is_like_another = bool(args) and isinstance(args[0], torch.Tensor)
+    return bool(kwargs["pin_memory"]) or (kwargs.get("device") is None and not is_like_another)
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.startswith("cuda")
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, int) and not isinstance(value, bool)  # the index of a card

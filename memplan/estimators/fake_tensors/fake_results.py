@@ -1,0 +1,49 @@
+"""Results of operators that torch's rules for fake tensors (2.13) make otherwise than its kernels do.
+
+Sparse tensors come out empty, where kernels keep every element. Images folded from columns get memory of their own
+size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/src/ATen/native/cuda/Col2Im.cu``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.fake_tensors.dense_parts import dense_parts
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+SPARSE_CLONE = torch.ops.aten.clone.default
+_COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
+_LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
+_MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default  # noqa: SLF001 - an operator
+_FOLD = torch.ops.aten.col2im.default
+
+
+def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Return a fake tensor as the kernel would make it; None where torch's own rule does."""
+    if operator is _FOLD:
+        return _folded(*args)
+    if operator in _LIKE_THE_LAST and args[-1].layout is torch.sparse_coo:
+        like: torch.Tensor = args[-1]
+        indices, values = (part.clone() for part in dense_parts(like))
+        is_coalesced = operator is _COALESCE or like.is_coalesced()  # taken to hold no index twice
+        return sparse_of(indices, values.to(args[0].dtype), like=like, is_coalesced=is_coalesced)
+    return None
+
+
+def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
+    channels = columns.shape[-2] // (kernel_size[0] * kernel_size[1])
+    memory = torch.empty_like(columns, memory_format=torch.contiguous_format)
+    return memory.resize_(*columns.shape[:-2], channels, *output_size)
+
+
+def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
+    """Make a sparse tensor of its parts, with the shape of another."""
+    made: torch.Tensor = _MADE_OF_PARTS(
+        like.sparse_dim(), like.dense_dim(), list(like.shape), indices, values,
+        dtype=values.dtype, layout=like.layout, device=like.device, is_coalesced=is_coalesced,
+    )  # fmt: skip
+    return made

@@ -1,0 +1,164 @@
+"""What is presumed where memory depends on values that only computing the model would tell, so that it need not be.
+
+- Of what is selected by such a value (a mask of scores, boxes that do not overlap, distinct values) all is kept: an
+  upper bound.
+- What is chosen among several, as a router chooses experts, is chosen evenly.
+- Checks that a condition holds for all are passed.
+- What is handed to NumPy, such as the costs that a matching is found for, is zero: pairs are as many for any costs.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memplan.estimators.fake_tensors.known_values import is_known, know, known_value
+from memplan.user_places import place_of_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    from torch._ops import OpOverload
+
+_ATEN = torch.ops.aten
+_INDEXED = (
+    _ATEN.index.Tensor,
+    _ATEN._unsafe_index.Tensor,  # noqa: SLF001 - an operator
+    _ATEN.index_put.default,
+    _ATEN.index_put_.default,
+    _ATEN._index_put_impl_.default,
+)
+_CHOICES = {  # operator -> place among its results of the indices that say what is chosen; None where it has but one
+    _ATEN.topk.default: 1,
+    _ATEN.sort.default: 1,
+    _ATEN.sort.stable: 1,
+    _ATEN.max.dim: 1,
+    _ATEN.min.dim: 1,
+    _ATEN.argmax.default: None,
+    _ATEN.argmin.default: None,
+}
+_NAMED_PLACES = 3
+
+
+class PresumedChoices:
+    """Answers what depends on values that are not known, and remembers where that was asked."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, None] = {}
+        self._even: dict[str, None] = {}
+        self._passed: dict[str, None] = {}
+        self._zeros: dict[str, None] = {}
+
+    def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the largest result of an operator whose shape depends on values; None where nothing bounds it."""
+        answer = operator(*_with_all_chosen(args), **kwargs) if operator in _INDEXED else _largest(operator, args)
+        if answer is not None:
+            self._most.setdefault(_place())
+        return answer
+
+    def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Let choices by values that are not known be even, and checks of them be passed."""
+        if operator is _ATEN.all.default and not is_known(result):
+            self._passed.setdefault(_place())
+            with unset_fake_temporarily():
+                know(result, torch.ones((), dtype=torch.bool))
+        elif operator in _CHOICES:
+            place = _CHOICES[operator]
+            indices = result if place is None else result[place]
+            if not is_known(indices) and know(indices, _even_indices(indices, _choices(operator, args, kwargs))):
+                self._even.setdefault(_place())
+
+    @contextmanager
+    def handing_zeros_to_numpy(self) -> Iterator[None]:
+        """Let fake tensors be handed to NumPy while the context is open."""
+
+        def numpy(tensor: torch.Tensor, *, force: bool = False) -> npt.NDArray[np.generic]:  # noqa: ARG001 - torch's
+            real = known_value(tensor)
+            if real is None and not tensor.is_floating_point():
+                raise TypeError("a fake tensor has no values to hand to NumPy")
+            with _disable_current_modes():
+                if real is None:
+                    self._zeros.setdefault(_place())
+                    real = torch.zeros(tensor.shape, dtype=tensor.dtype)
+                found: npt.NDArray[np.generic] = real.numpy()
+            return found
+
+        FakeTensor.numpy = numpy  # type: ignore[method-assign,assignment]  # what it inherits refuses
+        try:
+            yield
+        finally:
+            del FakeTensor.numpy  # the one it inherits is there again
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what was presumed where, one sentence for each kind."""
+        said = (
+            (self._most, "How much is selected by computed values ({}) is taken at its most"),
+            (self._even, "Choices by computed values ({}) are taken to be even"),
+            (self._passed, "Conditions on all of some computed values ({}) are taken to hold"),
+            (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
+        )
+        return tuple(
+            f"{text.format(_named(places))}: computing the model would tell." for places, text in said if places
+        )
+
+
+def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Put positions of all elements in the place of masks that are not known."""
+    indices: list[Any] = []
+    for each in args[1]:
+        if isinstance(each, torch.Tensor) and each.dtype in {torch.bool, torch.uint8}:
+            indices += [torch.empty(each.numel(), dtype=torch.long) for _ in range(each.dim())]
+        else:
+            indices.append(each)
+    return (args[0], indices, *args[2:])
+
+
+def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
+    source: torch.Tensor = args[0]
+    name = operator._schema.name  # noqa: SLF001 - the only place that says it
+    count = source.numel()
+    if name == "aten::nonzero":
+        return torch.empty(count, source.dim(), dtype=torch.long)
+    if name == "aten::masked_select":
+        together = torch.broadcast_shapes(source.shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
+        return source.new_empty(together.numel())
+    if name == "torchvision::nms":
+        return torch.empty(source.shape[0], dtype=torch.long)
+    if name == "aten::_unique2":
+        positions = torch.empty(count, dtype=torch.long)
+        return source.new_empty(count), torch.empty(source.shape, dtype=torch.long), positions
+    if name == "aten::unique_dim":
+        counts = torch.empty(source.shape[args[1]], dtype=torch.long)
+        return torch.empty_like(source), counts, torch.empty_like(counts)
+    return None
+
+
+def _choices(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Count the elements among which an operator chooses: those along a dimension, or all."""
+    source: torch.Tensor = args[0]
+    named = enumerate(operator._schema.arguments)  # noqa: SLF001 - the only place that says it
+    place, argument = next((place, each) for place, each in named if each.name == "dim")
+    dim = args[place] if place < len(args) else kwargs.get("dim", argument.default_value)
+    return source.numel() if dim is None or not source.dim() else source.shape[dim]
+
+
+def _even_indices(like: torch.Tensor, choices: int) -> torch.Tensor:
+    with unset_fake_temporarily():
+        return torch.arange(like.numel()).remainder_(max(choices, 1)).view(like.shape)
+
+
+def _place() -> str:
+    return place_of_call() or "the backward pass"
+
+
+def _named(places: dict[str, None]) -> str:
+    named = list(places)[:_NAMED_PLACES]
+    more = len(places) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")

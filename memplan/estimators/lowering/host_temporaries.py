@@ -1,0 +1,118 @@
+"""What kernels take inside on the CPU: above all oneDNN's copies of what it convolves, in its own layout.
+
+Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2): single precision in
+channels-first layout is copied to and from a layout whose channels are padded to the vector width, half precision to
+channels-last and back through one copy more; channels-last tensors are used as they are. Scratch pads of a few hundred
+kilobytes and reductions that grow with the number of threads are not counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.loss_temporaries import LOGITS_ENTROPY, logits_entropy_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
+_FEW_CHANNELS = 16  # inputs with fewer are read as they are
+
+
+def host_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
+    """Return what a CPU kernel takes for itself while it runs.
+
+    Args:
+        operator: name without overload, e.g. ``aten.convolution``.
+        args: the operator's positional arguments.
+        result: what it returned.
+    """
+    rule = _RULES.get(operator)
+    return NOTHING_HIDDEN if rule is None else rule(args, result)
+
+
+def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    image, weight, stride, groups = args[0], args[1], args[3], args[8]
+    if _is_channels_last(image) or _is_channels_last(weight):
+        return HiddenBytes(beside=_bytes(weight))
+    if _runs_uncopied(weight, stride, groups):
+        return NOTHING_HIDDEN
+    if args[6] and not _is_half(result):  # transposed: nothing is padded, and more than one channel is copied twice
+        second = _bytes(result) if result.shape[1] > 1 else 0
+        return HiddenBytes(before=_bytes(image) + _bytes(weight), around=_bytes(result), between=second)
+    returned = _bytes(result) if _is_half(result) else 0
+    return HiddenBytes(before=_copied_input(image, groups) + _bytes(weight), around=_padded(result, groups) + returned)
+
+
+def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    slope, image, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
+    channels_last = _is_channels_last(image) or _is_channels_last(weight)
+    copied_slope = _bytes(slope) if slope.dim() == 4 and _is_channels_last(slope) is not channels_last else 0
+    if channels_last:
+        blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
+        return HiddenBytes(around=copied_slope, beside=copied_slope + blocks * _bytes(weight))
+    if _runs_uncopied(weight, stride, groups):
+        return HiddenBytes(around=copied_slope, beside=copied_slope)
+    # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
+    image_slope = _padded(image, groups) + (_bytes(image) if _is_half(image) else 0)
+    # The slope of a transposed convolution is read as other convolutions read their input.
+    copied_image, blocked_slope = _copied_input(image, groups), _padded(slope, groups)
+    if args[7]:
+        copied_image, blocked_slope = _padded(image, groups), _copied_input(slope, groups)
+    # The weight's is made in oneDNN's layout, too, which lives until it is copied.
+    copies = max(blocked_slope + copied_image, _bytes(weight))
+    of_weight = 0 if _is_wide_depthwise(weight, groups) else copies
+    return HiddenBytes(
+        before=blocked_slope + _bytes(weight) if wanted[0] else 0,
+        around=copied_slope + (image_slope if wanted[0] else 0),
+        beside=copied_slope + (of_weight if wanted[1] else 0),
+    )
+
+
+def _runs_uncopied(weight: torch.Tensor, stride: list[int], groups: int) -> bool:
+    """Whether ATen's own matrix product is used: on a single thread, for pointwise convolutions in single precision."""
+    pointwise = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
+    return torch.get_num_threads() == 1 and pointwise and groups == 1 and not _is_half(weight)
+
+
+def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    """Whether the weight's gradient is made from slope and input as they are; seen at 7 x 7 and not at 3 x 3."""
+    return groups > 1 and weight.shape[1] == 1 and max(weight.shape[2:]) > 3
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _copied_input(image: torch.Tensor, groups: int) -> int:
+    return 0 if image.shape[1] < _FEW_CHANNELS else _padded(image, groups)
+
+
+def _padded(tensor: torch.Tensor, groups: int) -> int:
+    if 1 < groups < tensor.shape[1] or _is_half(tensor):
+        return _bytes(tensor)
+    width = _vector_width()
+    channels = tensor.shape[1]
+    return _bytes(tensor) // channels * (-(-channels // width) * width)
+
+
+def _vector_width() -> int:
+    return _VECTOR_ELEMENTS.get(torch.backends.cpu.get_cpu_capability(), 1)
+
+
+def _is_half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.float16, torch.bfloat16)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+_RULES: dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]] = {
+    "aten.convolution": _convolution,
+    "aten.convolution_backward": _convolution_backward,
+    LOGITS_ENTROPY: lambda args, result: HiddenBytes(beside=logits_entropy_bytes(args, result)),
+}

@@ -1,0 +1,101 @@
+"""Lowering this process to the target device: what is traced afterwards takes the paths the card would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from memplan.devices.cards import DeviceKind
+from memplan.estimators.absent_card.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
+from memplan.estimators.lowering.cuda_autocast import CudaAutocast
+from memplan.estimators.lowering.cuda_operators import CudaOperators
+from memplan.estimators.lowering.flex_attention import FlexAttention
+from memplan.estimators.lowering.kernels import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.lowering.operator_rules import unknown_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from memplan.devices.cards import DeviceSpec
+
+ASSUMED_CAPABILITY = (8, 0)
+_FLEX_ATTENTION = FlexAttention()  # installed in torch for the rest of the process, as everything is that lowers it
+
+# Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
+_UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
+# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed, in one block as
+# large as the largest, and the cache is emptied after each search; which plan is the fastest only a card tells
+_ALGORITHM_SEARCH = (
+    "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first steps and gives it"
+    " back, and the workspaces of what it chooses"
+)
+
+
+def lower_to(device: DeviceSpec) -> None:
+    """Make this process trace what the device would run."""
+    install_shape_rules()
+    capability = lowered_capability(device)
+    if capability is not None:
+        CudaOperators(capability).install()
+        CudaAutocast().install()
+        understand_cuda_autocast()
+        _FLEX_ATTENTION.install()
+
+
+def cuda_words_understood(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaWords | None:
+    """Return the context in which CUDA in user code means the traced device; None for the CPU.
+
+    Args:
+        device: what is traced for.
+        gpu_is_seen: whether user code that asks is told that there is a GPU.
+    """
+    capability = lowered_capability(device)
+    return None if capability is None else CudaWords(device, capability, is_seen=gpu_is_seen)
+
+
+def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
+    """Return the compute capability to lower to; None for the CPU."""
+    if device.kind is DeviceKind.CPU:
+        return None
+    return device.compute_capability or ASSUMED_CAPABILITY
+
+
+def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
+    """Say what had to be assumed about the device, and what was lowered as nobody may expect it."""
+    if device.kind is DeviceKind.CPU or device.compute_capability is not None:
+        return _FLEX_ATTENTION.notes
+    major, minor = ASSUMED_CAPABILITY
+    return (
+        *_FLEX_ATTENTION.notes,
+        f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",
+    )
+
+
+def kernels_of(device: DeviceSpec) -> Kernels:
+    """Return what the device's kernels take beside their results."""
+    capability = lowered_capability(device)
+    if capability is None:
+        return host_kernels()
+    return cuda_kernels(capability)
+
+
+def uncounted_on(
+    device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
+) -> tuple[str, ...]:
+    """Say what is taken on a card that no rule counts, one phrase each.
+
+    Args:
+        device: what the step was lowered to.
+        classes: classes of the model's modules.
+        calls: operators without a rule, and how often each runs in a step.
+        world_size: data-parallel replicas.
+    """
+    if device.kind is DeviceKind.CPU:
+        return ()
+    libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
+    convolves = any("Conv" in name for name in classes)
+    searches = (_ALGORITHM_SEARCH,) if convolves and torch.backends.cudnn.benchmark else ()
+    network = ("NCCL's buffers for sending gradients",) if world_size > 1 else ()
+    return (*unknown_kernels(calls), *libraries, *searches, *network)

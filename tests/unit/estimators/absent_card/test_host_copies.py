@@ -1,0 +1,35 @@
+"""Which tensors lie on the host, and what operators on them return."""
+
+from __future__ import annotations
+
+import torch
+
+from memplan.estimators.absent_card.host_copies import HostCopies
+
+CARD = torch.zeros(4)
+
+
+def on_host(copies: HostCopies) -> torch.Tensor:
+    with copies.moving(to_host=True):
+        copy = CARD.clone()
+        copies.keep((CARD,), copy)
+    return copy
+
+
+def test_what_is_computed_of_host_copies_alone_lies_on_the_host() -> None:
+    copies = HostCopies()
+    copy = on_host(copies)
+    assert copies.holds(copy[1:])
+    assert copies.keep((copy, 1), copy + 1)
+    assert not copies.keep((copy, CARD), copy + CARD)
+    assert not copies.keep((), torch.zeros(4))
+
+
+def test_a_sparse_tensor_lies_where_its_parts_do() -> None:
+    copies = HostCopies()
+    copy = on_host(copies)
+    sparse = CARD.to_sparse()
+    assert not copies.holds(sparse)
+    assert not copies.keep((sparse,), sparse.clone())
+    assert copies.keep((copy,), moved := copy.to_sparse())
+    assert copies.holds(moved)

@@ -1,0 +1,142 @@
+"""Fake tensors whose values are known, because they follow from the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, learn, run_knowing
+
+
+class Knowing(TorchDispatchMode):
+    """Runs every operator as the recorder does."""
+
+    def __init__(self, fakes: FakeTensorMode) -> None:
+        super().__init__()
+        self._fakes = fakes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
+
+
+@pytest.fixture
+def fakes() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def learned(fakes: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+    fake = fakes.from_tensor(real)
+    learn([fake], [real])
+    return fake
+
+
+def test_a_model_may_ask_whether_a_mask_hides_anything(fakes: FakeTensorMode) -> None:
+    mask = learned(fakes, torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    with fakes, Knowing(fakes):
+        assert not torch.all(mask == 1)
+        assert torch.all(mask[:1] == 1)
+        assert mask.sum(dim=1).max().item() == 3
+
+
+def test_what_a_mask_selects_has_as_many_rows_as_the_mask_says(fakes: FakeTensorMode) -> None:
+    mask = learned(fakes, torch.tensor([True, False, True, True]))
+    with fakes, Knowing(fakes):
+        assert torch.empty(4, 512)[mask].shape == (3, 512)
+        assert mask.nonzero().shape == (3, 1)
+
+
+def test_a_layer_that_is_rarely_dropped_is_kept(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        assert not torch.rand([]) < 0.1
+
+
+def test_of_several_sizes_of_images_the_last_and_largest_is_drawn(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        assert int(torch.empty(1).uniform_(0.0, 3.0).item()) == 2
+
+
+def test_values_of_activations_stay_unknown(fakes: FakeTensorMode) -> None:
+    mask = learned(fakes, torch.tensor([1, 0]))
+    with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
+        (torch.empty(2) * mask).sum().item()
+
+
+def test_large_inputs_are_not_kept(fakes: FakeTensorMode) -> None:
+    large = learned(fakes, torch.zeros(LARGEST_ELEMENTS + 1, dtype=torch.long))
+    with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
+        large[0].item()
+
+
+def test_boxes_of_the_batch_say_which_anchors_they_cover(fakes: FakeTensorMode) -> None:
+    boxes = learned(fakes, torch.tensor([[0.5, 2.5]]))
+    with fakes, Knowing(fakes):
+        anchors = torch.cat([torch.arange(4, dtype=torch.float32), torch.linspace(0, 1, 3)])
+        assert torch.where((anchors > boxes[:, 0]) & (anchors < boxes[:, 1]))[0].shape == (3,)  # 1, 2 and 1
+
+
+def test_points_of_the_batch_fill_as_many_cells_as_they_do(fakes: FakeTensorMode) -> None:
+    points = learned(fakes, torch.tensor([0.1, 0.4, 1.2, 3.9]))
+    with fakes, Knowing(fakes):
+        assert torch.unique(points.floor().long()).shape == (3,)
+
+
+def test_a_value_changed_in_place_is_followed(fakes: FakeTensorMode) -> None:
+    counter = learned(fakes, torch.tensor([3]))
+    with fakes, Knowing(fakes):
+        counter.add_(1)
+        assert counter.item() == 4
+
+
+def test_a_value_overwritten_with_an_unknown_one_is_forgotten(fakes: FakeTensorMode) -> None:
+    counter = learned(fakes, torch.tensor([3]))
+    with fakes, Knowing(fakes):
+        counter.copy_(torch.empty(1))
+        with pytest.raises(DataDependentOutputException):
+            counter.item()
+
+
+def test_numbers_are_presumed_to_be_finite(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        unknown = torch.empty(2, LARGEST_ELEMENTS)
+        assert not torch.isnan(unknown).any()
+        assert not torch.isinf(unknown).any()
+        assert torch.isfinite(unknown[0, 0])
+        with pytest.raises(DataDependentOutputException):
+            bool((unknown[0, 0] == unknown[1, 0]).item())
+
+
+def test_the_parts_of_a_known_tensor_are_known(fakes: FakeTensorMode) -> None:
+    lengths = learned(fakes, torch.tensor([3, 1, 2]))
+    with fakes, Knowing(fakes):
+        assert torch.arange(2, 5).tolist() == [2, 3, 4]
+        assert [each.item() for each in lengths] == [3, 1, 2]
+        assert lengths.sort().values.tolist() == [1, 2, 3]
+        assert lengths.max(dim=0).indices.item() == 0
+
+
+def test_numbers_that_the_code_writes_down_are_known(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        sides = torch.tensor([240, 320])
+        scale = torch.min(600 / torch.min(sides).to(torch.float32), 1000 / torch.max(sides).to(torch.float32))
+        assert round(scale.item(), 3) == 2.5
+
+
+def test_counters_that_are_raised_together_are_followed(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        counters = [torch.tensor(0.0), torch.tensor(4.0)]
+        torch._foreach_add_(counters, 1)
+        assert [each.item() for each in counters] == [1.0, 5.0]
+        torch._foreach_add_(counters, [torch.empty(()), torch.empty(())])
+        with pytest.raises(DataDependentOutputException):
+            counters[0].item()
+
+
+def test_a_tensor_of_the_users_own_is_never_written_to(fakes: FakeTensorMode) -> None:
+    table = torch.tensor([1, 2])
+    with fakes, Knowing(fakes):
+        assert table.detach().add_(1).tolist() == [2, 3]
+    assert table.tolist() == [1, 2]

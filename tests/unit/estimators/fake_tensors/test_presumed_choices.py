@@ -1,0 +1,103 @@
+"""What is presumed where shapes depend on values that are not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memplan.estimators.fake_tensors.known_values import run_knowing
+from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Presuming(TorchDispatchMode):
+    """Runs every operator as the recorder does where it presumes."""
+
+    def __init__(self, fakes: FakeTensorMode) -> None:
+        super().__init__()
+        self._fakes = fakes
+        self.choices = PresumedChoices()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            result = run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
+        except DynamicOutputShapeException:
+            result = self.choices.most(func, args, kwargs or {})
+            if result is None:
+                raise
+        self.choices.choose(func, args, kwargs or {}, result)
+        return result
+
+
+@pytest.fixture
+def presuming() -> Iterator[PresumedChoices]:
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = Presuming(fakes)
+    with fakes, mode:
+        yield mode.choices
+
+
+def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
+    scores = torch.empty(4, 3)
+    assert scores[scores > 0.5].shape == (12,)
+    assert torch.empty(4, 3, 512)[scores > 0.5].shape == (12, 512)
+    assert (scores > 0.5).nonzero().shape == (12, 2)
+    assert scores.masked_select(scores > 0.5).shape == (12,)
+    assert torch.empty(4, 1).masked_select(torch.empty(1, 3) > 0.5).shape == (12,)
+    values, positions = torch.unique(scores.flatten(), return_inverse=True)
+    assert (values.shape, positions.shape) == ((12,), (12,))
+    (note,) = presuming.notes
+    assert "test_presumed_choices.py:" in note
+
+
+def test_experts_are_chosen_evenly(presuming: PresumedChoices) -> None:
+    chosen = torch.empty(6, 4).topk(2).indices
+    assert [torch.where(chosen == expert)[0].shape[0] for expert in range(4)] == [3, 3, 3, 3]  # 12 choices among 4
+    assert torch.bincount(torch.empty(6, 3).argmax(-1)).tolist() == [2, 2, 2]
+    assert "taken to be even" in presuming.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sort", "choices"),
+    [
+        (lambda scores: scores.sort(), 4),
+        (lambda scores: scores.sort(dim=0), 6),
+        (lambda scores: scores.sort(stable=True), 4),
+        (lambda scores: scores.sort(stable=True, dim=0), 6),
+        (lambda scores: scores.max(dim=0), 6),
+    ],
+)
+def test_no_index_lies_beyond_what_is_chosen_among(sort: Any, choices: int, presuming: PresumedChoices) -> None:
+    indices = sort(torch.empty(6, 4)).indices
+    assert torch.bincount(indices.flatten()).shape == (min(choices, indices.numel()),)
+
+
+def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(presuming: PresumedChoices) -> None:
+    assert (torch.empty(4) >= 0).all()
+    (note,) = presuming.notes
+    assert "are taken to hold" in note
+
+
+def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: PresumedChoices) -> None:
+    with presuming.handing_zeros_to_numpy():
+        costs = np.asarray(torch.empty(3, 2))
+    assert (costs.shape, costs.any()) == ((3, 2), False)
+    with pytest.raises(RuntimeError, match="numpy"):
+        torch.empty(3, 2).numpy()
+
+
+def test_whole_numbers_that_are_not_known_are_not_handed_over(presuming: PresumedChoices) -> None:
+    with presuming.handing_zeros_to_numpy(), pytest.raises(TypeError, match="no values"):
+        torch.empty(3).to(torch.int64).numpy()
+
+
+def test_what_nothing_bounds_is_refused(presuming: PresumedChoices) -> None:
+    with pytest.raises(DynamicOutputShapeException):
+        torch.repeat_interleave(torch.empty(3).to(torch.int64))

@@ -1,0 +1,57 @@
+"""Which attention kernel a card would choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.attention import AttentionCall, Backend, choose_backend
+
+AMPERE, TURING, HOPPER, CONSUMER_AMPERE = (8, 0), (7, 5), (9, 0), (8, 6)
+CALL = AttentionCall(
+    dtype=torch.bfloat16,
+    query_heads=12,
+    key_heads=12,
+    query_length=1024,
+    key_length=1024,
+    head_dim=64,
+    value_dim=64,
+    has_mask=False,
+    dropout=0.0,
+    causal=True,
+    trains=True,
+    grouped=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "expected"),
+    [
+        ({}, AMPERE, Backend.FLASH),
+        ({}, HOPPER, Backend.CUDNN),
+        ({"head_dim": 192, "value_dim": 192}, HOPPER, Backend.FLASH),
+        ({"dropout": 0.1}, HOPPER, Backend.FLASH),  # cuDNN takes multiples of 1/16 only
+        ({"has_mask": True, "causal": False}, AMPERE, Backend.EFFICIENT),
+        ({"dtype": torch.float32}, AMPERE, Backend.EFFICIENT),
+        ({"dtype": torch.float32, "head_dim": 66, "value_dim": 66}, AMPERE, Backend.MATH),
+        ({"dtype": torch.float64}, AMPERE, Backend.MATH),
+        ({"dtype": torch.float16}, TURING, Backend.EFFICIENT),
+        ({}, TURING, Backend.MATH),  # no bfloat16 kernel before Ampere
+        ({"key_length": 512}, AMPERE, Backend.EFFICIENT),  # flash has no causal mask for unequal lengths
+        ({"key_heads": 4}, AMPERE, Backend.MATH),
+        ({"key_heads": 4, "grouped": True}, AMPERE, Backend.FLASH),
+        ({"head_dim": 256, "value_dim": 256, "dropout": 0.1}, AMPERE, Backend.FLASH),
+        ({"head_dim": 256, "value_dim": 256, "dropout": 0.1}, CONSUMER_AMPERE, Backend.EFFICIENT),
+    ],
+)
+def test_the_first_kernel_whose_checks_pass_is_chosen(
+    changes: dict[str, object], capability: tuple[int, int], expected: Backend
+) -> None:
+    assert choose_backend(replace(CALL, **changes), capability) is expected
+
+
+def test_a_kernel_that_the_user_switched_off_is_not_chosen() -> None:
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
+        assert choose_backend(CALL, AMPERE) is Backend.MATH

@@ -1,0 +1,119 @@
+"""What oneDNN copies inside convolutions, held against the CPU allocator's own events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memplan.estimators.lowering.host_temporaries import host_hidden_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+
+SMALL_BYTES = 512 * 1024  # scratch pads and reductions by threads, which are not counted
+
+
+class Rules(TorchDispatchMode):
+    """Collects what the rules say of the convolutions that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[HiddenBytes, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket)
+        if "convolution" in name:
+            results = [each for each in (result if isinstance(result, tuple) else [result]) if each is not None]
+            self.found.append((host_hidden_bytes(name, args, result), sum(each.nbytes for each in results)))
+        return result
+
+
+def walk(nodes: list[Any]) -> Iterator[Any]:
+    for node in nodes:
+        yield node
+        yield from walk(node.children)
+
+
+def measured_peak_bytes(run: Callable[[], object]) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        kept = run()
+    nodes = walk(profiler.profiler.kineto_results.experimental_event_tree())
+    allocation = torch._C._profiler._EventType.Allocation
+    level = peak = 0
+    for node in sorted((each for each in nodes if each.tag == allocation), key=lambda each: each.start_time_ns):
+        level += node.extra_fields.alloc_size
+        peak = max(peak, level)
+    del kept
+    return peak
+
+
+needs_avx512 = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's"
+)
+
+
+@needs_avx512
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    ("channels_in", "channels_out", "groups"), [(24, 48, 1), (64, 64, 1), (64, 64, 64), (40, 40, 40)]
+)
+def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
+    layout: torch.memory_format, channels_in: int, channels_out: int, groups: int
+) -> None:
+    check_convolution(layout, channels_in, channels_out, groups, side=64)
+
+
+@needs_avx512
+def test_the_gradient_of_a_weight_larger_than_the_image_is_there_twice() -> None:
+    check_convolution(torch.contiguous_format, 256, 256, groups=1, side=3)  # 2.25 MiB beside 72 KiB
+
+
+@needs_avx512
+@pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32)])
+def test_the_peak_inside_a_transposed_convolution_and_its_backward_is_predicted(channels: tuple[int, int]) -> None:
+    convolution = torch.nn.ConvTranspose2d(*channels, 2, 2)
+    check(convolution, torch.randn(8, channels[0], 64, 64), torch.randn(8, channels[1], 128, 128))
+
+
+def check_convolution(
+    layout: torch.memory_format, channels_in: int, channels_out: int, groups: int, *, side: int
+) -> None:
+    convolution = torch.nn.Conv2d(channels_in, channels_out, 3, padding=1, groups=groups).to(memory_format=layout)
+    image = torch.randn(8, channels_in, side, side).contiguous(memory_format=layout)
+    check(convolution, image, torch.randn(8, channels_out, side, side).contiguous(memory_format=layout))
+
+
+def check(convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d, image: torch.Tensor, slope: torch.Tensor) -> None:
+    image.requires_grad_()
+    with Rules() as rules:
+        torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
+    predicted = [
+        max(hidden.around + hidden.before, hidden.around + results + hidden.between, hidden.beside + results)
+        for hidden, results in rules.found
+    ]
+    result = convolution(image)
+    wanted = [image, convolution.weight, convolution.bias]
+    measured = [
+        measured_peak_bytes(lambda: convolution(image)),
+        measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
+    ]
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_peak_inside_the_entropy_of_logits_is_predicted(reduction: str) -> None:
+    logits, targets = torch.randn(2048, 2048), torch.rand(2048, 2048)  # 16 MiB each
+
+    def loss() -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
+
+    result = loss()
+    hidden = host_hidden_bytes("aten.binary_cross_entropy_with_logits", (logits, targets), result)
+    assert hidden.beside + result.nbytes == pytest.approx(measured_peak_bytes(loss), abs=SMALL_BYTES)

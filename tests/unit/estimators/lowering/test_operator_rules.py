@@ -1,0 +1,38 @@
+"""Which CUDA kernels are known, and how the others are named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
+from memplan.estimators.lowering.operator_rules import unknown_kernels
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        aten.add.Tensor, aten.relu_.default, aten.view.default, aten.mm.default, aten.cat.default,
+        aten.native_layer_norm.default, aten.sort.default, aten._foreach_add_.List, aten.empty.memory_format,
+    ],
+    ids=str,
+)  # fmt: skip
+def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops.OpOverload) -> None:
+    assert cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
+
+
+@pytest.mark.parametrize(
+    "operator", [aten.linalg_qr.default, aten._fft_r2c.default, aten.convolution.default, aten.topk.default], ids=str
+)
+def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOverload) -> None:
+    assert not cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
+    assert host_kernels().are_known(operator, str(operator.overloadpacket))
+
+
+def test_each_is_named_with_its_calls() -> None:
+    assert unknown_kernels([("aten.topk", 2), ("aten.convolution", 1)]) == (
+        "aten.convolution, 1 call: workspaces that cuDNN chooses on the card, beyond those that follow from the shapes",
+        "aten.topk, 2 calls: what its kernel takes inside",
+    )
