@@ -170,6 +170,25 @@ class Estimate:
         return {**json_ready(self), "utilisation": round(self.utilisation, 4)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestMicroBatch:
+    """The largest micro-batch whose predicted process peak is within a share of the device.
+
+    Args:
+        precision: number format of the recipe, which is the present one otherwise.
+        share: how much of the device may be used, from 0 to 1.
+        limit_bytes: that share, in bytes of process peak.
+        micro_batch_size: the largest size; None where not even 1 is within the limit.
+        reached_cap: whether the search stopped at the largest size it was allowed to try.
+    """
+
+    precision: Precision
+    share: float
+    limit_bytes: int
+    micro_batch_size: int | None
+    reached_cap: bool
+
+
 class OutcomeKind(StrEnum):
     """How a trial ended."""
 

@@ -76,13 +76,16 @@ def estimate(
 
 def _show(found: Predictions, *, as_json: bool) -> None:
     from memplan.json_documents import json_document
-    from memplan.report.estimates import breakdown_view, estimate_table, remarks_view, savings_view
+    from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view, savings_view
+    from memplan.report.hanging import spaced
 
     if as_json:
         estimates = [each.to_dict() for each in found.estimates]
-        typer.echo(json_document({"estimates": estimates, "savings": found.savings}))
+        answer = {"estimates": estimates, "largest": found.largest, "savings": found.savings}
+        typer.echo(json_document(answer))
         return
     show(estimate_table(found.estimates))
+    show(spaced(largest_table(found.largest)))
     if found.savings:
         show(savings_view(found.savings))
     show(breakdown_view(found.estimates[0]) if len(found.estimates) == 1 else remarks_view(found.estimates))

@@ -12,6 +12,8 @@ from memplan.planning.planned_device import device_for
 from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
+from memplan.plans import PlanRequest
+from memplan.results import LargestMicroBatch
 from memplan.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.planning.subject import Subject
     from memplan.progress import Observer
-    from memplan.recipe import Precision
+    from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Saving
 
 
@@ -54,11 +56,13 @@ class Predictions:
 
     Args:
         estimates: one for each precision and micro-batch size, in the order asked for.
+        largest: for each precision the largest micro-batch within the upper edge of the band, and within the device.
         savings: what changes to the one recipe would save; empty where several were asked for.
         snapshot: content of a file that PyTorch's memory visualiser opens; None where none was asked for.
     """
 
     estimates: tuple[Estimate, ...]
+    largest: tuple[LargestMicroBatch, ...]
     savings: tuple[Saving, ...]
     snapshot: bytes | None
 
@@ -94,9 +98,34 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         is_single = len(recipes) == 1
         return Predictions(
             estimates=estimates,
+            largest=_largest_micro_batches(recipes, device, section.max_util, traces),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
             savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
         )
+
+
+def _largest_micro_batches(
+    recipes: Sequence[Recipe], device: DeviceSpec, max_utilisation: float | None, traces: Traces
+) -> tuple[LargestMicroBatch, ...]:
+    """Solve for the largest micro-batch of each precision, within the band's upper edge and within the device."""
+    defaults = PlanRequest()
+    cap = defaults.micro_batch_cap
+    of_each_precision = {recipe.precision: recipe for recipe in recipes}
+    found = []
+    for recipe in of_each_precision.values():
+        for share in dict.fromkeys((max_utilisation or defaults.max_utilisation, 1.0)):
+            limit_bytes = int(share * device.total_bytes)
+            size = traces.largest(recipe, limit_bytes=limit_bytes, cap=cap)
+            found.append(
+                LargestMicroBatch(
+                    precision=recipe.precision,
+                    share=share,
+                    limit_bytes=limit_bytes,
+                    micro_batch_size=size,
+                    reached_cap=size == cap,
+                )
+            )
+    return tuple(found)
 
 
 def _check_snapshot(recipe_count: int, device: DeviceSpec) -> None:

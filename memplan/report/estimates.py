@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from memplan.results import Estimate, PeakShare, Saving
+    from memplan.results import Estimate, LargestMicroBatch, PeakShare, Saving
 
 _SHARES_SHOWN = 8
 _REMARK_INDENT = 2
@@ -51,6 +51,21 @@ def _range_text(estimate: Estimate) -> str | None:
     return (
         f"process: up to {less} less or {more} more, as the context is not measured; what is not counted comes on top"
     )
+
+
+def largest_table(found: Sequence[LargestMicroBatch]) -> Table:
+    """Show the largest micro-batch of each precision within the band's upper edge, and within the device."""
+    limits = {each.share: f"within {share_text(each.share)} ({bytes_text(each.limit_bytes)})" for each in found}
+    table = plain_table("Largest micro-batch", "precision", *limits.values())
+    for precision in dict.fromkeys(each.precision for each in found):
+        table.add_row(precision, *(_size_text(each) for each in found if each.precision is precision))
+    return table
+
+
+def _size_text(found: LargestMicroBatch) -> str:
+    if found.micro_batch_size is None:
+        return "not even 1"
+    return f"{found.micro_batch_size} or more" if found.reached_cap else str(found.micro_batch_size)
 
 
 def savings_view(savings: Sequence[Saving]) -> RenderableType:

@@ -39,6 +39,18 @@ def test_one_recipe_with_its_savings_and_its_timeline(project: Path) -> None:
         assert "<html" in plot(snapshot) or "<script" in plot(snapshot)
 
 
+def test_the_largest_micro_batch_is_solved_for_the_band_and_for_the_card(project: Path) -> None:
+    question = ("estimate", "config.yaml", *WORKLOAD, "--device", "4GiB", "--json")
+    largest = memplan(*question, "--precision", "fp32,bf16", cwd=project).document["largest"]
+    assert [(each["precision"], each["share"]) for each in largest] == [
+        ("fp32", 0.8), ("fp32", 1.0), ("bf16", 0.8), ("bf16", 1.0),
+    ]  # fmt: skip
+    size = largest[0]["micro_batch_size"]
+    estimates = memplan(*question, "--batch-size", f"{size},{size + 1}", cwd=project).document["estimates"]
+    fits, fails = (each["peak_process_bytes"] for each in estimates)
+    assert fits <= largest[0]["limit_bytes"] < fails
+
+
 def test_sizes_of_the_command_line_stand_in_for_a_micro_batch_that_the_config_does_not_set(project: Path) -> None:
     (project / "config.yaml").write_text("optimizer: {lr: 1.0e-3}\n")
     question = ("estimate", "config.yaml", *WORKLOAD[:2], "--device", "rtx-3090")

@@ -15,13 +15,13 @@ from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
 from memplan.report.console import EVIDENCE_INDENT, component_table, plan_view, range_table, run_view, trial_lines
-from memplan.report.estimates import breakdown_view, estimate_table, remarks_view
+from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
 from memplan.report.wording import rate_text
-from memplan.results import OutcomeKind, PrecisionVerdict
-from memplan.units import MIB
+from memplan.results import LargestMicroBatch, OutcomeKind, PrecisionVerdict
+from memplan.units import GIB, MIB
 from tests.making import estimate, trial
 
 CURRENT = trial(4, 300, number=1, purpose="current recipe", estimated_mib=280)
@@ -140,6 +140,27 @@ def test_estimates_of_several_recipes(golden) -> None:
     recipes = [Recipe(micro_batch_size=size) for size in (8, 16)]
     table = estimate_table([estimate(peak, recipe) for peak, recipe in zip((600, 1100), recipes, strict=True)])
     golden("reports/estimates.txt", rendered(table))
+
+
+def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
+    def largest(precision: str, share: float, size: int | None) -> LargestMicroBatch:
+        return LargestMicroBatch(
+            precision=Precision(precision),
+            share=share,
+            limit_bytes=round(share * 10 * GIB),
+            micro_batch_size=size,
+            reached_cap=size == 64,
+        )
+
+    sizes = (("fp32", 0.8, None), ("fp32", 1.0, 3), ("bf16", 0.8, 48), ("bf16", 1.0, 64))
+    lines = rendered(largest_table([largest(*each) for each in sizes])).split("\n")
+    assert [line.split("  ") for line in lines if "within" in line] == [
+        ["precision", "within 80% (8.00 GiB)", "within 100% (10.00 GiB)"]
+    ]
+    assert [line.split() for line in lines if "fp32" in line or "bf16" in line] == [
+        ["fp32", "not", "even", "1", "3"],
+        ["bf16", "48", "64", "or", "more"],
+    ]
 
 
 def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move() -> None:
