@@ -31,7 +31,7 @@ LAYERS = (
 )
 # The same for the rooms within configs.
 LAYERS_OF_CONFIGS = (
-    ("file_names", "keys", "object_access", "precision_words"),
+    ("attribute_dict", "file_names", "keys", "object_access", "precision_words"),
     ("languages",),
     ("documents",),
     ("user_config",),

@@ -70,7 +70,7 @@ def count_at(document: Document, key: str) -> int:
 
 
 def rate_at(document: Document, key: str) -> float | None:
-    """Return a positive number from the config, also where YAML made it text (``1e-4``); None where it is unset.
+    """Return a positive number from the config, also one that is written as text; None where it is unset.
 
     Raises:
         ConfigError: the value is something else.
@@ -273,7 +273,7 @@ def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
 def same_kind(value: float, like: Any) -> Any:
     """Return a number without float noise, as an int where the value it replaces is one and nothing is lost.
 
-    What says the same already stays as it is, also where YAML 1.1 reads it as text (``1e-4``).
+    What says the same already stays as it is, also where it is text.
     """
     if _says(like, value):
         return like

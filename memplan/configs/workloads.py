@@ -6,50 +6,43 @@ import importlib
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.attribute_dict import AttributeDict
 from memplan.errors import WorkloadError
 from memplan.user_places import place_of_error
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan.workload import WorkloadReference, WorkloadSource
 
 
-class ConfigNode(Mapping[str, Any]):
-    """A nested mapping with attribute access, the form in which a workload function receives its config."""
+class ConfigNode(AttributeDict):
+    """What a workload function receives: nested dicts with attribute access, which the builders of libraries take."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {key: _as_node(value) for key, value in values.items()}
+        super().__init__({name: _as_node(value) for name, value in values.items()})
 
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, _as_node(value))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_values" not in self.__dict__:
-            raise AttributeError(name)
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(f"the config has no key {name!r}; it has {', '.join(self._values)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"ConfigNode({self._values!r})"
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, for what takes no others, such as ``OmegaConf.create``."""
+        return {name: _as_plain(value) for name, value in self.items()}
 
 
 def _as_node(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return ConfigNode(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_as_node(each) for each in value)
-    return value
+    return type(value)(_as_node(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, ConfigNode):
+        return value.to_dict()
+    return type(value)(_as_plain(each) for each in value) if isinstance(value, list | tuple) else value
 
 
 def load_workload(source: WorkloadSource) -> Workload:

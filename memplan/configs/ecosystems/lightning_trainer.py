@@ -154,18 +154,10 @@ def _words(values: Mapping[str, Any]) -> Mapping[Precision, str | int]:
 def _absolute_rates(values: Mapping[str, Any], sections: tuple[str, ...]) -> tuple[str, ...]:
     """Return the schedulers' absolute floors and peaks that are numbers of their own."""
     keys = [f"{section}.{name}" for section in sections for name in _RATES_OF_SCHEDULERS]
-    return tuple(key for key in keys if _is_rate(get(values, key)))
+    return tuple(key for key in keys if isinstance(rate := get(values, key), float) and rate > 0)
 
 
 def present(values: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys that hold a single value, interpolations followed to it."""
     sources = {key: get(values, followed(values, key)) for key in keys}
     return tuple(key for key, value in sources.items() if isinstance(value, int | float | str) and value != "")
-
-
-def _is_rate(value: Any) -> bool:
-    """Say whether a value is a positive float, also one that YAML 1.1 reads as text (``1e-6``)."""
-    try:
-        return not isinstance(value, bool | int) and float(value) > 0
-    except (TypeError, ValueError):
-        return False

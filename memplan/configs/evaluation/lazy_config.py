@@ -15,8 +15,8 @@ import types
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.attribute_dict import AttributeDict
 from memplan.configs.documents import SourceFile, absolute_path, read_source
-from memplan.configs.evaluation.attribute_dict import AttributeDict
 from memplan.configs.evaluation.imported_names import InertName, as_text
 from memplan.configs.languages.python_style import is_builtin, syntax_tree
 from memplan.errors import ConfigError

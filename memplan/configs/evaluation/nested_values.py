@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from memplan.configs.evaluation.attribute_dict import AttributeDict
+from memplan.configs.attribute_dict import AttributeDict
 
 DELETE_KEY = "_delete_"
 _ABSENT = object()

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from memplan.configs.languages.yaml_source import EXPONENT_FLOAT
 from memplan.errors import PatchError
 
 _SIGNIFICANT_DIGITS = 12
@@ -108,6 +109,7 @@ def _yaml_text(value: str, like: str | None) -> str:
         return f'"{json.dumps(value)[1:-1]}"' if like.startswith('"') else _single_quoted(value)
     try:
         is_safe = yaml.safe_load(value) == value and not set(value) & set("\n:#,[]{}&*!|>'\"%@`")
+        is_safe = is_safe and not EXPONENT_FLOAT.fullmatch(value)
     except yaml.YAMLError:
         is_safe = False
     is_tuple = like is not None and _TUPLE.fullmatch(like) and _TUPLE.fullmatch(value)

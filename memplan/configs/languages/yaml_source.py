@@ -1,4 +1,7 @@
-"""Read YAML as plain data without constructing tags, and find where a value is written."""
+"""Read YAML as plain data without constructing tags, and find where a value is written.
+
+``3e-4`` is a number as in YAML 1.2, which OmegaConf, Hydra and jsonargparse follow; PyYAML alone takes it for text.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from memplan.errors import ConfigError
 _MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 _DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
+EXPONENT_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -26,6 +30,9 @@ def _as_text(loader: yaml.SafeLoader, node: yaml.Node) -> str:
 
 
 _PlainLoader.add_constructor(None, _as_text)
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(rf"{EXPONENT_FLOAT.pattern}$"), list("-+0123456789")
+)
 for _kind in ("timestamp", "binary", "set", "omap", "pairs"):
     _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_text)
 

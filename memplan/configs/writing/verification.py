@@ -27,7 +27,6 @@ _CHILD_MODULES = {
     "transformers": "memplan.configs.evaluation.training_arguments",
     "yaml": "memplan.configs.evaluation.plain_yaml",
 }
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+")
 _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
@@ -67,10 +66,7 @@ def _proof(request: PackageRequest, expected: Mapping[str, Any], source: Path) -
         return None
     if isinstance(answer, PackageRefusal):
         return _without(answer, source)
-    if request.package == "omegaconf":
-        _compare(_with_floats(expected), _with_floats(answer.values), source)
-    else:
-        _compare(expected, answer.values, source)
+    _compare(expected, answer.values, source)
     if answer.unjudged:
         return f"{answer.loader}, and {OWN_READER} for {', '.join(answer.unjudged)}"
     return answer.loader
@@ -85,15 +81,6 @@ def _without(refusal: PackageRefusal, source: Path) -> str:
             hint="change this config by hand",
         )
     return f"{OWN_READER}, as {refusal.loader} does not load the file as it is: {refusal.problem}"
-
-
-def _with_floats(values: Any) -> Any:
-    """Return values with the texts that YAML 1.2 reads as floats (``1e-4``) as floats, as OmegaConf has them."""
-    if isinstance(values, dict):
-        return {name: _with_floats(each) for name, each in values.items()}
-    if isinstance(values, list):
-        return [_with_floats(each) for each in values]
-    return float(values) if isinstance(values, str) and _FLOAT.fullmatch(values) else values
 
 
 def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Path) -> None:

@@ -127,11 +127,11 @@ def test_an_overlay_of_lightnings_command_line_is_laid_over_by_jsonargparse(tmp_
 def test_an_overlay_that_jsonargparse_reads_otherwise_is_not_offered(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(CLI.format(arguments="  init_args: {batch_size: 4}\n"))
     document = read_config(tmp_path / "a.yaml").document
-    text = 'data:\n  init_args:\n    batch_size: 1e1\n# memplan: {"over": "a.yaml"}\n'
-    expected = {**document.values, "data": {"class_path": "m.D", "init_args": {"batch_size": "1e1"}}}
+    text = 'data:\n  init_args:\n    batch_size: "8"\n# memplan: {"over": "a.yaml"}\n'
+    expected = {**document.values, "data": {"class_path": "m.D", "init_args": {"batch_size": "8"}}}
     path = tmp_path / "a_memplan.yaml"
     assert verify(path, {str(path): text}, expected, document=document, packages=()) == OWN_READER
-    with pytest.raises(PatchError, match=r"would set data.init_args.batch_size to 10.0 where '1e1' is intended"):
+    with pytest.raises(PatchError, match=r"would set data.init_args.batch_size to 8 where '8' is intended"):
         verify(path, {str(path): text}, expected, document=document, packages=("jsonargparse",))
 
 

@@ -21,6 +21,15 @@ def written(text: str, key: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [("3e-4", 3e-4), ("3.0e-4", 3e-4), ("-1_0E2", -1000.0), ("2.5e3", 2500.0), ("'3e-4'", "3e-4"), ("1e", "1e")],
+)
+def test_numbers_with_an_exponent_are_numbers_unless_quoted(text: str, value: object) -> None:
+    found = load_yaml(f"lr: {text}\n", where="x.yaml")["lr"]
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
     ("text", "literal"),
     [
         ("a:\n  b: 4  # four\n", "4"),

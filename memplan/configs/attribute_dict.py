@@ -1,4 +1,4 @@
-"""A dict whose keys are attributes too, as config files written in Python expect."""
+"""A dict whose keys are attributes too, as the code of configs and of workloads expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class AttributeDict(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the config sets no {name!r} here") from None
+            known = ", ".join(map(str, self)) or "nothing"
+            raise AttributeError(f"the config sets no {name!r} here; it sets {known}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
