@@ -132,7 +132,8 @@ class Estimate:
             ``breakdown``.
         breakdown: components of the process peak.
         peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
-            published figures tell; what ``uncounted`` names comes on top. None where the context was measured.
+            published figures tell, and at most with every sample as large as those of the traced batch that takes most
+            for each; what ``uncounted`` names comes on top. None where the context is measured and samples are alike.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
         context_basis: where the figure for the context comes from; None where there is none.

@@ -43,6 +43,7 @@ def estimate(
     context_bytes = _context_bytes(trace, device)
     breakdown = replace(figures.breakdown, context=context_bytes or 0)
     missing = () if context_bytes is not None else (f"context and libraries of {device.name}",)
+    at_most = None if trace.envelope is None else peaks_at(trace.envelope, micro_batch_size, device, allocator)
     return Estimate(
         workload_name=trace.workload_name,
         recipe=trace.recipe.with_micro_batch_size(micro_batch_size),
@@ -56,13 +57,13 @@ def estimate(
         peak_phase=figures.phase,
         method=trace.method,
         context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
-        peak_process_range_bytes=_process_range_bytes(breakdown, device),
+        peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
         uncounted=(*trace.uncounted, *missing),
         notes=(
             *trace.notes,
-            *_envelope_notes(trace, micro_batch_size, figures.peaks.allocated_bytes, device, allocator),
+            *_envelope_notes(figures.peaks, at_most),
             *_context_notes(device),
         ),
     )
@@ -139,17 +140,12 @@ def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
         )
 
 
-def _envelope_notes(
-    trace: StepTrace, micro_batch_size: int, allocated_bytes: int, device: DeviceSpec, allocator: AllocatorSettings
-) -> tuple[str, ...]:
+def _envelope_notes(peaks: Peaks, at_most: Peaks | None) -> tuple[str, ...]:
     """Say what would be allocated if all samples were as large as those of the most demanding batch."""
-    if trace.envelope is None:
-        return ()
-    at_most = peaks_at(trace.envelope, micro_batch_size, device, allocator).allocated_bytes
-    if at_most <= allocated_bytes:
+    if at_most is None or at_most.allocated_bytes <= peaks.allocated_bytes:
         return ()
     said = "With every sample as large as in the traced batch that takes most for each, the allocated peak would be"
-    return (f"{said} {format_bytes(at_most)}.",)
+    return (f"{said} {format_bytes(at_most.allocated_bytes)}.",)
 
 
 def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
@@ -160,13 +156,16 @@ def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
 
 
-def _process_range_bytes(breakdown: BreakdownBytes, device: DeviceSpec) -> tuple[int, int] | None:
-    """Return the process peak with the least and the most context; None where the context was measured."""
-    if device.context_basis is not ContextBasis.CATALOGUE:
-        return None
-    low, high = context_range_bytes(device.compute_capability, device.sm_count)
+def _process_range_bytes(
+    breakdown: BreakdownBytes, device: DeviceSpec, at_most: Peaks | None
+) -> tuple[int, int] | None:
+    """Return the process peak with the least and the most context and samples; None where neither is open."""
+    least = most = breakdown.context
+    if device.context_basis is ContextBasis.CATALOGUE:
+        least, most = context_range_bytes(device.compute_capability, device.sm_count)
     beside = breakdown.total_bytes - breakdown.context
-    return beside + low, beside + high
+    most += max(beside, 0 if at_most is None else at_most.process_bytes)
+    return None if beside + least == most else (beside + least, most)
 
 
 def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings) -> Callable[[int], int]:

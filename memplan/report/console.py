@@ -157,10 +157,8 @@ def _trial_table(report: RunReport) -> Table:
 
 
 def range_table(trials: Sequence[TrialRow]) -> Table:
-    """Set what trials took beside the range that was estimated before the context was measured."""
-    table = plain_table(
-        "Process peaks estimated with a reckoned context", "trial", "at least", "at most", "measured", ""
-    )
+    """Set what trials took beside the range that was estimated, where context or samples left one open."""
+    table = plain_table("Process peaks beside their estimated range", "trial", "at least", "at most", "measured", "")
     for trial in filter(_has_range, trials):
         said = Text("inside", style=GOOD) if trial.process.is_in_range else Text("outside", style=BAD)
         edges = map(bytes_text, trial.process.estimated_range_bytes or ())

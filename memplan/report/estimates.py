@@ -28,7 +28,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     first = estimates[0]
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_range_text(first),
+        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_range_text(estimates),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -42,15 +42,15 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     return table
 
 
-def _range_text(estimate: Estimate) -> str | None:
-    """Say how far the process peak may be off, which on one device is the same for every recipe."""
-    if estimate.peak_process_range_bytes is None:
+def _range_text(estimates: Sequence[Estimate]) -> str | None:
+    """Say how far the process peaks may be off at most; None where nothing leaves them open."""
+    ranges = [(each.peak_process_bytes, found) for each in estimates if (found := each.peak_process_range_bytes)]
+    if not ranges:
         return None
-    low, high = estimate.peak_process_range_bytes
-    less, more = bytes_text(estimate.peak_process_bytes - low), bytes_text(high - estimate.peak_process_bytes)
-    return (
-        f"process: up to {less} less or {more} more, as the context is not measured; what is not counted comes on top"
-    )
+    less = bytes_text(max(peak - low for peak, (low, _) in ranges))
+    more = bytes_text(max(high - peak for peak, (_, high) in ranges))
+    said = f"process: up to {less} less or {more} more, as the context is not measured or samples vary"
+    return f"{said}; what is not counted comes on top"
 
 
 def largest_table(found: Sequence[LargestMicroBatch]) -> Table:

@@ -13,7 +13,7 @@ from memplan.estimators.answers import estimate, largest_micro_batch, process_pe
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
 from memplan.recipe import Recipe
-from memplan.results import PeakShare, Phase
+from memplan.results import ContextBasis, PeakShare, Phase
 from memplan.units import GIB, MIB
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
@@ -90,6 +90,29 @@ def test_the_most_that_samples_of_other_sizes_could_take_is_said_where_it_is_mor
     said = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU).notes
     assert said[-1].endswith("the allocated peak would be 24.00 MiB.")
     assert estimate(replace(alike, envelope=timeline(0, 1)), micro_batch_size=10, device=CPU).notes == ()
+
+
+def test_the_range_of_the_process_peak_holds_what_samples_of_other_sizes_could_take() -> None:
+    alike = trace(timeline(0, 1))
+    found = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU)
+    at_most = estimate(trace(timeline(0, 2)), micro_batch_size=10, device=CPU).peak_process_bytes
+    assert found.peak_process_range_bytes == (found.peak_process_bytes, at_most)
+    assert estimate(alike, micro_batch_size=10, device=CPU).peak_process_range_bytes is None
+
+
+def test_a_context_that_is_not_measured_and_samples_that_vary_widen_one_range() -> None:
+    alike = replace(trace(timeline(0, 1)), device_kind=DeviceKind.CUDA)
+    card = DeviceSpec(
+        name="card",
+        kind=DeviceKind.CUDA,
+        total_bytes=8 * GIB,
+        context_bytes=300 * MIB,
+        context_basis=ContextBasis.CATALOGUE,
+    )
+    least, most = estimate(alike, micro_batch_size=10, device=card).peak_process_range_bytes
+    found = estimate(replace(alike, envelope=timeline(0, 4)), micro_batch_size=10, device=card)
+    assert found.peak_process_range_bytes[0] == least
+    assert found.peak_process_range_bytes[1] > most
 
 
 @pytest.mark.parametrize("room_mib", [1, 17, 500])
