@@ -22,7 +22,7 @@ from memplan.progress import PlanStarted
 from memplan.recipe import Recipe
 from memplan.report.log import log
 from memplan.run_names import DEFAULT_STORE
-from memplan.textfiles import write_text_atomically
+from memplan.textfiles import require_place_for, write_text_atomically
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
@@ -125,14 +125,14 @@ def probe(
 
 def plan(
     config_or_workload: str | Path | Sequence[str | Path] | UserConfig | Workload = (),
+    device: str | None = None,
+    max_util: float | None = None,
+    min_util: float | None = None,
     *,
     recipe: Recipe | None = None,
     command: str | None = None,
     steps: int | None = None,
     batch_size: int | None = None,
-    device: str | None = None,
-    max_util: float | None = None,
-    min_util: float | None = None,
     budget: str | int | None = None,
     precision: str | Sequence[str] | None = None,
     global_batch: int | None = None,
@@ -165,15 +165,15 @@ def plan(
     the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
 
     Args:
-        config_or_workload: a config file, several in the order of the training command, or a workload together with
-            ``recipe``; beside ``command`` the config that it names, if any.
-        recipe: the recipe a workload has now; a config says its own.
-        command: your own training command, such as ``python train.py {config} --bs {micro_batch_size}``, run as it is.
-        steps: with a command, optimizer steps of one trial; None for ten.
-        batch_size: with a command, the micro-batch of the first trial.
+        config_or_workload: a config file, several in the order of the training command, or a workload; beside
+            ``command`` the config that it names, if any.
         device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; a card that is not present is planned for by estimate.
         max_util: upper edge of the band, as a share of the device or budget.
         min_util: lower edge of the band.
+        recipe: the recipe a workload has now; micro-batch 1 in fp32 where it is None. A config says its own.
+        command: your own training command, such as ``python train.py {config} --bs {micro_batch_size}``, run as it is.
+        steps: with a command, optimizer steps of one trial; None for ten.
+        batch_size: with a command, the micro-batch of the first trial.
         budget: what the step may use, in bytes or as text; None for the whole device.
         precision: number formats to compare, such as ``["fp32", "bf16"]``; None for those of the device that the config
             can express.
@@ -228,6 +228,8 @@ def plan(
         trial_limit=trial_limit,
         command=command,
     )
+    if output is not None:
+        require_place_for(Path(output))
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
     if is_first:
@@ -299,11 +301,9 @@ def _asked_of_workload(
 ) -> _Asked:
     if command is not None:
         raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
-    if recipe is None:
-        raise UsageError("a workload needs recipe=memplan.Recipe(...), the setting it has now")
     if has_config_options:
         raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
-    return _Asked(handed_over=(workload, recipe))
+    return _Asked(handed_over=(workload, recipe or Recipe(micro_batch_size=1)))
 
 
 def _started(planning: Planning, asked: _Asked) -> PlanStarted:

@@ -46,9 +46,11 @@ def parse_precision(text: str) -> Precision:
         raise UsageError(f"precision {text!r} is not known", hint=hint_on_names(text.lower(), Precision)) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One full setting of the knobs.
+
+    Their order is part of what callers may rely on.
 
     Args:
         micro_batch_size: samples one device sees in one forward pass, at least 1.

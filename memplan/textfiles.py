@@ -7,11 +7,26 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
-from memplan.errors import OutputError
+from memplan.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
+
+
+def require_place_for(path: Path) -> None:
+    """Make sure, before what may take long, that there is a place for the file that is to hold the result.
+
+    Raises:
+        UsageError: it is a folder, or its folder is missing or not writable.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError("it is a folder", where=str(path), hint="name a file in it")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", where=str(path), hint="make it first")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"the folder {folder} cannot be written to", where=str(path))
 
 
 def write_text_atomically(path: Path, text: str) -> None:

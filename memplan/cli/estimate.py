@@ -17,6 +17,7 @@ from memplan.cli.options import (
     Precisions,
     TraceLimit,
     WorkloadName,
+    in_its_place,
 )
 from memplan.cli.terminal import console_for, say, show
 
@@ -33,7 +34,10 @@ def estimate(
     precision: Precisions = None,
     budget: Budget = None,
     snapshot: Annotated[
-        Path | None, typer.Option("--snapshot", help="Write the predicted timeline for PyTorch's memory visualiser.")
+        Path | None,
+        typer.Option(
+            "--snapshot", help="Write the predicted timeline for PyTorch's memory visualiser.", callback=in_its_place
+        ),
     ] = None,
     savings: Annotated[
         bool, typer.Option("--savings/--no-savings", help="Ask what would save memory: a trace for each change.")

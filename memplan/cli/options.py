@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from memplan.textfiles import require_place_for
+
+
+def in_its_place(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before the work is done whose result it is for."""
+    if path is not None:
+        require_place_for(path)
+    return path
+
+
 _CONFIG = typer.Argument(
     help="Your training config; several, in the order of your command, where it takes several.",
     metavar="CONFIG",

@@ -26,6 +26,7 @@ from memplan.cli.options import (
     TrialLimit,
     WorkloadName,
     WorldSize,
+    in_its_place,
 )
 from memplan.cli.terminal import console_for, say, say_what_was_written
 from memplan.run_names import DEFAULT_STORE, store_option
@@ -72,7 +73,9 @@ def probe(
         typer.Option("--loader/--no-loader", help="Have the patch change workers and pinning of the data loader too."),
     ] = None,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", help="Write the patch to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write the patch to this file.", callback=in_its_place)
+    ] = None,
     fresh: Fresh = False,
     trace_limit: TraceLimit = None,
     trial_limit: TrialLimit = None,

@@ -128,4 +128,4 @@ def _nearest(key: str) -> str:
     slugs = {_key(row.slug): row.slug for row in CARD_ROWS}
     near = [slugs[each] for each in difflib.get_close_matches(key, slugs, n=3, cutoff=0.5)]
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{suggestion}A size such as 24GiB works too"
+    return f"{suggestion}a size such as 24GiB works too"

@@ -64,6 +64,29 @@ def test_several_configs_are_planned_for_as_one(tmp_path: Path) -> None:
         memplan.plan([tmp_path / "base.yaml", str(tmp_path / "exp.yaml")], device="rtx-3090")
 
 
+class EnoughError(Exception):
+    """Ends a plan that has begun."""
+
+
+def test_a_workload_without_a_recipe_starts_at_one_sample() -> None:
+    def end(event: object) -> None:
+        raise EnoughError(event)
+
+    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
+    with pytest.raises(EnoughError) as ended:
+        memplan.plan(workload, "rtx-3090", 0.9, 0.5, observer=end)
+    (started,) = ended.value.args
+    assert started.current == memplan.Recipe(1)
+    assert (started.device.name, started.band.max_utilisation, started.band.min_utilisation) == ("rtx-3090", 0.9, 0.5)
+
+
+def test_a_patch_that_has_no_place_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
+    for output, trouble in ((tmp_path, "is a folder"), (tmp_path / "new" / "x.diff", "there is no folder")):
+        with pytest.raises(UsageError, match=trouble):
+            memplan.plan(workload, device="rtx-3090", output=output)
+
+
 def test_a_recipe_is_refused_with_a_config() -> None:
     with pytest.raises(UsageError, match="recipe= goes with a workload"):
         memplan.plan("config.yaml", recipe=memplan.Recipe(micro_batch_size=1))

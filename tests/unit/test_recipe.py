@@ -12,6 +12,11 @@ def test_the_global_batch_is_micro_batch_times_accumulation_times_world() -> Non
     assert Recipe(micro_batch_size=4, accumulation_steps=3, world_size=2).global_batch_size == 24
 
 
+def test_knobs_may_be_given_in_their_order() -> None:
+    named = Recipe(micro_batch_size=4, accumulation_steps=3, precision="bf16", learning_rate=0.1)
+    assert Recipe(4, 3, "bf16", 0.1) == named
+
+
 def test_a_precision_is_taken_by_name() -> None:
     assert Recipe(micro_batch_size=1, precision="bf16").precision is Precision.BF16
 

@@ -14,6 +14,7 @@ from memplan.cli import ExitCode, gpus, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -112,3 +113,13 @@ def test_the_version_is_that_of_the_package(
         main()
     assert not ended.value.code
     assert capsys.readouterr().out == f"memplan {memplan.__version__}\n"
+
+
+def test_a_file_that_has_no_place_is_refused_before_anything_is_done(
+    said: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    page = tmp_path / "new" / "page.html"
+    expected = f"memplan: {page}: there is no folder {page.parent}; make it first\n"
+    assert said("report", "last", "--html", str(page)) == (2, expected)
+    assert said("probe", "config.yaml", "--output", str(page)) == (2, expected)
+    assert said("estimate", "config.yaml", "--snapshot", str(page)) == (2, expected)

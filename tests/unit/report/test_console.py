@@ -80,7 +80,7 @@ def rendered(*parts: object, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     for part in parts:
         console.print(part)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+    return console.file.getvalue()
 
 
 def test_a_finished_run(golden) -> None:
