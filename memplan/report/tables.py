@@ -31,7 +31,8 @@ class _PlainTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         """Yield the lines of the table, with no blanks at their ends."""
-        for line in Segment.split_lines(super().__rich_console__(console, options)):
+        rendered = super().__rich_console__(console, options)
+        for line in Segment.split_lines(each for each in rendered if isinstance(each, Segment)):
             while line and not line[-1].text.strip():
                 line.pop()
             if line:
