@@ -36,7 +36,7 @@ LAYERS_OF_CONFIGS = (
     ("documents",),
     ("user_config",),
     ("discovery", "ecosystem", "originals", "replicas", "workloads"),
-    ("evaluation", "knobs"),
+    ("evaluation", "knob_changes", "knobs"),
     ("layout",),
     ("ecosystems",),
     ("companions",),

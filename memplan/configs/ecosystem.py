@@ -60,16 +60,6 @@ class ChildForm:
     write: ChildWriter
 
 
-class SingleFile:
-    """What the ecosystems share whose configs do not inherit: a change is written where the value stands."""
-
-    loader_packages: tuple[str, ...] = ()
-    styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
-
-    def child_form(self, document: Document) -> None:
-        """Return nothing: there are no children."""
-
-
 class Ecosystem(Protocol):
     """One family of configs. Implementations hold no state and run no user code."""
 

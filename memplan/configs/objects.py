@@ -17,6 +17,7 @@ from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.ecosystems.usual_names import USUAL_NAMES
 from memplan.configs.keys import lookup
+from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
@@ -91,10 +92,8 @@ def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
 
 
 def _missing(read: UserConfig, recipe: Recipe) -> str | None:
-    for name in RECIPE_KNOBS:
-        before, after = getattr(read.recipe, name), getattr(recipe, name)
-        if before != after and after is not None and read.knob(name) is None:
-            return f'it has no {name}, so {before} cannot become {after}; name its place with knobs={{"{name}": "..."}}'
+    for name, (before, after) in without_key(read, recipe, RECIPE_KNOBS).items():
+        return f'it has no {name}, so {before} cannot become {after}; name its place with knobs={{"{name}": "..."}}'
     return ecosystem_named(read.format_name).obstacle(read, replace(recipe, world_size=read.recipe.world_size))
 
 

@@ -9,14 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import get
-from memplan.configs.knobs import (
-    RECIPE_KNOBS,
-    declared_recipe,
-    obstacle_of_single_values,
-    single_assignments,
-)
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
@@ -27,14 +21,14 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Assignment, KnobKeys
-    from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_STEPS = "deepspeed_config.gradient_accumulation_steps"
+_PRECISION, _STEPS = "mixed_precision", "deepspeed_config.gradient_accumulation_steps"
+_CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
 DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 
 
-class Accelerate(SingleFile):
+class Accelerate(SingleValues):
     """accelerate's launch configuration."""
 
     name = "accelerate"
@@ -48,18 +42,16 @@ class Accelerate(SingleFile):
         """See YAML with accelerate's compute environment or kind of distribution, and what is its own."""
         signs = ("compute_environment", "distributed_type", "num_machines")
         has_sign = any(each in document.values for each in signs)
-        has_own = "mixed_precision" in document.values or "deepspeed_config" in document.values
+        has_own = _PRECISION in document.values or "deepspeed_config" in document.values
         return document.syntax is YAML and has_sign and has_own
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that bear on a step."""
-        steps, fsdp = get(document.values, _STEPS), get(document.values, "fsdp_config.fsdp_activation_checkpointing")
+        values = document.values
         return {
-            KnobName.PRECISION: ("mixed_precision",) if "mixed_precision" in document.values else (),
-            KnobName.ACCUMULATION_STEPS: (_STEPS,) if isinstance(steps, int) else (),
-            KnobName.ACTIVATION_CHECKPOINTING: ("fsdp_config.fsdp_activation_checkpointing",)
-            if fsdp is not None
-            else (),
+            KnobName.PRECISION: (_PRECISION,) if _PRECISION in values else (),
+            KnobName.ACCUMULATION_STEPS: (_STEPS,) if isinstance(get(values, _STEPS), int) else (),
+            KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING,) if get(values, _CHECKPOINTING) is not None else (),
         }
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
@@ -76,18 +68,10 @@ class Accelerate(SingleFile):
                 where=str(document.path),
                 hint=f"{own}, and this file behind it, which then changes too",
             )
-        return declared_recipe(document, keys)
+        return super().recipe(document, keys)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say how many processes share the work."""
         processes = document.values.get("num_processes", 1)
         counted = f"figures are those of one of them; --world-size {processes} counts them all"
         return (f"num_processes={processes}: {counted}",) if processes != 1 else ()
-
-    def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return which key is missing or has no word for the value."""
-        return obstacle_of_single_values(config, recipe, names=RECIPE_KNOBS)
-
-    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the knobs' new values."""
-        return single_assignments(config, change, names=tuple(KnobName))

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import count_at, obstacle_of_single_values, rate_at, reason_for, single_assignments
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
+from memplan.configs.knobs import count_at, rate_at
 from memplan.configs.languages.syntaxes import JSON
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 AUTO = "auto"
@@ -33,14 +34,10 @@ _RATES = ("scheduler.params.warmup_max_lr", "scheduler.params.warmup_min_lr")
 _AGREEING = (_MICRO, _STEPS, _GLOBAL, _RATE, *_RATES, *_LENGTHS, "fp16.enabled", "bf16.enabled")
 
 
-class DeepSpeed(SingleFile):
-    """DeepSpeed's own JSON."""
+class DeepSpeed(SingleValues):
+    """DeepSpeed's own JSON, from which alone it takes its values."""
 
     name = "deepspeed"
-
-    def override_line(self, assignments: Sequence[Assignment]) -> None:
-        """Return nothing: DeepSpeed takes its values from the file."""
-        return
 
     def recognises(self, document: Document) -> bool:
         """See JSON with one of DeepSpeed's batch sizes or its ZeRO section."""
@@ -106,7 +103,7 @@ class DeepSpeed(SingleFile):
             _GLOBAL: (recipe.global_batch_size, KnobName.MICRO_BATCH_SIZE),
         }
         batches = [
-            Assignment(key=key, value=value, reason=reason_for(change, name))
+            assigned(change, name, key, value)
             for key, (value, name) in wanted.items()
             if values.get(key) != AUTO and (key in values or (key == _STEPS and value > 1))
         ]
@@ -163,15 +160,15 @@ def _switch(values: Mapping[str, Any], section: str) -> Any:
 
 
 def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
-    wanted, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    wanted = change.recipe.precision
     if wanted == config.recipe.precision:
         return []
     found = []
     for precision, section in _SECTIONS.items():
         if section in config.values and _switch(config.values, section) is not None:
-            found.append(Assignment(key=f"{section}.enabled", value=precision == wanted, reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, f"{section}.enabled", precision == wanted))
         elif precision == wanted:
-            found.append(Assignment(key=section, value={"enabled": True}, reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, section, {"enabled": True}))
     return found
 
 

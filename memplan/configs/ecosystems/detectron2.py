@@ -11,20 +11,13 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import (
-    count_at,
-    keys_in,
-    obstacle_of_single_values,
-    rate_at,
-    rate_ratio,
-    reason_for,
-    same_kind,
-    scaled_counts,
-)
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values, rate_ratio, same_kind, scaled_counts
+from memplan.configs.knobs import count_at, rate_at
 from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.child_file import child_path_of
@@ -53,12 +46,18 @@ _DEFAULT_LENGTHS: Mapping[str, Any] = {
 _SIGNS = ("IMS_PER_BATCH", "BASE_LR", "MAX_ITER", "STEPS")
 
 
-class Detectron2:
+class Detectron2(SingleValues):
     """detectron2's yacs configs."""
 
     name = "detectron2"
-    loader_packages = ()
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
+    keys: ClassVar[KnobKeys] = {
+        KnobName.MICRO_BATCH_SIZE: (_BATCH,),
+        KnobName.LEARNING_RATE: (_RATE,),
+        KnobName.MIN_LEARNING_RATE: (_FLOOR,),
+        KnobName.PRECISION: (_AMP,),
+        KnobName.ITERATIONS: tuple(_DEFAULT_LENGTHS),
+    }
 
     def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_BASE_``, from a file beside it."""
@@ -79,17 +78,6 @@ class Detectron2:
         solver = document.values.get("SOLVER")
         has_solver = isinstance(solver, Mapping) and any(each in solver for each in _SIGNS)
         return document.syntax is YAML and (has_solver or contains(document.values, "MODEL.META_ARCHITECTURE"))
-
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the solver's keys that the chain of files sets."""
-        keys = {
-            KnobName.MICRO_BATCH_SIZE: (_BATCH,),
-            KnobName.LEARNING_RATE: (_RATE,),
-            KnobName.MIN_LEARNING_RATE: (_FLOOR,),
-            KnobName.PRECISION: (_AMP,),
-            KnobName.ITERATIONS: tuple(_DEFAULT_LENGTHS),
-        }
-        return keys_in(document.values, keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the reference's cards, with detectron2's defaults where the files are silent.
@@ -138,7 +126,7 @@ class Detectron2:
         found[_AMP] = (KnobName.PRECISION, recipe.precision is Precision.FP16)
         defaults = {**_DEFAULT_LENGTHS, _BATCH: _DEFAULT_BATCH, _RATE: _DEFAULT_RATE, _AMP: False}
         return [
-            Assignment(key=key, value=value, reason=reason_for(change, name))
+            assigned(change, name, key, value)
             for key, (name, value) in found.items()
             if contains(config.values, key) or value != defaults.get(key)
         ]

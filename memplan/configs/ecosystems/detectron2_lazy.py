@@ -10,18 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import (
-    declared_precision,
-    keys_in,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
+from memplan.configs.knobs import keys_in
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.syntaxes import PYTHON
@@ -43,11 +38,10 @@ _LENGTHS = ("train.max_iter", "train.eval_period", "train.checkpointer.period")
 _PLAIN_NAME = re.compile(r"[A-Za-z]\w*")
 
 
-class Detectron2Lazy:
+class Detectron2Lazy(SingleValues):
     """detectron2's LazyConfig."""
 
     name = "detectron2-lazy"
-    loader_packages = ()
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:
@@ -83,10 +77,6 @@ class Detectron2Lazy:
         }
         return keys_in(values, keys)
 
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe, the batch of all cards as that of one."""
-        return recipe_from(document, keys, precision=declared_precision(document, keys), accumulation_steps=1)
-
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say where the batch is that of one card, against this ecosystem's habit."""
         return () if contains(document.values, _TOTAL) else (f"{_OWN} is taken as the batch of one card",)
@@ -106,8 +96,7 @@ class Detectron2Lazy:
         names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ITERATIONS)
         found = [_with_all_cards(each, change.recipe) for each in single_assignments(config, change, names=names)]
         if change.recipe.precision != config.recipe.precision:
-            reason = reason_for(change, KnobName.PRECISION)
-            found.append(Assignment(key=_AMP, value=change.recipe.precision is Precision.FP16, reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, _AMP, change.recipe.precision is Precision.FP16))
         return found
 
 
@@ -118,12 +107,9 @@ def _with_all_cards(assignment: Assignment, recipe: Recipe) -> Assignment:
 
 def _import_of(document: Document) -> list[str]:
     """Return the lines that import all of a config's values, and an empty one."""
-    names = [each for each, value in document.values.items() if _PLAIN_NAME.fullmatch(each) and _is_config(value)]
+    configs = (name for name, value in document.values.items() if isinstance(value, Mapping))
+    names = [each for each in configs if _PLAIN_NAME.fullmatch(each)]
     line = f"from .{document.path.stem} import {', '.join(names)}"
     if len(line) <= MAX_COLUMNS:
         return [line, ""]
     return [f"from .{document.path.stem} import (", *(f"    {each}," for each in names), ")", ""]
-
-
-def _is_config(value: Any) -> bool:
-    return isinstance(value, Mapping)

@@ -10,16 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment, SingleFile
-from memplan.configs.keys import contains, get
-from memplan.configs.knobs import (
-    declared_accumulation,
-    is_count,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.keys import get
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.knobs import declared_recipe, is_count, keys_in
 from memplan.configs.languages.syntaxes import JSON, SHELL, YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -43,7 +37,7 @@ _SAVING = "save_steps"
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
-class HuggingFace(SingleFile):
+class HuggingFace(SingleValues):
     """Flat files of TrainingArguments."""
 
     name = "huggingface"
@@ -67,9 +61,7 @@ class HuggingFace(SingleFile):
             KnobName.LEARNING_RATE: (_RATE,),
             KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING_KEYS,
         }
-        found = {
-            name: tuple(each for each in named if contains(document.values, each))[:1] for name, named in keys.items()
-        }
+        found = {name: present[:1] for name, present in keys_in(document.values, keys).items()}
         counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps", "logging_steps")
         lengths = tuple(each for each in counted if is_count(document.values.get(each)))
         floors = (_FLOOR,) if isinstance(get(document.values, _FLOOR), float) else ()
@@ -77,22 +69,13 @@ class HuggingFace(SingleFile):
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe, with the defaults of TrainingArguments where the file is silent."""
-        found = recipe_from(
-            document,
-            keys,
-            precision=_precision(document.values),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
+        found = declared_recipe(document, keys, precision=_precision(document.values))
         return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these files."""
-        values, found = document.values, []
-        if values.get("auto_find_batch_size"):
-            found.append(
-                "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
-            )
-        return tuple(found)
+        said = "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
+        return (said,) if document.values.get("auto_find_batch_size") else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what these arguments cannot say."""
@@ -104,33 +87,19 @@ class HuggingFace(SingleFile):
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the arguments' new values; those that are missing from the file are added."""
-        found = _in_step(config, single_assignments(config, change, names=tuple(KnobName)))
-        return [*found, *_missing(config, change), *_switches(config, change)]
+        is_newer = any(each.startswith(_CHECKPOINTING_KEYS[0]) for each in config.values)
+        missing = {
+            KnobName.ACCUMULATION_STEPS: STEPS_KEY,
+            KnobName.LEARNING_RATE: _RATE,
+            KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING_KEYS[0 if is_newer else 1],
+        }
+        found = _in_step(config, super().assignments(config, change))
+        return [*found, *additions(config, change, missing), *_switches(config, change)]
 
 
 def _precision(values: Mapping[str, Any]) -> Precision:
     on = (precision for precision, key in _SWITCHES.items() if values.get(key) is True or values.get(key) == "auto")
     return next(on, Precision.FP32)
-
-
-def _missing(config: UserConfig, change: RecipeChange) -> list[Assignment]:
-    """Return the arguments that the file does not have, where their defaults are not what is wanted."""
-    wanted, current = change.recipe, config.recipe
-    is_newer = any(each.startswith(_CHECKPOINTING_KEYS[0]) for each in config.values)
-    missing = {
-        KnobName.ACCUMULATION_STEPS: (STEPS_KEY, wanted.accumulation_steps, current.accumulation_steps),
-        KnobName.LEARNING_RATE: (_RATE, wanted.learning_rate or current.learning_rate, current.learning_rate),
-        KnobName.ACTIVATION_CHECKPOINTING: (
-            _CHECKPOINTING_KEYS[0 if is_newer else 1],
-            wanted.activation_checkpointing,
-            current.activation_checkpointing,
-        ),
-    }
-    return [
-        Assignment(key=key, value=value, reason=reason_for(change, name))
-        for name, (key, value, default) in missing.items()
-        if config.knob(name) is None and value != default
-    ]
 
 
 def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
@@ -148,7 +117,7 @@ def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignme
 
 def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Turn the wanted precision's switch on and the others off; tf32 stays on beside half precision."""
-    wanted, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    wanted = change.recipe.precision
     if wanted == config.recipe.precision:
         return []
     found = []
@@ -158,7 +127,7 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
         is_on = bool(config.values.get(key))
         stays = precision is Precision.TF32 and wanted.is_autocast
         if precision == wanted or (is_on and not stays):
-            found.append(Assignment(key=key, value=precision == wanted, reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, key, precision == wanted))
     return found
 
 

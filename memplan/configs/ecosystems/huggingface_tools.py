@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
-from memplan.configs.knobs import count_at, reason_for
+from memplan.configs.knob_changes import assigned
+from memplan.configs.knobs import count_at
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_flags, as_pairs
 from memplan.configs.user_config import KnobName
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -57,8 +57,7 @@ class LlamaFactory(HuggingFace):
         same = replace(change, recipe=replace(change.recipe, activation_checkpointing=current))
         found = super().assignments(config, same)
         if wanted != current:
-            reason = reason_for(change, KnobName.ACTIVATION_CHECKPOINTING)
-            found.append(Assignment(key=_DISABLED, value=not wanted, reason=reason))
+            found.append(assigned(change, KnobName.ACTIVATION_CHECKPOINTING, _DISABLED, not wanted))
         return found
 
 
@@ -103,9 +102,8 @@ class Axolotl(HuggingFace):
         if not _by_product(config.values):
             return found
         product = change.recipe.micro_batch_size * change.recipe.accumulation_steps
-        reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-        kept = [each for each in found if each.key != STEPS_KEY]
-        return [*kept, Assignment(key=_PRODUCT, value=product, reason=reason)]
+        kept = (each for each in found if each.key != STEPS_KEY)
+        return [*kept, assigned(change, KnobName.ACCUMULATION_STEPS, _PRODUCT, product)]
 
 
 def _by_product(values: dict[str, object]) -> bool:

@@ -24,7 +24,7 @@ from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.originals import has_marker
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,6 @@ class LightningHydra(TrainerConfigs):
 
     name = "lightning-hydra"
     loader_packages = ("omegaconf",)
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -25,7 +25,7 @@ from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_file import child_path_of
 from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +64,6 @@ class LightningCLI(TrainerConfigs):
 
     name = "lightning-cli"
     loader_packages = ("jsonargparse",)
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm:

@@ -8,19 +8,20 @@ loss. Lightning 1.x, whose Trainer still had ``gpus``, says 16 where 2.x says ``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.batch_sharing import division_of_batch
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, followed, get
-from memplan.configs.knobs import declared_recipe, is_count, obstacle_of_single_values, reason_for, single_assignments
-from memplan.configs.user_config import KnobName
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.knobs import is_count
+from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -65,12 +66,8 @@ class UsualKeys:
 
     def below(self, prefix: str) -> UsualKeys:
         """Return the keys below a prefix such as ``fit.``."""
-        return UsualKeys(
-            batch=tuple(f"{prefix}{each}" for each in self.batch),
-            rate=tuple(f"{prefix}{each}" for each in self.rate),
-            checkpointing=tuple(f"{prefix}{each}" for each in self.checkpointing),
-            schedulers=tuple(f"{prefix}{each}" for each in self.schedulers),
-        )
+        keys = {each.name: getattr(self, each.name) for each in fields(self)}
+        return UsualKeys(**{name: tuple(f"{prefix}{each}" for each in found) for name, found in keys.items()})
 
 
 def has_trainer(values: Any) -> bool:
@@ -79,9 +76,10 @@ def has_trainer(values: Any) -> bool:
     return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
 
 
-class TrainerConfigs:
+class TrainerConfigs(SingleValues):
     """What configs with a section for the Trainer share: its keys, and the project's usual ones for the rest."""
 
+    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual: UsualKeys
 
     def prefix_of(self, document: Document) -> str:
@@ -105,10 +103,6 @@ class TrainerConfigs:
             KnobName.ITERATIONS: tuple(key for key in passes if is_count(get(values, key))),
         }
 
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe, with the Trainer's defaults where the config is silent."""
-        return declared_recipe(document, keys)
-
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which of the project's own keys is missing; the Trainer's can be added."""
         steps = f"{self.prefix_of(config.document)}trainer.accumulate_grad_batches"
@@ -123,14 +117,12 @@ class TrainerConfigs:
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
-        prefix, found = self.prefix_of(config.document), single_assignments(config, change, names=tuple(KnobName))
-        steps, precision = change.recipe.accumulation_steps, change.recipe.precision
-        if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
-            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=f"{prefix}trainer.accumulate_grad_batches", value=steps, reason=reason))
+        trainer, precision = f"{self.prefix_of(config.document)}trainer", change.recipe.precision
+        steps = {KnobName.ACCUMULATION_STEPS: f"{trainer}.accumulate_grad_batches"}
+        found = [*super().assignments(config, change), *additions(config, change, steps)]
         if config.knob(KnobName.PRECISION) is None and precision != config.recipe.precision:
-            word, reason = _words(config.values)[precision], reason_for(change, KnobName.PRECISION)
-            found.append(Assignment(key=f"{prefix}trainer.precision", value=word, reason=reason))
+            word = _words(config.values)[precision]
+            found.append(assigned(change, KnobName.PRECISION, f"{trainer}.precision", word))
         return found
 
 

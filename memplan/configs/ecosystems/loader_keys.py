@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment
 from memplan.configs.keys import get
-from memplan.configs.knobs import reason_for
+from memplan.configs.knob_changes import assigned
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _TORCH = {
@@ -71,8 +70,4 @@ def loader_key(config: UserConfig, name: KnobName) -> str | None:
 def loader_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the settings of the loader that a change makes; one without a key is left out."""
     keys = {name: loader_key(config, name) for name in change.loader}
-    return [
-        Assignment(key=key, value=change.loader[name], reason=reason_for(change, name))
-        for name, key in keys.items()
-        if key is not None
-    ]
+    return [assigned(change, name, key, change.loader[name]) for name, key in keys.items() if key is not None]

@@ -11,19 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
 from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
 from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.keys import contains, get, with_value
-from memplan.configs.knobs import (
-    declared_accumulation,
-    declared_precision,
-    keys_in,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values, single_assignments
+from memplan.configs.knobs import declared_recipe, keys_in
 from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -31,7 +23,7 @@ from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -90,14 +82,7 @@ class MMEngine(OpenMMLabFiles):
                 where=str(document.path),
                 hint="give it a train_dataloader, without which the Runner trains nothing",
             )
-        mapped = bool(keys.get(KnobName.PRECISION))
-        found = recipe_from(
-            document,
-            keys,
-            precision=declared_precision(document, keys) if mapped else _precision(document.values),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
-        return at_run_time(document.values, found)
+        return at_run_time(document.values, declared_recipe(document, keys, precision=_precision(document.values)))
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
@@ -184,21 +169,16 @@ def _scheduler_keys(values: Mapping[str, Any], names: tuple[str, ...]) -> list[s
 
 def _wrapper_assignments(config: UserConfig, change: RecipeChange, singles: list[Assignment]) -> list[Assignment]:
     """Add accumulation and precision to the single values; leaving autocast replaces the wrapper's whole dict."""
-    steps, found = change.recipe.accumulation_steps, list(singles)
-    if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
-        found.append(Assignment(key=_STEPS_KEY, value=steps, reason=reason_for(change, KnobName.ACCUMULATION_STEPS)))
-    precision, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
+    precision, steps = change.recipe.precision, {KnobName.ACCUMULATION_STEPS: _STEPS_KEY}
+    found = [*singles, *additions(config, change, steps)]
     if config.knob(KnobName.PRECISION) is not None or precision == config.recipe.precision:
         return found
     if precision in _DTYPES:
-        wanted = _amp_settings(config.values, precision)
-        return [
-            *found,
-            *(Assignment(key=f"{_WRAPPER}.{key}", value=value, reason=reason) for key, value in wanted.items()),
-        ]
+        wanted = _amp_settings(config.values, precision).items()
+        return [*found, *(assigned(change, KnobName.PRECISION, f"{_WRAPPER}.{key}", value) for key, value in wanted)]
     inside = {each.key: each.value for each in found if each.key.startswith(f"{_WRAPPER}.")}
     outside = [each for each in found if each.key not in inside]
-    return [*outside, Assignment(key=_WRAPPER, value=_without_amp(config.values, inside), reason=reason)]
+    return [*outside, assigned(change, KnobName.PRECISION, _WRAPPER, _without_amp(config.values, inside))]
 
 
 def _amp_settings(values: Mapping[str, Any], precision: Precision) -> dict[str, Any]:

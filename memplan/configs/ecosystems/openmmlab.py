@@ -14,16 +14,8 @@ from memplan.configs.ecosystem import Assignment, KnobKeys
 from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
 from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import (
-    RECIPE_KNOBS,
-    declared_accumulation,
-    declared_precision,
-    keys_in,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values, reason_for, single_assignments
+from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
 from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName, RecipeChange, UserConfig
 from memplan.recipe import Precision, Recipe
@@ -69,14 +61,7 @@ class OpenMMLab0(OpenMMLabFiles):
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; mapped keys for precision win over the optimizer hook, the rate is the one at run time."""
-        mapped = bool(keys.get(KnobName.PRECISION))
-        found = recipe_from(
-            document,
-            keys,
-            precision=declared_precision(document, keys) if mapped else _precision(document.values),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
-        return at_run_time(document.values, found)
+        return at_run_time(document.values, declared_recipe(document, keys, precision=_precision(document.values)))
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what is easily overlooked in these configs."""
@@ -204,7 +189,7 @@ def _hook_assignments(config: UserConfig, change: RecipeChange) -> list[Assignme
     if hook != before_hook:
         found.append(_hook_change(hook, before_hook, reason))
     if fp16 != before_fp16:
-        found.append(Assignment(key="fp16", value=fp16, reason=reason_for(change, KnobName.PRECISION)))
+        found.append(assigned(change, KnobName.PRECISION, "fp16", fp16))
     return found
 
 

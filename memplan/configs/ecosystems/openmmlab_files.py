@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.layout.child_file import cfg_options, python_child_form
 from memplan.configs.user_config import PatchStyle
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from memplan.configs.ecosystem import Assignment, ChildForm
 
 
-class OpenMMLabFiles:
+class OpenMMLabFiles(SingleValues):
     """Python configs that mmengine's ``Config`` loads, those of mmcv's runners included."""
 
     loader_packages = ("mmengine",)

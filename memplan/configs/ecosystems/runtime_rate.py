@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import same_kind
+from memplan.configs.knob_changes import same_kind
 from memplan.configs.languages.literals import without_noise
 from memplan.configs.user_config import KnobName
 

@@ -12,18 +12,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.ecosystems.usual_names import MAE_STEPS, USUAL_NAMES
-from memplan.configs.knobs import (
-    RECIPE_KNOBS,
-    declared_accumulation,
-    declared_precision,
-    is_count,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import additions, obstacle_of_single_values
+from memplan.configs.knobs import RECIPE_KNOBS, is_count
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.syntaxes import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_switched_flags
@@ -33,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.languages.syntaxes import Syntax
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
@@ -56,7 +48,7 @@ _STEPS = (
 _ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
 
 
-class _ScriptFlags(SingleFile):
+class _ScriptFlags(SingleValues):
     """What both kinds of script share."""
 
     syntax: Syntax
@@ -79,15 +71,6 @@ class _ScriptFlags(SingleFile):
             KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else (),
             KnobName.OPTIMIZER_STEPS: tuple(each for each in _STEPS if is_count(values.get(each))),
         }
-
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe from the flags that are there."""
-        return recipe_from(
-            document,
-            keys,
-            precision=declared_precision(document, keys),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what was taken for what, and what is left to the script."""
@@ -113,12 +96,8 @@ class _ScriptFlags(SingleFile):
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the flags' new values; accumulation is added where the script is known to take it."""
-        found = single_assignments(config, change, names=tuple(KnobName))
-        steps = change.recipe.accumulation_steps
-        if config.knob(KnobName.ACCUMULATION_STEPS) is None and steps > 1:
-            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=MAE_STEPS, value=steps, reason=reason))
-        return found
+        steps = {KnobName.ACCUMULATION_STEPS: MAE_STEPS}
+        return [*super().assignments(config, change), *additions(config, change, steps)]
 
 
 class LaunchScript(_ScriptFlags):

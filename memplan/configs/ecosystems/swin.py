@@ -9,33 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import (
-    count_at,
-    declared_accumulation,
-    keys_in,
-    obstacle_of_single_values,
-    reason_for,
-    single_assignments,
-)
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.knobs import declared_recipe, keys_in
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.user_config import KnobName
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
 
 _BATCH, _STEPS, _AMP = "DATA.BATCH_SIZE", "TRAIN.ACCUMULATION_STEPS", "AMP_ENABLE"
 _CHECKPOINTING = "TRAIN.USE_CHECKPOINT"
 _SCALED = ("TRAIN.BASE_LR", "TRAIN.WARMUP_LR", "TRAIN.MIN_LR")
 
 
-class Swin(SingleFile):
+class Swin(SingleValues):
     """Swin Transformer's yacs configs."""
 
     name = "swin"
@@ -66,12 +61,7 @@ class Swin(SingleFile):
             ConfigError: the batch size is not a whole number of at least 1.
         """
         is_half = get(document.values, _AMP) is not False
-        return Recipe(
-            micro_batch_size=count_at(document, _BATCH),
-            accumulation_steps=declared_accumulation(document, keys),
-            precision=Precision.FP16 if is_half else Precision.FP32,
-            activation_checkpointing=bool(get(document.values, _CHECKPOINTING)),
-        )
+        return declared_recipe(document, keys, precision=Precision.FP16 if is_half else Precision.FP32)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what the script scales itself, and what is taken from its defaults."""
@@ -89,17 +79,9 @@ class Swin(SingleFile):
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return batch, accumulation, checkpointing and precision."""
-        recipe, found = change.recipe, single_assignments(config, change, names=tuple(KnobName))
-        wanted = {
-            KnobName.ACCUMULATION_STEPS: (_STEPS, recipe.accumulation_steps, config.recipe.accumulation_steps),
-            KnobName.ACTIVATION_CHECKPOINTING: (
-                _CHECKPOINTING,
-                recipe.activation_checkpointing,
-                config.recipe.activation_checkpointing,
-            ),
-            KnobName.PRECISION: (_AMP, recipe.precision is Precision.FP16, config.recipe.precision is Precision.FP16),
-        }
-        for name, (key, new, old) in wanted.items():
-            if config.knob(name) is None and new != old:
-                found.append(Assignment(key=key, value=new, reason=reason_for(change, name)))
+        is_half = change.recipe.precision is Precision.FP16
+        missing = {KnobName.ACCUMULATION_STEPS: _STEPS, KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING}
+        found = [*super().assignments(config, change), *additions(config, change, missing)]
+        if config.knob(KnobName.PRECISION) is None and is_half != (config.recipe.precision is Precision.FP16):
+            found.append(assigned(change, KnobName.PRECISION, _AMP, is_half))
         return found

@@ -6,17 +6,12 @@ global batch over ``lr_base_size``, accumulation included, so it must not be wri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import get
-from memplan.configs.knobs import (
-    declared_accumulation,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.knobs import declared_recipe
 from memplan.configs.languages.syntaxes import SHELL, YAML
 from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -35,7 +30,7 @@ _STEPS, _CHECKPOINTING = "grad_accum_steps", "grad_checkpointing"
 _SIGNS = ("opt", "sched", "lr_base", "warmup_lr", "model_ema", "reprob", "drop_path", "smoothing", "amp_dtype", _STEPS)
 
 
-class Timm(SingleFile):
+class Timm(SingleValues):
     """Arguments of timm's train.py."""
 
     name = "timm"
@@ -66,12 +61,7 @@ class Timm(SingleFile):
         """Read the recipe, with timm's defaults where the file is silent."""
         is_half = document.values.get("amp_dtype") == _DTYPES[Precision.BF16]
         autocast = Precision.BF16 if is_half else Precision.FP16
-        return recipe_from(
-            document,
-            keys,
-            precision=autocast if document.values.get("amp") else Precision.FP32,
-            accumulation_steps=declared_accumulation(document, keys),
-        )
+        return declared_recipe(document, keys, precision=autocast if document.values.get("amp") else Precision.FP32)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say who sets the learning rate where the file does not."""
@@ -91,26 +81,11 @@ class Timm(SingleFile):
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the arguments' new values; those that are missing from the file are added."""
-        recipe = change.recipe
-        wanted: dict[KnobName, tuple[str, Any]] = {
-            KnobName.ACCUMULATION_STEPS: (_STEPS, recipe.accumulation_steps),
-            KnobName.ACTIVATION_CHECKPOINTING: (_CHECKPOINTING, recipe.activation_checkpointing),
-        }
-        before = {_STEPS: config.recipe.accumulation_steps, _CHECKPOINTING: config.recipe.activation_checkpointing}
-        found = single_assignments(config, change, names=tuple(KnobName))
-        found += [
-            Assignment(key=key, value=value, reason=reason_for(change, name))
-            for name, (key, value) in wanted.items()
-            if config.knob(name) is None and value != before[key]
-        ]
-        return [*found, *_precision_assignments(config, change)]
-
-
-def _precision_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
-    precision, reason = change.recipe.precision, reason_for(change, KnobName.PRECISION)
-    if precision == config.recipe.precision:
-        return []
-    found = [Assignment(key="amp", value=precision in _DTYPES, reason=reason)]
-    if precision in _DTYPES:
-        found.append(Assignment(key="amp_dtype", value=_DTYPES[precision], reason=reason))
-    return found
+        missing = {KnobName.ACCUMULATION_STEPS: _STEPS, KnobName.ACTIVATION_CHECKPOINTING: _CHECKPOINTING}
+        found = [*super().assignments(config, change), *additions(config, change, missing)]
+        precision = change.recipe.precision
+        if precision != config.recipe.precision:
+            found.append(assigned(change, KnobName.PRECISION, "amp", precision in _DTYPES))
+            if precision in _DTYPES:
+                found.append(assigned(change, KnobName.PRECISION, "amp_dtype", _DTYPES[precision]))
+        return found

@@ -7,24 +7,28 @@ computed with in ``training.mixed_precision_param`` under FSDP, ``training.dtype
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import contains, get
-from memplan.configs.knobs import count_at, keys_in, obstacle_of_single_values, rate_at, reason_for, single_assignments
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values
+from memplan.configs.knobs import count_at, declared_recipe
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import TOML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
 
 _MICRO, _GLOBAL, _RATE = "training.local_batch_size", "training.global_batch_size", "optimizer.lr"
 _LENGTHS = ("training.steps", "lr_scheduler.warmup_steps", "lr_scheduler.decay_steps", "checkpoint.interval")
@@ -33,10 +37,15 @@ _SHARDS = ("parallelism.data_parallel_replicate_degree", "parallelism.data_paral
 _WORDS = {Precision.BF16: "bfloat16", Precision.FP32: "float32"}
 
 
-class TorchTitan(SingleFile):
+class TorchTitan(SingleValues):
     """torchtitan's training files."""
 
     name = "torchtitan"
+    keys: ClassVar[KnobKeys] = {
+        KnobName.MICRO_BATCH_SIZE: (_MICRO,),
+        KnobName.LEARNING_RATE: (_RATE,),
+        KnobName.OPTIMIZER_STEPS: _LENGTHS,
+    }
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags, which come after the file."""
@@ -47,15 +56,6 @@ class TorchTitan(SingleFile):
         has_steps = contains(document.values, "training.steps") and contains(document.values, "model.flavor")
         return document.syntax is TOML and (contains(document.values, _MICRO) or has_steps)
 
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the keys that the file sets."""
-        keys = {
-            KnobName.MICRO_BATCH_SIZE: (_MICRO,),
-            KnobName.LEARNING_RATE: (_RATE,),
-            KnobName.OPTIMIZER_STEPS: _LENGTHS,
-        }
-        return keys_in(document.values, keys)
-
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; accumulation follows from the global batch and the replicas the file spells out.
 
@@ -64,21 +64,14 @@ class TorchTitan(SingleFile):
         """
         if not keys.get(KnobName.MICRO_BATCH_SIZE):
             raise ConfigError(f"the config sets no {_MICRO}", where=str(document.path), hint="write it into the file")
-        micro, replicas = count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0]), _replicas(document.values)
-        total = get(document.values, _GLOBAL) or -1
+        values, found = document.values, declared_recipe(document, keys, precision=_precision(document.values))
+        micro, total, replicas = found.micro_batch_size, get(values, _GLOBAL) or -1, _replicas(values)
         steps, rest = (1, 0) if total == -1 else divmod(count_at(document, _GLOBAL), micro * replicas)
         if rest or steps < 1:
             what = f"{_GLOBAL}={total} is no multiple of {micro} samples on {replicas} replicas"
             raise ConfigError(what, where=str(document.path))
-        rate_keys = keys.get(KnobName.LEARNING_RATE)
-        return Recipe(
-            micro_batch_size=micro,
-            accumulation_steps=steps,
-            precision=_precision(document.values),
-            learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
-            activation_checkpointing=get(document.values, _MODE) == "full",
-            world_size=replicas,
-        )
+        is_full = get(values, _MODE) == "full"
+        return replace(found, accumulation_steps=steps, activation_checkpointing=is_full, world_size=replicas)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say what lies between all and nothing."""
@@ -98,27 +91,21 @@ class TorchTitan(SingleFile):
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values; the global batch where the file holds one, or accumulation needs it."""
         recipe = change.recipe
-        found = single_assignments(config, change, names=tuple(KnobName))
+        found = super().assignments(config, change)
         if recipe.accumulation_steps > 1 or get(config.values, _GLOBAL) not in (None, -1):
-            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=_GLOBAL, value=recipe.global_batch_size, reason=reason))
+            found.append(assigned(change, KnobName.ACCUMULATION_STEPS, _GLOBAL, recipe.global_batch_size))
         if recipe.precision != config.recipe.precision:
-            reason = reason_for(change, KnobName.PRECISION)
-            found.append(Assignment(key=_PARAM, value=_WORDS[recipe.precision], reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, _PARAM, _WORDS[recipe.precision]))
         if recipe.activation_checkpointing != config.recipe.activation_checkpointing:
             mode = "full" if recipe.activation_checkpointing else "none"
-            reason = reason_for(change, KnobName.ACTIVATION_CHECKPOINTING)
-            found.append(Assignment(key=_MODE, value=mode, reason=reason))
+            found.append(assigned(change, KnobName.ACTIVATION_CHECKPOINTING, _MODE, mode))
         return found
 
 
 def _replicas(values: Mapping[str, Any]) -> int:
     """Return the replicas that the file fixes; 1 where it takes what the launcher gives (-1)."""
-    counts = [get(values, each) for each in _SHARDS]
-    product = 1
-    for each in counts:
-        product *= each if isinstance(each, int) and each > 0 else 1
-    return product
+    counts = (get(values, each) for each in _SHARDS)
+    return math.prod(each for each in counts if isinstance(each, int) and each > 0)
 
 
 def _precision(values: Mapping[str, Any]) -> Precision:

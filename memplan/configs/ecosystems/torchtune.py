@@ -7,48 +7,42 @@ held, weights included, as no recipe autocasts; ``max_steps_per_epoch``, ``num_w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from memplan.configs.ecosystem import Assignment, SingleFile
+from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.keys import get
-from memplan.configs.knobs import (
-    RECIPE_KNOBS,
-    declared_accumulation,
-    keys_in,
-    obstacle_of_single_values,
-    reason_for,
-    recipe_from,
-    single_assignments,
-)
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values
+from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError, hint_on_names
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
 
 _DTYPE, _IN_BACKWARD = "dtype", "optimizer_in_bwd"
 _WORDS = {Precision.FP32: "fp32", Precision.BF16_TRUE: "bf16", Precision.FP16_TRUE: "fp16"}
-_KEYS = {
-    KnobName.MICRO_BATCH_SIZE: ("batch_size",),
-    KnobName.ACCUMULATION_STEPS: ("gradient_accumulation_steps",),
-    KnobName.LEARNING_RATE: ("optimizer.lr",),
-    KnobName.ACTIVATION_CHECKPOINTING: ("enable_activation_checkpointing",),
-    KnobName.OPTIMIZER_STEPS: ("max_steps_per_epoch", "lr_scheduler.num_warmup_steps", "save_every_n_steps"),
-}
 
 
-class TorchTune(SingleFile):
+class TorchTune(SingleValues):
     """torchtune's recipe files."""
 
     name = "torchtune"
+    keys: ClassVar[KnobKeys] = {
+        KnobName.MICRO_BATCH_SIZE: ("batch_size",),
+        KnobName.ACCUMULATION_STEPS: ("gradient_accumulation_steps",),
+        KnobName.LEARNING_RATE: ("optimizer.lr",),
+        KnobName.ACTIVATION_CHECKPOINTING: ("enable_activation_checkpointing",),
+        KnobName.OPTIMIZER_STEPS: ("max_steps_per_epoch", "lr_scheduler.num_warmup_steps", "save_every_n_steps"),
+    }
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words, which come after the file."""
@@ -59,26 +53,13 @@ class TorchTune(SingleFile):
         makers = (get(document.values, f"{each}._component_") for each in ("model", "dataset"))
         return document.syntax is YAML and any(str(each).startswith("torchtune.") for each in makers)
 
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the keys that the file sets."""
-        return keys_in(document.values, _KEYS)
-
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; the weights have the type of the activations.
 
         Raises:
             ConfigError: that type is not known.
         """
-        return recipe_from(
-            document,
-            keys,
-            precision=_precision(document),
-            accumulation_steps=declared_accumulation(document, keys),
-        )
-
-    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return nothing: what the file sets is what the recipes do."""
-        return ()
+        return declared_recipe(document, keys, precision=_precision(document))
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return what these files cannot say."""
@@ -95,10 +76,9 @@ class TorchTune(SingleFile):
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values."""
-        found = single_assignments(config, change, names=tuple(KnobName))
+        found = super().assignments(config, change)
         if change.recipe.precision != config.recipe.precision:
-            word, reason = _WORDS[change.recipe.precision], reason_for(change, KnobName.PRECISION)
-            found.append(Assignment(key=_DTYPE, value=word, reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, _DTYPE, _WORDS[change.recipe.precision]))
         return found
 
 

@@ -7,10 +7,11 @@ ignored under ``optimizer: auto``: the learning rate is never written. Lengths a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystem import Assignment, SingleFile
-from memplan.configs.knobs import count_at, obstacle_of_single_values, reason_for
+from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values
+from memplan.configs.knobs import count_at
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_pairs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
+    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _NOMINAL_BATCH_SIZE = 64  # the default of nbs
@@ -31,10 +32,11 @@ _WORDS: dict[Precision, Any] = {Precision.FP32: False, Precision.FP16: True, Pre
 _SIGNS = ("imgsz", "lr0", "lrf", _NOMINAL, "mosaic", "close_mosaic", "task", "mode", "warmup_epochs", "hsv_h", "dfl")
 
 
-class Ultralytics(SingleFile):
+class Ultralytics(SingleValues):
     """Ultralytics' training arguments."""
 
     name = "ultralytics"
+    keys: ClassVar[KnobKeys] = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words of ``yolo``."""
@@ -44,11 +46,6 @@ class Ultralytics(SingleFile):
         """See a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""
         values = document.values
         return document.syntax is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
-
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the batch of all devices and the switch of mixed precision."""
-        keys = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
-        return {name: tuple(each for each in found if each in document.values) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the devices, and derive accumulation as the trainer does."""
@@ -82,16 +79,14 @@ class Ultralytics(SingleFile):
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the batch of all devices, mixed precision, and ``nbs`` where accumulation needs another one."""
         recipe, batch = change.recipe, change.recipe.micro_batch_size * change.recipe.world_size
-        found = [Assignment(key=_BATCH, value=batch, reason=reason_for(change, KnobName.MICRO_BATCH_SIZE))]
+        found = [assigned(change, KnobName.MICRO_BATCH_SIZE, _BATCH, batch)]
         if recipe.precision != config.recipe.precision:
-            reason = reason_for(change, KnobName.PRECISION)
-            found.append(Assignment(key=_AMP, value=_WORDS[recipe.precision], reason=reason))
+            found.append(assigned(change, KnobName.PRECISION, _AMP, _WORDS[recipe.precision]))
         original = config.original_value(_NOMINAL, config.values.get(_NOMINAL)) or _NOMINAL_BATCH_SIZE
         derived = _accumulation({_NOMINAL: original}, batch)
         nominal = original if derived == recipe.accumulation_steps else batch * recipe.accumulation_steps
         if nominal != config.values.get(_NOMINAL, _NOMINAL_BATCH_SIZE):
-            reason = reason_for(change, KnobName.ACCUMULATION_STEPS)
-            found.append(Assignment(key=_NOMINAL, value=nominal, reason=reason))
+            found.append(assigned(change, KnobName.ACCUMULATION_STEPS, _NOMINAL, nominal))
         return found
 
 

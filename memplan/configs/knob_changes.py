@@ -1,0 +1,171 @@
+"""What a change sets the knobs to that are one value at one dotted key, and why a config cannot say it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from memplan.configs.ecosystem import Assignment
+from memplan.configs.languages.literals import without_noise
+from memplan.configs.precision_words import spelled
+from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from fractions import Fraction
+
+    from memplan.recipe import Precision, Recipe
+
+_SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
+
+
+def without_key(config: UserConfig, recipe: Recipe, names: Iterable[KnobName]) -> dict[KnobName, tuple[Any, Any]]:
+    """Return what each part of a recipe is and becomes, of those that change and for which a config has no key."""
+    parts = {name: (getattr(config.recipe, name), getattr(recipe, name)) for name in names}
+    return {
+        name: (before, after)
+        for name, (before, after) in parts.items()
+        if config.knob(name) is None and after not in (None, before)
+    }
+
+
+def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequence[KnobName]) -> str | None:
+    """Return why the mapped knobs cannot express a recipe, or None."""
+    for name, (before, after) in without_key(config, recipe, names).items():
+        if not config.is_set_beside(name):
+            what = f"the config has no key for {name}, so {before} cannot become {after}"
+            return f"{what} (declare one with --map {name}=KEY)"
+    if recipe.world_size != config.recipe.world_size:
+        return "the number of replicas is set by the launcher, not by the config"
+    if KnobName.PRECISION in names and config.recipe.precision != recipe.precision:
+        return _precision_obstacle(config, recipe.precision)
+    return None
+
+
+def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:
+    holders = [each for each in (config, *config.companions) if each.knob(KnobName.PRECISION) is not None]
+    silent = next((each for each in holders if not _precision_values(each, precision)), None)
+    knob = None if silent is None else silent.knob(KnobName.PRECISION)
+    if knob is None:
+        return None
+    shown = f"{knob.key}={knob.value!r}"
+    return f"{shown} has no way to say {precision} (a second key for the type can be declared with --map amp_dtype=KEY)"
+
+
+def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any]:
+    """Return key -> value that sets a precision; empty where it cannot be said."""
+    knob, dtype = config.knob(KnobName.PRECISION), config.knob(KnobName.AMP_DTYPE)
+    if knob is None:
+        return {}
+    if isinstance(knob.value, bool) and dtype is not None and precision.is_autocast:
+        word = spelled(precision, like=dtype.value)
+        return {} if word is None else {knob.key: True, dtype.key: word}
+    word = spelled(precision, like=knob.value, key=knob.key)
+    return {} if word is None else {knob.key: word}
+
+
+def single_assignments(config: UserConfig, change: RecipeChange, *, names: Sequence[KnobName]) -> list[Assignment]:
+    """Return what a change sets the single-valued knobs to, in the order they stand in the config."""
+    found = [
+        assigned(change, knob.name, knob.key, value)
+        for knob in config.knobs
+        if knob.name in names and (value := _new_value(config, change, knob)) is not None
+    ]
+    if KnobName.PRECISION in names and change.recipe.precision != config.recipe.precision:
+        values = _precision_values(config, change.recipe.precision)
+        found += [assigned(change, KnobName.PRECISION, key, value) for key, value in values.items()]
+    return found
+
+
+def _new_value(config: UserConfig, change: RecipeChange, knob: Knob) -> Any:
+    recipe, original = change.recipe, config.original_value(knob.key, knob.value)
+    if knob.name is KnobName.ITERATIONS:
+        return scaled_counts(original, change.iteration_factor, like=knob.value)
+    if knob.name is KnobName.OPTIMIZER_STEPS:
+        return scaled_counts(original, change.optimizer_step_factor, like=knob.value)
+    if knob.name is KnobName.MIN_LEARNING_RATE:
+        return same_kind(float(original) * rate_ratio(config, recipe), knob.value)
+    if knob.name is KnobName.LEARNING_RATE:
+        return None if recipe.learning_rate is None else same_kind(recipe.learning_rate, knob.value)
+    if knob.name is KnobName.ACTIVATION_CHECKPOINTING:  # a word such as "offload" stays where the meaning does
+        checkpointing = recipe.activation_checkpointing
+        return knob.value if bool(knob.value) == checkpointing else checkpointing
+    return {
+        KnobName.MICRO_BATCH_SIZE: recipe.micro_batch_size,
+        KnobName.ACCUMULATION_STEPS: recipe.accumulation_steps,
+    }.get(knob.name)
+
+
+def assigned(change: RecipeChange, name: KnobName, key: str, value: Any) -> Assignment:
+    """Return the assignment of a knob's new value, with the reason that the change gives for it."""
+    return Assignment(key=key, value=value, reason=reason_for(change, name))
+
+
+def additions(config: UserConfig, change: RecipeChange, keys: Mapping[KnobName, str]) -> list[Assignment]:
+    """Return what a change adds to a config that is silent on it.
+
+    Args:
+        config: the config.
+        change: what is wanted; parts of the recipe that stay as they are need no key.
+        keys: part of the recipe -> the key at which programs of this ecosystem take it.
+    """
+    missing = without_key(config, change.recipe, keys)
+    return [assigned(change, name, keys[name], after) for name, (_, after) in missing.items()]
+
+
+def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
+    """Return the new learning rate over the one before memplan first changed the config; 1 where either is unknown."""
+    before = (config.original.recipe if config.original else config.recipe).learning_rate
+    return 1.0 if before is None or recipe.learning_rate is None else recipe.learning_rate / before
+
+
+def same_kind(value: float, like: Any) -> Any:
+    """Return a number without float noise, as an int where the value it replaces is one and nothing is lost.
+
+    What says the same already stays as it is, also where it is text.
+    """
+    if _says(like, value):
+        return like
+    value = without_noise(value)
+    return int(value) if isinstance(like, int) and value.is_integer() else value
+
+
+def _says(said: Any, value: float) -> bool:
+    try:
+        return not isinstance(said, bool) and math.isclose(value, float(said), rel_tol=_SAME)
+    except (TypeError, ValueError):
+        return False
+
+
+def scaled_counts(original: Any, factor: Fraction, *, like: Any) -> Any:
+    """Scale a count, or a list of counts, to whole numbers of at least 1; what is not positive stays as it is."""
+    if isinstance(original, list | tuple):
+        scaled = [scaled_counts(each, factor, like=each) for each in original]
+        return tuple(scaled) if isinstance(like, tuple) else scaled
+    if isinstance(original, bool) or not isinstance(original, int) or original <= 0:
+        return original
+    return max(1, round(original * factor))
+
+
+def reason_for(change: RecipeChange, name: KnobName) -> str:
+    """Return why a knob changes, in the planner's words where it gave any."""
+    schedule = name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
+    given = change.reasons.get(name) or (change.reasons.get("schedule") if schedule else None)
+    return given or _DEFAULT_REASONS[name]
+
+
+_DEFAULT_REASONS = {
+    KnobName.MICRO_BATCH_SIZE: "uses the device's memory",
+    KnobName.ACCUMULATION_STEPS: "holds the global batch",
+    KnobName.PRECISION: "compared by live trials",
+    KnobName.AMP_DTYPE: "compared by live trials",
+    KnobName.LEARNING_RATE: "follows the global batch",
+    KnobName.MIN_LEARNING_RATE: "follows the learning rate",
+    KnobName.ACTIVATION_CHECKPOINTING: "trades memory for time",
+    KnobName.ITERATIONS: "keeps the number of samples seen",
+    KnobName.OPTIMIZER_STEPS: "keeps the number of samples seen",
+    KnobName.LOADER_WORKERS: "as many as processors and host memory carry",
+    KnobName.PIN_MEMORY: "copies to the card need not be waited for",
+    KnobName.PREFETCH_FACTOR: "held batches fit in host memory",
+    KnobName.PERSISTENT_WORKERS: "workers are started once, or there are none",
+}
