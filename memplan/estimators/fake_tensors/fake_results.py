@@ -1,7 +1,9 @@
 """Results of operators that torch's rules for fake tensors (2.13) make otherwise than its kernels do.
 
 Sparse tensors come out empty, where kernels keep every element. Images folded from columns get memory of their own
-size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/src/ATen/native/cuda/Col2Im.cu``).
+size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/src/ATen/native/cuda/Col2Im.cu``). Some
+losses are one number in the memory that was laid out for those of all elements (``aten/src/ATen/native/Loss.cpp``:
+``build_borrowing_binary_op(maybe_get_output(), ...)``, then ``resize_({})``, which gives nothing back).
 """
 
 from __future__ import annotations
@@ -20,12 +22,22 @@ _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default  # noqa: SLF001 - an operator
 _FOLD = torch.ops.aten.col2im.default
+_LOSSES = (
+    torch.ops.aten.mse_loss.default,
+    torch.ops.aten.smooth_l1_loss.default,
+    torch.ops.aten.binary_cross_entropy.default,
+)
+_PLACE_OF_REDUCTION = {_LOSSES[2]: 3}  # after the weight; third in the others
+_NO_REDUCTION = 0
 
 
 def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> torch.Tensor | None:
     """Return a fake tensor as the kernel would make it; None where torch's own rule does."""
     if operator is _FOLD:
         return _folded(*args)
+    if operator in _LOSSES:
+        place = _PLACE_OF_REDUCTION.get(operator, 2)
+        return None if len(args) > place and args[place] == _NO_REDUCTION else _reduced_in_place(*args[:2])
     if operator in _LIKE_THE_LAST and args[-1].layout is torch.sparse_coo:
         like: torch.Tensor = args[-1]
         indices, values = (part.clone() for part in dense_parts(like))
@@ -38,6 +50,11 @@ def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int
     channels = columns.shape[-2] // (kernel_size[0] * kernel_size[1])
     memory = torch.empty_like(columns, memory_format=torch.contiguous_format)
     return memory.resize_(*columns.shape[:-2], channels, *output_size)
+
+
+def _reduced_in_place(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    shape = torch.broadcast_shapes(values.shape, targets.shape)  # type: ignore[no-untyped-call]  # untyped in torch
+    return torch.empty(shape, dtype=torch.result_type(values, targets)).resize_(())
 
 
 def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:

@@ -139,6 +139,13 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
         return _known(tensor)
 
 
+def true_count(mask: torch.Tensor) -> int | None:
+    """Return how many elements of a mask, fake or not, are true; None where they are not known."""
+    value = known_value(mask)
+    with _disable_current_modes():
+        return None if value is None else int(value.count_nonzero())
+
+
 def numbers_in(tensor: torch.Tensor) -> list[int] | None:
     """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
     value = known_value(tensor)

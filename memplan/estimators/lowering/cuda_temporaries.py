@@ -6,12 +6,13 @@ ATen (``aten/src/ATen/native``) unless a rule says otherwise; rounding to blocks
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.lowering.composite_temporaries import composite_rules, selected_positions
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
-from memplan.estimators.lowering.loss_temporaries import LOGITS_ENTROPY, logits_entropy_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +29,14 @@ def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> Hidd
         args: the operator's positional arguments.
         result: what it returned.
     """
-    rule = _RULES.get(operator)
-    return NOTHING_HIDDEN if rule is None else HiddenBytes(beside=rule(args, result))
+    composite, rule = _COMPOSITES.get(operator), _RULES.get(operator)
+    hidden = NOTHING_HIDDEN if composite is None else composite(args, result)
+    return hidden if rule is None else replace(hidden, beside=hidden.beside + rule(args, result))
 
 
 def has_rule(operator: str) -> bool:
     """Whether :func:`cuda_hidden_bytes` knows what this operator's kernel takes."""
-    return operator in _RULES
+    return operator in _RULES or operator in _COMPOSITES
 
 
 def _flash_backward(args: tuple[Any, ...], _result: Any) -> int:
@@ -77,9 +79,14 @@ def _index_put(args: tuple[Any, ...], _result: Any) -> int:
     accumulate = len(args) > 3 and bool(args[3])
     if not accumulate:
         return 0
-    indices: int = max((each.numel() for each in args[1] if each is not None), default=0)
     values: torch.Tensor = args[2]
-    return 6 * indices * _INT64 + values.numel() * values.element_size()
+    return 6 * selected_positions(args[0], args[1], values) * _INT64 + values.numel() * values.element_size()
+
+
+def _masked_scatter(args: tuple[Any, ...], _result: Any) -> int:
+    """Where each element of the mask reads from, counted up to it (``IndexKernel.cpp``, ``maskPrefixSum``)."""
+    target: torch.Tensor = args[0]
+    return target.numel() * _INT64
 
 
 def _sort(args: tuple[Any, ...], _result: Any) -> int:
@@ -107,6 +114,7 @@ def _rounded_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+_COMPOSITES = composite_rules(on_cuda=True)
 _RULES: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten._scaled_dot_product_flash_attention_backward": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward": _efficient_backward,
@@ -116,8 +124,9 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten.index_put_": _index_put,
     "aten._index_put_impl_": _index_put,
     "aten._unsafe_index_put": _index_put,
+    "aten.masked_scatter": _masked_scatter,
+    "aten.masked_scatter_": _masked_scatter,
     "aten.sort": _sort,
-    LOGITS_ENTROPY: logits_entropy_bytes,
     "aten.bmm": _batched_product,
     "aten.baddbmm": _batched_product,
     "aten.mm": _batched_product,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.lowering.composite_temporaries import composite_rules
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
-from memplan.estimators.lowering.loss_temporaries import LOGITS_ENTROPY, logits_entropy_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
+_INT64_BYTES = 8
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are
 
 
@@ -72,6 +73,21 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     )
 
 
+def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """A second tensor like the input, where that wants a gradient."""
+    return HiddenBytes(beside=_bytes(args[1])) if args[9][0] else NOTHING_HIDDEN
+
+
+def _alignment_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
+    return HiddenBytes(beside=_bytes(args[6]))
+
+
+def _order_statistic(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Values and positions, which are sorted in part (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
+    return HiddenBytes(beside=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
+
+
 def _runs_uncopied(weight: torch.Tensor, stride: list[int], groups: int) -> bool:
     """Whether ATen's own matrix product is used: on a single thread, for pointwise convolutions in single precision."""
     pointwise = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
@@ -114,5 +130,8 @@ def _bytes(tensor: torch.Tensor) -> int:
 _RULES: dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
-    LOGITS_ENTROPY: lambda args, result: HiddenBytes(beside=logits_entropy_bytes(args, result)),
+    "aten.native_batch_norm_backward": _normalisation_backward,
+    "aten._ctc_loss_backward": _alignment_backward,
+    "aten.kthvalue": _order_statistic,
+    **composite_rules(on_cuda=False),
 }

@@ -50,6 +50,12 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
+# Formulas whose own sum is out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
+_SUMMING_FORMULAS = ("VarMeanBackward0", "StdMeanBackward0")
+# A formula that writes each of its operators over what the last returned (``binary_cross_entropy_with_logits_backward``
+# there), and these operators, which it runs out of place where a dispatch mode is active.
+_OVERWRITING_FORMULA = "BinaryCrossEntropyWithLogitsBackward0"
+_OVERWRITING = (torch.ops.aten.sub.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._muted = False
         self._pending: _PendingSum | None = None
         self._threads_with_cublas: set[bool] = set()
+        self._summed_by_formula: int | None = None
 
     @contextmanager
     def muted(self) -> Iterator[None]:
@@ -201,11 +208,28 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return None
         if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
             return self._ledger.block_of(dense_parts(args[0])[-1])
-        if func not in _WRITES_INTO_ZEROS and not (func is _SUM and _are_alike(args[0], args[1])):
+        if func not in _WRITES_INTO_ZEROS and not self._is_in_place_outside(func, args):
             return None
         first: torch.Tensor = args[0]
         is_alone = first._base is None  # noqa: SLF001 - no other way to ask a tensor whether it is a view
         return self._ledger.block_of(first) if is_alone and _is_dense(first) else None
+
+    def _is_in_place_outside(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether an operator of the backward pass writes over its first operand where no dispatch mode is active."""
+        if func is _SUM:
+            return _are_alike(args[0], args[1]) and not self._is_formulas_own()
+        if func not in _OVERWRITING:
+            return False
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
+        return node is not None and node.name() == _OVERWRITING_FORMULA
+
+    def _is_formulas_own(self) -> bool:
+        """Whether a sum in backward is the first of a formula that adds up what it returns."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
+        if node is None or node.name() not in _SUMMING_FORMULAS:
+            return False
+        before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
+        return before != self._summed_by_formula
 
     def _take(self, size_bytes: int, operator: str) -> int | None:
         if not size_bytes:

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.lowering.host_temporaries import host_hidden_bytes
+from tests.host_allocations import measured_peak_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from memplan.estimators.lowering.hidden_bytes import HiddenBytes
 
 SMALL_BYTES = 512 * 1024  # scratch pads and reductions by threads, which are not counted
@@ -33,25 +31,6 @@ class Rules(TorchDispatchMode):
             results = [each for each in (result if isinstance(result, tuple) else [result]) if each is not None]
             self.found.append((host_hidden_bytes(name, args, result), sum(each.nbytes for each in results)))
         return result
-
-
-def walk(nodes: list[Any]) -> Iterator[Any]:
-    for node in nodes:
-        yield node
-        yield from walk(node.children)
-
-
-def measured_peak_bytes(run: Callable[[], object]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        kept = run()
-    nodes = walk(profiler.profiler.kineto_results.experimental_event_tree())
-    allocation = torch._C._profiler._EventType.Allocation
-    level = peak = 0
-    for node in sorted((each for each in nodes if each.tag == allocation), key=lambda each: each.start_time_ns):
-        level += node.extra_fields.alloc_size
-        peak = max(peak, level)
-    del kept
-    return peak
 
 
 needs_avx512 = pytest.mark.skipif(
@@ -105,15 +84,3 @@ def check(convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d, image: torch.
         measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
     ]
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean"])
-def test_the_peak_inside_the_entropy_of_logits_is_predicted(reduction: str) -> None:
-    logits, targets = torch.randn(2048, 2048), torch.rand(2048, 2048)  # 16 MiB each
-
-    def loss() -> torch.Tensor:
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
-
-    result = loss()
-    hidden = host_hidden_bytes("aten.binary_cross_entropy_with_logits", (logits, targets), result)
-    assert hidden.beside + result.nbytes == pytest.approx(measured_peak_bytes(loss), abs=SMALL_BYTES)

@@ -1,0 +1,145 @@
+"""What kernels take inside on any device, because they are made of smaller operators, which no dispatch mode sees.
+
+Sources are in ``aten/src/ATen/native`` of torch 2.13; each rule names its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.estimators.fake_tensors.known_values import true_count
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INT64_BYTES = 8
+_NO_REDUCTION = 0
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
+    """Return the rules by operator without overload, for CUDA or for the CPU."""
+
+    def reduction(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+        """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
+        source: torch.Tensor = args[0]
+        is_read_as_it_is = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
+        return NOTHING_HIDDEN if is_read_as_it_is else _converted(source, result)
+
+    def selected(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+        """Positions of what is selected (``masked_select_out_cuda_impl``), or on the CPU a mask to count it by."""
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
+        numbers = result.numel() * len(shape) if on_cuda else shape.numel()
+        return HiddenBytes(before=numbers * _INT64_BYTES)
+
+    return {
+        **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
+        "aten.cumsum": _scan,
+        "aten.cumprod": _scan,
+        "aten.logsumexp": _logsumexp,
+        "aten.mse_loss": _reduced_loss,
+        "aten.smooth_l1_loss": _reduced_loss,
+        "aten.huber_loss": _reduced_loss,
+        "aten.binary_cross_entropy_with_logits": _entropy_of_logits,
+        "aten.index": _selection,
+        "aten._unsafe_index": _selection,
+        **dict.fromkeys(
+            ("aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put"), _selected_writes
+        ),
+        "aten.masked_select": selected,
+        "aten.masked_scatter_backward": selected,
+        "aten.linalg_matrix_exp": _matrix_exponential,
+    }
+
+
+def selected_positions(source: torch.Tensor, indices: list[torch.Tensor | None], selected: torch.Tensor) -> int:
+    """Return how many positions a list of indices names.
+
+    Args:
+        source: what is indexed.
+        indices: of each dimension, or mask over some; None where all of a dimension is taken.
+        selected: what is taken or put there; bounds what a mask selects whose values are not known.
+    """
+    masks = _masks(indices)
+    if not masks:
+        return max((each.numel() for each in indices if each is not None), default=0)
+    known = true_count(masks[0])
+    if known is not None:
+        return known
+    of_each = max(source.numel() // max(masks[0].numel(), 1), 1)
+    return min(masks[0].numel(), max(selected.numel() // of_each, 1))
+
+
+def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
+    return [each for each in indices if each is not None and each.dtype is torch.bool]
+
+
+def _converted(source: torch.Tensor, result: torch.Tensor) -> HiddenBytes:
+    if source.dtype is result.dtype:
+        return NOTHING_HIDDEN
+    return HiddenBytes(beside=source.numel() * result.element_size())
+
+
+def _scan(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    """Copy what is summed in the type of the result (``impl_func_cum_ops`` in ``ReduceOps.cpp``)."""
+    return _converted(args[0], result)
+
+
+def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+    """Exponentials of what is summed, less its largest (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
+    return HiddenBytes(beside=args[0].nbytes)
+
+
+def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    """The loss of each element before all are reduced (``mse_loss_out`` and its like in ``Loss.cpp``)."""
+    if len(args) > 2 and args[2] == _NO_REDUCTION:
+        return NOTHING_HIDDEN
+    elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
+    return HiddenBytes(beside=elements * result.element_size())
+
+
+def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    """The logarithm of the sigmoid and the weighted logits (``binary_cross_entropy_with_logits`` in ``Loss.cpp``).
+
+    Where nothing is reduced, the second of them is the result.
+    """
+    return HiddenBytes(beside=2 * args[0].nbytes - result.nbytes)
+
+
+def _selection(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    return _positions_of_masks(args[0], args[1], result)
+
+
+def _selected_writes(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    values: torch.Tensor = args[2]
+    accumulates = len(args) > 3 and bool(args[3])
+    if values.numel() == 1 and not accumulates:  # ``masked_fill`` runs instead
+        return NOTHING_HIDDEN
+    return _positions_of_masks(args[0], args[1], values)
+
+
+def _positions_of_masks(
+    source: torch.Tensor, indices: list[torch.Tensor | None], selected: torch.Tensor
+) -> HiddenBytes:
+    """Positions that a mask selects, one whole number for each of its dimensions (``expandTensors``)."""
+    masks = _masks(indices)
+    if not masks:
+        return NOTHING_HIDDEN
+    return HiddenBytes(around=selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES)
+
+
+def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+    """Powers and their combinations, five of each, and the scaled matrix (``compute_T18`` in ``LinearAlgebra.cpp``).
+
+    Batches always take the polynomial of highest degree, a single matrix where its norm is large: the most is counted.
+    """
+    matrices: torch.Tensor = args[0]
+    size = matrices.shape[-1]
+    if size < 2:
+        return NOTHING_HIDDEN
+    if matrices.numel() > size * size:
+        return HiddenBytes(before=11 * matrices.nbytes)
+    return HiddenBytes(beside=12 * matrices.nbytes)  # its result is made first, and filled from a copy of the matrix

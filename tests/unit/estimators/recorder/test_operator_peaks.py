@@ -1,0 +1,86 @@
+"""The peak of a call and its gradients as the recorder has it, held against the CPU allocator's own events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.lowering.kernels import host_kernels
+from memplan.estimators.recorder.fake_model import Fakes
+from memplan.estimators.recorder.module_paths import ModulePaths
+from memplan.estimators.recorder.operator_recorder import OperatorRecorder
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.recorder.storages import StorageLedger
+from memplan.estimators.step_trace import Category
+from memplan.results import Phase
+from memplan.units import KIB
+from tests.host_allocations import measured_peak_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+SIDE = 64  # of tensors of 64 x 64 x 64, 1 MiB each
+SMALL_BYTES = 4 * KIB  # norms of matrices and their like
+
+
+def traced_peak_bytes(call: Call, values: torch.Tensor, others: torch.Tensor) -> int:
+    recording, fakes = Recording(micro_batch_size=1), Fakes()
+    ledger = StorageLedger(recording)
+    recorder = OperatorRecorder(
+        recording, ledger, ModulePaths(nn.Identity()), kernels=host_kernels(), host_copies=None, fakes=fakes
+    )
+    given = [fakes.from_tensor(each) for each in (values, others)]
+    learn(given, [values, others])
+    ledger.see_all(given, Category.INPUTS, module="", operator="given")
+    with fakes, recorder:
+        result = call(given[0].requires_grad_(), given[1])
+        recording.phase = Phase.BACKWARD
+        result.backward(torch.ones_like(result))
+    return recording.peak_bytes - values.nbytes - others.nbytes
+
+
+CALLS: dict[str, Call] = {
+    "mean squared error": functional.mse_loss,
+    "squared error of each element": lambda x, y: functional.mse_loss(x, y, reduction="none"),
+    "smooth absolute error": functional.smooth_l1_loss,
+    "entropy": lambda x, y: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "entropy of logits": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()),
+    "entropy of each logit": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"),
+    "count of a mask": lambda x, _: x.sum() / (x > 0).sum(),
+    "running count of a mask": lambda x, _: x.sum() / (x > 0).cumsum(0).sum(),
+    "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),
+    "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
+    "selection by a mask": lambda x, y: x[y > 0],
+    "selection of rows by a mask": lambda x, y: x[y[:, :, 0] > 0],
+    "selection of all that a mask shows": lambda x, y: x.masked_select(y > 0),
+    "scatter to where a mask shows": lambda x, y: y.masked_scatter(y > 0, x),
+    "fill where a mask shows": lambda x, y: torch.index_put(x, (y > 0,), torch.tensor(1.0)),
+    "batch normalisation": lambda x, _: functional.batch_norm(x, None, None, training=True),
+    "instance normalisation": lambda x, _: functional.instance_norm(x),
+    "variance and mean": lambda x, _: torch.add(*torch.var_mean(x, -1)),
+    "one of the smallest": lambda x, _: x.kthvalue(3)[0],
+    "exponential of matrices": lambda x, _: torch.linalg.matrix_exp(x),
+    "exponential of a matrix": lambda x, _: torch.linalg.matrix_exp(x[0]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_peak_of_a_call_and_its_gradients_is_what_the_allocator_tells(call: Call) -> None:
+    values, others = (torch.randn(SIDE, SIDE, SIDE, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+
+    def step() -> None:
+        result = call(values, others)
+        result.backward(torch.ones_like(result))
+
+    predicted = traced_peak_bytes(call, values, others)
+    values.requires_grad_()
+    step()
+    values.grad = None
+    assert predicted == pytest.approx(measured_peak_bytes(step), abs=SMALL_BYTES)
