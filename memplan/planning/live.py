@@ -171,7 +171,7 @@ class LiveSearch:
         choice = self._beside(smaller, first, current)
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
-            self._judged(precision) if obstacle is None else _unusable(precision, obstacle)
+            self._judged(precision, choice.trial.recipe) if obstacle is None else _unusable(precision, obstacle)
             for precision, obstacle in self._obstacles.items()
         ]
         return LiveFindings(choice=choice, verdicts=tuple(verdicts))
@@ -201,10 +201,10 @@ class LiveSearch:
         measured = trial.outcome.measurement
         return measured is not None and self._band.place(measured.peak_device_bytes) is not Place.ABOVE
 
-    def _judged(self, precision: Precision) -> PrecisionVerdict:
+    def _judged(self, precision: Precision, chosen: Recipe) -> PrecisionVerdict:
         same = replace(self._subject.current, precision=Precision.FP32)
         reference = next((trial for trial in self.trials if trial.recipe == same and trial.fits), None)
-        verdict = judge(precision, self.trials, reference=reference, band=self._band)
+        verdict = judge(precision, self.trials, chosen=chosen, reference=reference, band=self._band)
         why = why_no_faster(precision, self._device) if self._is_no_faster(verdict) else None
         remarks = (verdict.remark, self._slow.get(precision), why)
         return replace(verdict, remark="; ".join(filter(None, remarks)))

@@ -55,7 +55,7 @@ def explain(
 ) -> tuple[str, ...]:
     """Say why a trial that fits is recommended: where it peaks, and how fast it is beside the others."""
     same, now = apart_from_rate(trial.recipe), apart_from_rate(current)
-    competing = [each for each in trials if _competes(each.recipe, trial.recipe)]
+    competing = [each for each in trials if competes(each.recipe, trial.recipe)]
     others = (each for each in competing if apart_from_rate(each.recipe) != same)
     runs = (trial, *trials)
     fitting = _fitting([trial, *others], runs)
@@ -70,7 +70,7 @@ def explain(
     )
 
 
-def _competes(recipe: Recipe, with_recipe: Recipe) -> bool:
+def competes(recipe: Recipe, with_recipe: Recipe) -> bool:
     """Whether a recipe was a candidate beside another: the same accumulation, or another split of its global batch."""
     return recipe.accumulation_steps == with_recipe.accumulation_steps or (
         recipe.global_batch_size == with_recipe.global_batch_size

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.recommend.choice import choose
+from memplan.recommend.choice import choose, competes
 from memplan.recommend.precision_remarks import comparison_text
 from memplan.results import OutcomeKind, PrecisionVerdict
 
@@ -28,23 +28,26 @@ def _comparable(losses: Sequence[float], reference: Sequence[float]) -> list[tup
     return [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b) and b]
 
 
-def judge(precision: Precision, trials: Sequence[Trial], *, reference: Trial | None, band: Band) -> PrecisionVerdict:
+def judge(
+    precision: Precision, trials: Sequence[Trial], *, chosen: Recipe, reference: Trial | None, band: Band
+) -> PrecisionVerdict:
     """Sum up the trials of one precision.
 
     Args:
         precision: the number format that is judged.
         trials: all live runs so far, of any precision.
+        chosen: what is going to be recommended; the best of this precision is what competed with it.
         reference: the fp32 run to compare losses, memory and speed with; None where there is none.
         band: the utilisation to land in.
     """
-    own = [trial for trial in trials if trial.recipe.precision is precision and trial.recipe.accumulation_steps == 1]
-    own = own or [trial for trial in trials if trial.recipe.precision is precision]
+    own = [trial for trial in trials if trial.recipe.precision is precision]
     if not own:
         return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark="not tried")
-    choice = choose(own, band, current=own[0].recipe)
+    candidates = [trial for trial in own if competes(trial.recipe, chosen)] or own
+    choice = choose(candidates, band, current=own[0].recipe)
     if choice is None:
         return PrecisionVerdict(
-            precision=precision, best=None, estimate=None, loss_deviation=None, remark=_why_nothing_fits(own)
+            precision=precision, best=None, estimate=None, loss_deviation=None, remark=_why_nothing_fits(candidates)
         )
     same = _same_setting(own, reference.recipe) if reference else None
     if reference is None or same is reference or same is None:

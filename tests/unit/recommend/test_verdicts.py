@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.recipe import Precision
+from memplan.recipe import Precision, Recipe
 from memplan.recommend.verdicts import judge, loss_deviation
 from memplan.results import OutcomeKind
 from tests.making import BAND, trial
+
+CHOSEN = Recipe(micro_batch_size=12)
 
 
 def test_the_deviation_is_the_largest_relative_difference_of_a_step() -> None:
@@ -25,7 +27,7 @@ def test_a_precision_is_compared_at_the_micro_batch_of_the_reference() -> None:
         trial(4, 300, precision="bf16", losses=(2.0, 1.02), samples_per_s=15),
         trial(12, 700, precision="bf16", losses=(9.0, 9.0), samples_per_s=16),
     ]
-    verdict = judge(Precision.BF16, [reference, *half], reference=reference, band=BAND)
+    verdict = judge(Precision.BF16, [reference, *half], chosen=CHOSEN, reference=reference, band=BAND)
     assert verdict.best is half[1]
     assert verdict.loss_deviation == pytest.approx(0.02)
     assert verdict.remark == "50% less tensor memory, 1.50x the speed of fp32 at micro-batch 4"
@@ -33,16 +35,23 @@ def test_a_precision_is_compared_at_the_micro_batch_of_the_reference() -> None:
 
 def test_the_reference_itself_is_not_compared() -> None:
     reference = trial(4, 700)
-    verdict = judge(Precision.FP32, [reference], reference=reference, band=BAND)
+    verdict = judge(Precision.FP32, [reference], chosen=CHOSEN, reference=reference, band=BAND)
     assert (verdict.loss_deviation, verdict.remark) == (None, "the reference")
 
 
 def test_a_precision_that_is_too_slow_says_so_with_its_evidence() -> None:
     slow = trial(4, None, precision="fp16", kind=OutcomeKind.TIMEOUT, evidence="step 1 still running after 10 s")
-    verdict = judge(Precision.FP16, [trial(4, 700), slow], reference=trial(4, 700), band=BAND)
+    verdict = judge(Precision.FP16, [trial(4, 700), slow], chosen=CHOSEN, reference=trial(4, 700), band=BAND)
     assert verdict.best is None
     assert verdict.remark == "too slow here: step 1 still running after 10 s"
 
 
+def test_where_a_global_batch_is_held_the_best_of_a_precision_is_a_split_of_it() -> None:
+    reference, split = trial(32, 900), trial(25, 700, accumulation_steps=4)
+    chosen = Recipe(micro_batch_size=50, accumulation_steps=2, precision="bf16")
+    verdict = judge(Precision.FP32, [reference, split], chosen=chosen, reference=reference, band=BAND)
+    assert (verdict.best, verdict.remark) == (split, "the reference")
+
+
 def test_a_precision_that_was_not_tried_says_so() -> None:
-    assert judge(Precision.BF16, [], reference=None, band=BAND).remark == "not tried"
+    assert judge(Precision.BF16, [], chosen=CHOSEN, reference=None, band=BAND).remark == "not tried"
