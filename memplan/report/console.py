@@ -15,6 +15,7 @@ from memplan.recommend.speeds import fastest_run
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
+    RECIPE_SIZES,
     bytes_text,
     cached_text,
     component_text,
@@ -67,7 +68,7 @@ def _config_text(config: UserConfig) -> str:
 def _current_text(current: Recipe) -> str:
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
-    return f"{recipe_text(current)}{batch}{rate}"
+    return f"{recipe_text(current)} ({RECIPE_SIZES}){batch}{rate}"
 
 
 def _device_text(device: DeviceSpec, band: Band) -> str:

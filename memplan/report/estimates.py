@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import bytes_text, component_text, recipe_text, share_text
+from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, recipe_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     first = estimates[0]
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_range_text(estimates),
+        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_caption(estimates),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -42,15 +42,17 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     return table
 
 
-def _range_text(estimates: Sequence[Estimate]) -> str | None:
-    """Say how far the process peaks may be off at most; None where nothing leaves them open."""
+def _caption(estimates: Sequence[Estimate]) -> str:
+    """Say how recipes are written, and how far the process peaks may be off at most where something leaves them open."""
+    written = f"recipe: precision, {RECIPE_SIZES}"
     ranges = [(each.peak_process_bytes, found) for each in estimates if (found := each.peak_process_range_bytes)]
     if not ranges:
-        return None
+        return written
     less = bytes_text(max(peak - low for peak, (low, _) in ranges))
     more = bytes_text(max(high - peak for peak, (_, high) in ranges))
-    said = f"process: up to {less} less or {more} more, as the context is not measured or samples vary"
-    return f"{said}; what is not counted comes on top"
+    off = f"give or take {less}" if less == more else f"up to {less} less or {more} more"
+    because = "as the context is not measured or samples vary"
+    return f"{written}\nprocess: {off}, {because}; what is not counted comes on top"
 
 
 def largest_table(found: Sequence[LargestMicroBatch]) -> Table:

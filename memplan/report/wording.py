@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 NOTHING = "-"
+RECIPE_SIZES = "micro-batch x accumulation"
 
 _SHORT_OUTCOMES = {
     OutcomeKind.DEVICE_OUT_OF_MEMORY: "OOM device",

@@ -73,12 +73,13 @@ def is_plain(operator: OpOverload) -> bool:
 
 
 def unknown_kernels(calls: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Say, operator by operator, which kernels may take memory that nothing counts.
+    """Say which operators' kernels may take memory that nothing counts, those of one kind in one phrase.
 
     Args:
         calls: operator and how often it runs in one optimizer step.
     """
-    return tuple(
-        f"{name}, {count} {'call' if count == 1 else 'calls'}: {_PARTLY.get(name, 'what its kernel takes inside')}"
-        for name, count in sorted(calls)
-    )
+    by_kind: dict[str, list[str]] = {}
+    for name, count in sorted(calls):
+        kind = _PARTLY.get(name, "what these kernels take inside")
+        by_kind.setdefault(kind, []).append(f"{name} ({count} {'call' if count == 1 else 'calls'})")
+    return tuple(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())

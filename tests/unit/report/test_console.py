@@ -165,9 +165,11 @@ def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
 
 def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move() -> None:
     found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(580 * MIB, 650 * MIB))
-    table, breakdown = rendered(estimate_table([found])), rendered(breakdown_view(found))
-    assert "up to 20.00 MiB less or 50.00 MiB more" in " ".join(table.split())
-    assert "580.0 MiB to 650.0 MiB" in breakdown
+    even = replace(found, peak_process_range_bytes=(550 * MIB, 650 * MIB))
+    table, evenly = (" ".join(rendered(estimate_table([each])).split()) for each in (found, even))
+    assert "up to 20.00 MiB less or 50.00 MiB more" in table
+    assert "give or take 50.00 MiB" in evenly
+    assert "580.0 MiB to 650.0 MiB" in rendered(breakdown_view(found))
 
 
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:

@@ -31,8 +31,10 @@ def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOve
     assert host_kernels().are_known(operator, str(operator.overloadpacket))
 
 
-def test_each_is_named_with_its_calls() -> None:
-    assert unknown_kernels([("aten.topk", 2), ("aten.convolution", 1)]) == (
-        "aten.convolution, 1 call: workspaces that cuDNN chooses on the card, beyond those that follow from the shapes",
-        "aten.topk, 2 calls: what its kernel takes inside",
+def test_those_of_one_kind_are_named_in_one_phrase_with_their_calls() -> None:
+    calls = [("aten.topk", 2), ("aten.convolution", 1), ("aten.convolution_backward", 3)]
+    assert unknown_kernels(calls) == (
+        "workspaces that cuDNN chooses on the card, beyond those that follow from the shapes: "
+        "aten.convolution (1 call), aten.convolution_backward (3 calls)",
+        "what these kernels take inside: aten.topk (2 calls)",
     )
