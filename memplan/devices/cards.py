@@ -127,5 +127,6 @@ def _key(name: str) -> str:
 def _nearest(key: str) -> str:
     slugs = {_key(row.slug): row.slug for row in CARD_ROWS}
     near = [slugs[each] for each in difflib.get_close_matches(key, slugs, n=3, cutoff=0.5)]
-    suggestion = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{suggestion}a size such as 24GiB works too"
+    if near:
+        return f"did you mean {' or '.join(near)}? a size such as 24GiB works too"
+    return "name a card such as rtx-3090, a size such as 24GiB, cuda:0 or cpu"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators import trace_template
+from memplan.planning.options import read_budget
 from memplan.planning.planned_device import device_for
 from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
 from memplan.plans import PlanRequest
 from memplan.results import LargestMicroBatch
-from memplan.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
     section = config.memplan_options
-    budget_bytes = request.budget_bytes or (parse_bytes(section.budget) if section.budget else None)
+    budget_bytes = request.budget_bytes or read_budget(section.budget)
     device = device_for(request.device or section.device or "auto", budget_bytes)
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)

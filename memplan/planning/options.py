@@ -13,7 +13,7 @@ from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
 from memplan.recommend.scaling import LearningRateRule
 from memplan.run_names import DEFAULT_STORE
-from memplan.units import parse_bytes
+from memplan.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,9 +77,14 @@ def read_budget(budget: str | int | None) -> int | None:
     """Read a budget given as text or in bytes; None stays None.
 
     Raises:
-        UsageError: the text is not a size.
+        UsageError: the text is not a size, or its unit was forgotten.
     """
-    return parse_bytes(budget) if isinstance(budget, str) else budget
+    if not isinstance(budget, str):
+        return budget
+    budget_bytes = parse_bytes(budget)
+    if budget_bytes < MIB:
+        raise UsageError(f"budget {budget!r} is {budget_bytes} bytes", hint="write its unit, such as 10GiB")
+    return budget_bytes
 
 
 def read_duration(duration: str | float | None) -> float | None:

@@ -55,7 +55,7 @@ def plan_heading(started: PlanStarted) -> list[Text]:
     """Say in lines what is planned, for which device and into which band, and what the config's reader remarked."""
     device = ("device", _device_text(started.device, started.band))
     if started.command is not None:
-        first = ("first", recipe_text(started.current))
+        first = ("first", f"{recipe_text(started.current)} ({RECIPE_SIZES})")
         return _named_lines((("command", started.command), device, first), started.notes)
     named = () if started.config is None else (("config", _config_text(started.config)),)
     return _named_lines((*named, device, ("current", _current_text(started.current))), started.notes)

@@ -34,6 +34,7 @@ class LiveView:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            disable=not console.is_interactive,  # else stopping it would leave an empty line
         )
         self._task: TaskID | None = None
         self._told: tuple[str, ...] = ()
@@ -49,8 +50,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress.live.is_started:  # stopping leaves a line, also where nothing was shown
-            self._progress.stop()
+        self._progress.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""

@@ -53,6 +53,14 @@ def test_an_unknown_card_gets_the_nearest_names() -> None:
         find_card("rtx-3900")
 
 
+def test_a_name_like_no_card_says_what_may_be_named() -> None:
+    with pytest.raises(DeviceError) as raised:
+        find_card("24XB")
+    assert str(raised.value) == (
+        "card '24XB' is not known; name a card such as rtx-3090, a size such as 24GiB, cuda:0 or cpu"
+    )
+
+
 def test_a_card_sold_with_several_sizes_asks_which() -> None:
     with pytest.raises(DeviceError, match="there are several cards 'A100'; name one of a100-40gb, a100-80gb"):
         find_card("A100")

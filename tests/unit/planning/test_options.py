@@ -31,6 +31,11 @@ def test_the_command_line_wins_over_the_config() -> None:
     assert (request.device, request.max_utilisation) == ("cpu", 0.9)
 
 
+def test_a_budget_without_its_unit_is_not_taken_for_bytes() -> None:
+    with pytest.raises(UsageError, match="budget '100' is 100 bytes; write its unit, such as 10GiB"):
+        request_from(None, budget="100")
+
+
 @pytest.mark.parametrize(("said", "result"), [(None, True), (False, False)])
 def test_the_config_may_open_the_loader_and_the_command_line_close_it(said: bool | None, *, result: bool) -> None:
     section = MemplanOptions(loader=True)

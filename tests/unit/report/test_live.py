@@ -25,7 +25,7 @@ def written(*events: Event) -> list[str]:
     with LiveView(console) as view:
         for event in events:
             view(event)
-    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
@@ -54,8 +54,9 @@ def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:
     assert written(started) == [
         "command  python train.py",
         "device   cpu, 10.00 GiB; band 60% to 80%, 6.00 GiB to 8.00 GiB",
-        "first    fp32, 4 x 1",
+        "first    fp32, 4 x 1 (micro-batch x accumulation)",
         "note     no patch: train.cfg is of no known ecosystem",
+        "",
     ]
 
 
