@@ -43,7 +43,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
 
 
 def _caption(estimates: Sequence[Estimate]) -> str:
-    """Say how recipes are written, and how far the process peaks may be off at most where something leaves them open."""
+    """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
     written = f"recipe: precision, {RECIPE_SIZES}"
     ranges = [(each.peak_process_bytes, found) for each in estimates if (found := each.peak_process_range_bytes)]
     if not ranges:
