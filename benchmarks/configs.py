@@ -39,7 +39,7 @@ from memplan.configs import (
     plan_patch,
     read_config,
 )
-from memplan.configs.evaluation import loading, training_arguments
+from memplan.configs.evaluation import loading
 from memplan.configs.keys import differences, get
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.writing import verification
@@ -251,7 +251,7 @@ def _in_this_process(
     module: str, request: object, *, watch: Callable[[int, float], str | None] | None = None, **_: Any
 ) -> SimpleNamespace | ChildEnding:
     """Stand in for ``run_child``: answer a request with the same code, here; transformers' parser needs its process."""
-    if module == training_arguments.__name__:
+    if getattr(request, "package", None) == "transformers":
         return run_child(module, request, watch=watch)
     messages: list[object] = []
     try:

@@ -37,6 +37,7 @@ LAYERS_OF_CONFIGS = (
     ("user_config",),
     ("discovery", "ecosystem", "originals", "replicas", "workloads"),
     ("evaluation", "knob_changes", "knobs"),
+    ("packages",),
     ("layout",),
     ("ecosystems",),
     ("companions",),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.children import run_child
 from memplan.configs.evaluation.loading import load_patched
-from memplan.configs.evaluation.reader_messages import PackageAnswer, PackageRefusal, PackageRequest
 from memplan.configs.keys import first_difference, get
+from memplan.configs.packages.judgement import READERS
+from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 
 OWN_READER = "memplan's own reader"
 _PACKAGE_TIMEOUT_S = 60.0
-# Package as it is imported -> the child that asks it; all others only load a file.
-_CHILD_MODULES = {
-    "accelerate": "memplan.configs.evaluation.launch_file",
-    "jsonargparse": "memplan.configs.evaluation.repeated_configs",
-    "transformers": "memplan.configs.evaluation.training_arguments",
-    "yaml": "memplan.configs.evaluation.plain_yaml",
-}
 _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 
 
@@ -104,8 +98,8 @@ def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None
     """Return what a package makes of a text; None where it is missing or cannot load this config by itself."""
     if find_spec(request.package) is None or _FILE_PLACEHOLDER.search(request.text):
         return None
-    module = _CHILD_MODULES.get(request.package, "memplan.configs.evaluation.package_loader")
-    ending = run_child(module, request, watch=_too_long)
+    module = "judgement" if request.package in READERS else "package_loader"
+    ending = run_child(f"memplan.configs.packages.{module}", request, watch=_too_long)
     return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from memplan import children
 from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
-from memplan.configs.evaluation.reader_messages import PackageAnswer
+from memplan.configs.packages.messages import PackageAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.configs.evaluation.reader_messages import PackageRequest
+    from memplan.configs.packages.messages import PackageRequest
 
 
 def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:

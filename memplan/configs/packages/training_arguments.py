@@ -1,7 +1,8 @@
-"""Child process that reads a file with transformers' own parser, before and after a patch.
+"""Have transformers' own parser read a file.
 
-torch and accelerate are out of sight in it: TrainingArguments then look at no device, so that what the file says is
-held against them, and not what this machine can do (they refuse bf16 and TF32 where no card has them).
+Only for a child process, from which torch and accelerate are hidden: TrainingArguments then look at no device, so that
+what the file says is held against them, and not what this machine can do (they refuse bf16 and TF32 where no card has
+them).
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from memplan import children
-from memplan.configs.evaluation.judgement import Reading, judged_by
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.languages.syntaxes import syntax_of
+from memplan.configs.packages.messages import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.configs.documents import SourceFile
 
-_PACKAGE = "transformers"
 _LOOKS_AT_DEVICES = ("torch", "accelerate")
 _NEED_OTHER_PACKAGES = ("deepspeed", "fsdp", "fsdp_config", "lr_scheduler_type")  # some of their values need torch
 _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
@@ -34,14 +33,16 @@ _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _read(files: tuple[SourceFile, ...]) -> Reading:
+def read(files: tuple[SourceFile, ...]) -> Reading:
     """Return the arguments among a file's values as the package has them."""
+    for each in _LOOKS_AT_DEVICES:
+        sys.modules[each] = None  # type: ignore[assignment]  # how Python is told that there is no such module
     source = files[-1]
     syntax = syntax_of(source.path)
     own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name), [])
     load = _LOADED_BY_THE_PARSER.get(syntax.name)
     values = syntax.resolve(source.text, own) if load is None else load(source.text)
-    return Reading(own=own, packages=_parsed(values, from_words=load is None))
+    return Reading(own=own, package=_parsed(values, from_words=load is None))
 
 
 def _parsed(values: dict[str, Any], *, from_words: bool) -> dict[str, Any]:
@@ -74,12 +75,3 @@ def _plain(value: Any) -> Any:
 
 def _refuse(message: str) -> NoReturn:
     raise ValueError(message)
-
-
-answer = judged_by(_PACKAGE, _read)
-
-
-if __name__ == "__main__":
-    for each in _LOOKS_AT_DEVICES:
-        sys.modules[each] = None  # type: ignore[assignment]  # how Python is told that there is no such module
-    children.serve(answer)

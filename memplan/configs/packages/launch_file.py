@@ -1,4 +1,4 @@
-"""Child process that reads accelerate's launch files as ``accelerate launch --config_file`` does."""
+"""Have accelerate read its launch files as ``accelerate launch --config_file`` does."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan import children
-from memplan.configs.evaluation.judgement import Reading, judged_by
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.packages.messages import Reading
 
 if TYPE_CHECKING:
     from memplan.configs.documents import SourceFile
 
 
-def _read(files: tuple[SourceFile, ...]) -> Reading:
+def read(files: tuple[SourceFile, ...]) -> Reading:
     """Return the launch configuration that accelerate makes of a file, its defaults left out."""
     text = files[-1].text
     own = as_plain(load_yaml(text, where=files[-1].path.name), [])
@@ -26,15 +25,8 @@ def _read(files: tuple[SourceFile, ...]) -> Reading:
         copy = Path(folder) / "launch.yaml"
         copy.write_bytes(text.encode())
         found = vars(load(str(copy)))
-    return Reading(own=own, packages={name: _plain(found[name]) for name in own if name in found})
+    return Reading(own=own, package={name: _plain(found[name]) for name in own if name in found})
 
 
 def _plain(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
-
-
-answer = judged_by("accelerate", _read)
-
-
-if __name__ == "__main__":
-    children.serve(answer)

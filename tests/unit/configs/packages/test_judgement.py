@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
-from memplan.configs.evaluation.judgement import Reading, judged_by
-from memplan.configs.evaluation.reader_messages import PackageAnswer, PackageRefusal, PackageRequest
+from memplan.configs.packages.judgement import judgement_on
+from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest, Reading
 from memplan.configs.writing.verification import OWN_READER, verify
 from memplan.errors import PatchError
 
@@ -138,16 +138,14 @@ def test_an_overlay_that_jsonargparse_reads_otherwise_is_not_offered(tmp_path: P
 def answered(path: Path, original: dict[str, object], parsed: dict[str, object], text: str) -> object:
     """Ask a package that makes ``original`` of the file as it is and ``parsed`` of a text ``a: 2``."""
     readings = iter(
-        [Reading(own={"a": 1, "b": "1"}, packages=original), Reading(own={"a": 2, "b": "1"}, packages=parsed)]
+        [Reading(own={"a": 1, "b": "1"}, package=original), Reading(own={"a": 2, "b": "1"}, package=parsed)]
     )
 
     def read(_files: tuple[SourceFile, ...]) -> Reading:
         return next(readings)
 
     path.write_text("a: 1\nb: '1'\n")
-    said: list[object] = []
-    judged_by("PyYAML", read)(PackageRequest(package="yaml", path=str(path), text=text), said.append)
-    return said[0]
+    return judgement_on(PackageRequest(package="yaml", path=str(path), text=text), read=read, loader="PyYAML 6")
 
 
 @pytest.mark.parametrize(
@@ -174,10 +172,9 @@ def test_a_package_that_fails_refuses_and_says_which_of_the_two(tmp_path: Path) 
     def read(files: tuple[SourceFile, ...]) -> Reading:
         if "2" in files[-1].text:
             raise ValueError("two is too many")
-        return Reading(own={}, packages={})
+        return Reading(own={}, package={})
 
-    said: list[object] = []
     request = PackageRequest(package="yaml", path=str(tmp_path / "x.yaml"), text="a: 2\n")
-    judged_by("PyYAML", read)(request, said.append)
     problem = "ValueError: two is too many"
-    assert said == [PackageRefusal(loader=f"PyYAML {version('PyYAML')}", problem=problem, of_original=False)]
+    refusal = PackageRefusal(loader="PyYAML 6", problem=problem, of_original=False)
+    assert judgement_on(request, read=read, loader="PyYAML 6") == refusal

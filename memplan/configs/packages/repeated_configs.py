@@ -1,4 +1,4 @@
-"""Child process that lays YAML files over one another with jsonargparse, as LightningCLI's repeated ``--config`` are.
+"""Have jsonargparse lay YAML files over one another, as LightningCLI's repeated ``--config`` are.
 
 The program's own parser is not known here, nor are its classes imported: every value of the files is an argument of its
 own, and of any type. So what jsonargparse says is what it reads, which file wins, and what ``key+`` is appended to.
@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan import children
-from memplan.configs.evaluation.judgement import Reading, judged_by
 from memplan.configs.evaluation.yaml_chain import laid_over_in_order
 from memplan.configs.keys import get, leaves, with_value
+from memplan.configs.packages.messages import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 _OPTION = "memplan-config"  # which no program's own option is called
 
 
-def _read(files: tuple[SourceFile, ...]) -> Reading:
+def read(files: tuple[SourceFile, ...]) -> Reading:
+    """Return the values of files, the later over the earlier."""
     own = laid_over_in_order(files)
     parser = importlib.import_module("jsonargparse").ArgumentParser(exit_on_error=False)
     parser.add_argument(f"--{_OPTION}", action="config")
@@ -34,10 +34,10 @@ def _read(files: tuple[SourceFile, ...]) -> Reading:
         parser.add_argument(f"--{name}", type=list[Any] if is_list else Any)
     with tempfile.TemporaryDirectory() as folder:
         found = parser.parse_args([f"--{_OPTION}={each}" for each in _copies(files, Path(folder))]).as_dict()
-    packages: dict[str, Any] = {}
+    laid: dict[str, Any] = {}
     for key, name in names.items():
-        packages = with_value(packages, key, get(found, name))
-    return Reading(own=own, packages=packages)
+        laid = with_value(laid, key, get(found, name))
+    return Reading(own=own, package=laid)
 
 
 def _copies(files: Sequence[SourceFile], folder: Path) -> list[Path]:
@@ -45,10 +45,3 @@ def _copies(files: Sequence[SourceFile], folder: Path) -> list[Path]:
     for copy, file in zip(copies, files, strict=True):
         copy.write_bytes(file.text.encode())
     return copies
-
-
-answer = judged_by("jsonargparse", _read)
-
-
-if __name__ == "__main__":
-    children.serve(answer)

@@ -1,0 +1,80 @@
+"""Child process that holds what a package makes of a patched config against what it makes of the config as it is.
+
+Packages fill in defaults, rewrite some values by themselves, and read numbers out of text. So a package's word counts
+for every value that it has as is intended, and against one that it took as it is written in the config as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan import children
+from memplan.configs.documents import read_source
+from memplan.configs.keys import leaves, with_value
+from memplan.configs.packages.messages import PackageAnswer, PackageRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.configs.documents import SourceFile
+    from memplan.configs.packages.messages import PackageRequest, Reading
+
+# Package as it is imported -> its distribution, and the module here whose ``read`` has it read files.
+READERS = {
+    "accelerate": ("accelerate", "launch_file"),
+    "jsonargparse": ("jsonargparse", "repeated_configs"),
+    "transformers": ("transformers", "training_arguments"),
+    "yaml": ("PyYAML", "plain_yaml"),
+}
+_UNREAD = object()
+
+
+def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
+    """Reply with the judgement of the package that a request names."""
+    distribution, reader = READERS[request.package]
+    read = importlib.import_module(f"memplan.configs.packages.{reader}").read
+    loader = f"{distribution} {importlib.metadata.version(distribution)}"
+    reply(judgement_on(request, read=read, loader=loader))
+
+
+def judgement_on(
+    request: PackageRequest, *, read: Callable[[tuple[SourceFile, ...]], Reading], loader: str
+) -> PackageAnswer | PackageRefusal:
+    """Return what a package makes of the patched config, or a refusal that says which of the two it refuses.
+
+    Args:
+        request: the patched config, and where it belongs.
+        read: has the package read files that are laid over one another, the config last.
+        loader: name and version of the package.
+    """
+    path, over = Path(request.path), [read_source(Path(each)) for each in request.over]
+    of_original = True
+    try:
+        before = read((*over, read_source(path)) if path.exists() else tuple(over))
+        of_original = False
+        after = read((*over, read_source(path, texts={str(path): request.text})))
+    except Exception as error:  # noqa: BLE001 - whatever the package raises is its verdict on the file
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        return PackageRefusal(loader=loader, problem=problem, of_original=of_original)
+    return _judged(before, after, loader)
+
+
+def _judged(before: Reading, after: Reading, loader: str) -> PackageAnswer:
+    original, known = leaves(before.own), leaves(before.package)
+    patched, parsed = leaves(after.own), leaves(after.package)
+    own = [key for key in parsed if key in patched]
+    confirmed = {key for key in own if parsed[key] == patched[key]}
+    denied = [key for key in own if key not in confirmed and known.get(key, _UNREAD) == original.get(key, _UNREAD)]
+    values = after.own
+    for key in denied:
+        values = with_value(values, key, parsed[key])
+    changed = (key for key, value in patched.items() if original.get(key, _UNREAD) != value)
+    unjudged = (key for key in changed if key not in confirmed and key not in denied)
+    return PackageAnswer(values=values, loader=loader, unjudged=tuple(unjudged))
+
+
+if __name__ == "__main__":
+    children.serve(answer)

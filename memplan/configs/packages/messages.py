@@ -1,0 +1,66 @@
+"""What memplan and the processes that ask a package say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRequest:
+    """A text to load with an ecosystem's own package.
+
+    Args:
+        package: name of the package.
+        path: where the text belongs, absolute; it need not be there yet.
+        text: what to load.
+        over: files that it is laid over, in order, absolute.
+    """
+
+    package: str
+    path: str
+    text: str
+    over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageAnswer:
+    """What an ecosystem's own package makes of a config.
+
+    Args:
+        values: effective values as plain data.
+        loader: name and version of the package.
+        unjudged: changed keys on which the package has no say.
+    """
+
+    values: dict[str, Any]
+    loader: str
+    unjudged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRefusal:
+    """What an ecosystem's own package says of a config that it does not load.
+
+    Args:
+        loader: name and version of the package.
+        problem: its reason, in one line.
+        of_original: whether it refuses the file as it is, and not only the patched one.
+    """
+
+    loader: str
+    problem: str
+    of_original: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a config evaluates to.
+
+    Args:
+        own: all values, as memplan reads them.
+        package: what the package makes of them, and of what they leave to it.
+    """
+
+    own: dict[str, Any]
+    package: dict[str, Any]
