@@ -136,6 +136,23 @@ def _content(path: Path) -> bytes:
         raise ConfigError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
 
 
+def require_keys(values: Any, path: Path) -> dict[str, Any]:
+    """Return what a config holds, which must be keys and values.
+
+    Raises:
+        ConfigError: it is a list or a single value.
+    """
+    if isinstance(values, dict):
+        return values
+    problem = "the config does not hold keys and values at its top"
+    raise ConfigError(problem, where=str(path), hint="name the training config")
+
+
+def is_there(path: Path, texts: Mapping[str, str]) -> bool:
+    """Say whether a file can be read: from disk, or because its text was given."""
+    return str(path) in texts or path.is_file()
+
+
 def digest_of(path: Path) -> str | None:
     """Return the SHA-256 of a file's bytes, or None where there is no such file.
 

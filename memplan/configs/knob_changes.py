@@ -115,7 +115,7 @@ def additions(config: UserConfig, change: RecipeChange, keys: Mapping[KnobName, 
 
 def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
     """Return the new learning rate over the one before memplan first changed the config; 1 where either is unknown."""
-    before = (config.original.recipe if config.original else config.recipe).learning_rate
+    before = config.first_recipe.learning_rate
     return 1.0 if before is None or recipe.learning_rate is None else recipe.learning_rate / before
 
 

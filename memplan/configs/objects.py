@@ -23,7 +23,7 @@ from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
 from memplan.configs.reading import followed_keys, require_present
 from memplan.configs.replicas import for_replicas
-from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
+from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -68,10 +68,6 @@ def config_of_object(
         format_name=ecosystem.name,
         recipe=_completed(ecosystem, document, keys, assumed),
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
-        workload_target=None,
-        search_path=(),
-        original=None,
-        memplan_options=MemplanOptions(),
     )
     return for_replicas(read, assumed.world_size)
 

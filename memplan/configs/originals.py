@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.documents import read_source
 from memplan.configs.keys import get
+from memplan.configs.languages.spans import line_at
 from memplan.configs.user_config import OriginalRecipe
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Recipe
@@ -112,9 +113,8 @@ def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
         recipe = Recipe(**{name: facts[name] for name in RECIPE_FIELDS if name in facts})
         return OriginalRecipe(recipe=recipe, values=dict(facts["values"]), options=dict(facts["options"]))
     except (ValueError, KeyError, TypeError, UsageError) as error:
-        line = source.text.count("\n", 0, match.start()) + 1
         raise ConfigError(
             f"the memplan comment cannot be read: {error}",
-            where=f"{source.path}:{line}",
+            where=f"{source.path}:{line_at(source.text, match.start())}",
             hint="restore it, or delete the line to take this config as the original",
         ) from None

@@ -102,8 +102,6 @@ def _companion(companion: Companion, named_in: Document, recipe: Recipe, options
         format_name=companion.format_name,
         recipe=recipe_beside(companion, recipe),
         knobs=tuple(knobs),
-        workload_target=None,
-        search_path=(),
         original=original_within(own, companion.within) if is_section else own,
         memplan_options=options,
         within=companion.within,

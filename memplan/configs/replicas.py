@@ -53,7 +53,7 @@ def reference_world_size(config: UserConfig) -> int | None:
     That is the batch of ``auto_scale_lr`` over the config's own, or the file's name (``_8xb2``) where that agrees with
     the config. A runner that scales the rate itself makes it right for any number.
     """
-    values, size = config.values, _first_size(config)
+    values, size = config.values, config.first_recipe.micro_batch_size
     if config.format_name not in NAMED_FOR_CARDS or get(values, "auto_scale_lr.enable") is True:
         return None
     base = get(values, _BASE_BATCH)
@@ -62,13 +62,9 @@ def reference_world_size(config: UserConfig) -> int | None:
     return reference_cards(config.path, size)
 
 
-def _first_size(config: UserConfig) -> int:
-    return (config.original.recipe if config.original else config.recipe).micro_batch_size
-
-
 def _remark_where_open(config: UserConfig) -> str | None:
     if config.format_name in NAMED_FOR_CARDS:
-        return remark_on_name(config.path, _first_size(config))
+        return remark_on_name(config.path, config.first_recipe.micro_batch_size)
     if config.format_name in _UNSAID and config.recipe.world_size == 1 and holds_batch_of_all(config):
         key = _BATCH_OF_ALL[config.format_name]
         return f"{key} is the batch of all cards: give --world-size where there are several"
@@ -76,7 +72,7 @@ def _remark_where_open(config: UserConfig) -> str | None:
 
 
 def _remark_on_reference(config: UserConfig, world_size: int) -> str | None:
-    cards, size = reference_world_size(config), _first_size(config)
+    cards, size = reference_world_size(config), config.first_recipe.micro_batch_size
     if cards in (None, world_size):
         return None
     base = get(config.values, _BASE_BATCH)

@@ -135,10 +135,10 @@ class UserConfig:
     format_name: str
     recipe: Recipe
     knobs: tuple[Knob, ...]
-    workload_target: str | None
-    search_path: tuple[str, ...]
-    original: OriginalRecipe | None
-    memplan_options: MemplanOptions
+    workload_target: str | None = None
+    search_path: tuple[str, ...] = ()
+    original: OriginalRecipe | None = None
+    memplan_options: MemplanOptions = field(default_factory=MemplanOptions)
     notes: tuple[str, ...] = ()
     companions: tuple[UserConfig, ...] = ()
     within: str = ""
@@ -178,6 +178,11 @@ class UserConfig:
             config_path=str(self.path),
             search_path=self.search_path,
         )
+
+    @property
+    def first_recipe(self) -> Recipe:
+        """The recipe it set before memplan first changed it."""
+        return self.original.recipe if self.original else self.recipe
 
     def knob(self, name: KnobName) -> Knob | None:
         """Return the first knob of that name, or None."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.discovery import search_path_of
 from memplan.configs.documents import read_source
 from memplan.configs.keys import get
+from memplan.configs.languages.spans import line_at
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def division_of_batch(document: Document) -> str | None:
     except ConfigError:
         return None
     match = _DIVISION.search(text)
-    return None if match is None else f"{path.name}:{text.count(chr(10), 0, match.start()) + 1}"
+    return None if match is None else f"{path.name}:{line_at(text, match.start())}"
 
 
 def _source_of(class_name: str, document: Document) -> Path | None:

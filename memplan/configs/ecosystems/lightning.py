@@ -76,7 +76,7 @@ class LightningHydra(TrainerConfigs):
     def child_form(self, document: Document) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
         values = load_yaml(document.source.text, where=str(document.path), empty={})
-        if not isinstance(values, Mapping) or not has_defaults(values) or _is_experiment(document):
+        if not has_defaults(values) or _is_experiment(document):
             return None
         use = f"use it with {experiment_override(values, _EXPERIMENT)}, after any other experiment"
         return ChildForm(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, read_source
+from memplan.configs.documents import SourceFile, is_there, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged, nested_under
 from memplan.configs.languages.yaml_source import load_yaml
@@ -51,9 +51,9 @@ class _Composition:
     notes: list[str] = field(default_factory=list)
 
 
-def has_defaults(values: Mapping[str, Any]) -> bool:
+def has_defaults(values: Any) -> bool:
     """Say whether a config has a Hydra defaults list."""
-    entries = values.get(_DEFAULTS)
+    entries = values.get(_DEFAULTS) if isinstance(values, Mapping) else None
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
 
 
@@ -152,7 +152,7 @@ def _include(
         return
     relative = choice.removeprefix("/") if choice.startswith("/") else f"{group}/{choice}" if group else choice
     path = state.root / f"{relative.removesuffix('.yaml')}.yaml"
-    if not path.is_file() and str(path) not in state.texts:
+    if not is_there(path, state.texts):
         if entry is None or entry["kind"] != "optional":
             state.notes.append(f"{source.path.name} names {relative}, which is not in {state.root.name}")
         return
@@ -161,8 +161,7 @@ def _include(
     if isinstance(values, list) and package:
         state.values = merged(state.values, nested_under(package, values))
         return
-    if not isinstance(values, Mapping):
-        raise ConfigError("the config does not hold keys and values at its top", where=str(path))
+    values = require_keys(values, path)
     inner = relative.rpartition("/")[0]
     is_told = entry is not None and entry["package"] is not None
     below = package if is_told else _told(_HEADER.search(found.text), inner, package)

@@ -23,17 +23,23 @@ def file_in_package(name: str, *, named_at: str) -> Path:
         ConfigError: the package is not installed.
     """
     package, _, path = name.partition("::")
-    try:
-        found = importlib.util.find_spec(package)
-    except (ValueError, ModuleNotFoundError):
-        found = None
-    if found is None or not found.submodule_search_locations:
+    folder = package_folder(package)
+    if folder is None:
         raise ConfigError(
             f"_base_ {name!r} lies in the package {package!r}, which is not installed",
             where=named_at,
             hint="install it, or copy that config beside this one",
         )
-    return Path(found.submodule_search_locations[0]) / ".mim" / "configs" / path
+    return folder / ".mim" / "configs" / path
+
+
+def package_folder(name: str) -> Path | None:
+    """Return where a package is installed, without importing it if it is a top-level one; None where it is not."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ValueError, ModuleNotFoundError):
+        return None
+    return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
 
 
 def scoped(value: Any, package: str) -> Any:

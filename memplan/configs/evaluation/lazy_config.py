@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
-from memplan.configs.documents import SourceFile, absolute_path, read_source
+from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source
 from memplan.configs.evaluation.imported_names import InertName, as_text
 from memplan.configs.languages.python_style import is_builtin, syntax_tree
 from memplan.errors import ConfigError
@@ -73,7 +73,7 @@ class LazyConfigReading:
             ConfigError: it or a config it imports is missing or invalid.
         """
         values = self.configs_in(path)
-        return {name: _plain(as_text(value)) for name, value in values.items()}
+        return {name: as_text(value) for name, value in values.items()}
 
     def configs_in(self, path: Path) -> LazyValues:
         """Return the configs that a file sets, by their names."""
@@ -150,7 +150,7 @@ class _Imports:
     def _config(self, name: str, wanted: tuple[str, ...], level: int) -> types.SimpleNamespace:
         folder = self.path.parent.joinpath(*[".."] * (level - 1))
         path = absolute_path(folder.joinpath(*name.split(".")).with_suffix(".py"))
-        if not name or not self._exists(path):
+        if not name or not is_there(path, self.reading.texts):
             raise ConfigError(
                 f"there is no config {path}", where=str(self.path), hint="a relative import must name a config file"
             )
@@ -174,9 +174,6 @@ class _Imports:
             if not outer or bound in outer
         )
 
-    def _exists(self, path: Path) -> bool:
-        return str(path) in self.reading.texts or path.is_file()
-
     def _load(self, filename: str, keys: str | tuple[str, ...] | None = None) -> Any:
         values = self.reading.configs_in(absolute_path(self.path.parent / filename))
         if isinstance(keys, tuple | list):
@@ -185,18 +182,12 @@ class _Imports:
 
     def _from_zoo(self, name: str, *_args: Any, **_kwargs: Any) -> LazyValues:
         """Find a config of detectron2's model zoo in the checkout that this config is part of."""
-        places = [folder / below / name for folder in self.path.parents for below in ("configs", ".")]
-        found = next((each for each in places if self._exists(absolute_path(each))), None)
+        places = (absolute_path(each / below / name) for each in self.path.parents for below in ("configs", "."))
+        found = next((each for each in places if is_there(each, self.reading.texts)), None)
         if found is None:
             raise ConfigError(
                 f"detectron2's config {name} was not found above this one",
                 where=str(self.path),
                 hint="read it in a checkout of detectron2, or copy that config beside this one",
             )
-        return self.reading.configs_in(absolute_path(found))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+        return self.reading.configs_in(found)

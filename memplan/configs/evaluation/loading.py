@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.children import ChildEnding, run_child
-from memplan.configs.documents import Document, read_source
+from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.evaluation.yaml_chain import YamlChain, read_chain
@@ -38,32 +38,19 @@ def load_document(
         ConfigError: it cannot be read, is invalid, raises, or does not end within ``READ_TIMEOUT_S`` seconds.
     """
     source = read_source(path, texts=texts)
-    syntax = syntax_of(source.path)
-    if syntax is PYTHON and declares_arguments(source.text):
-        syntax = ARGUMENTS  # a script, which must not be run to be read
+    syntax = _syntax_of(source)
     if syntax.load is None:
-        if is_program(source.text):
-            line = f"python {path} ... {{micro_batch_size}}"
-            raise ConfigError(
-                "this is a program, not a config, and is not run to be read",
-                where=str(source.path),
-                hint=f'name its config, or have memplan run it: memplan probe --command "{line}"',
-            )
-        reading = _read_in_child(source.path, texts or {})
-        return Document(
-            source=source, syntax=syntax, values=reading.values, inherited=reading.files[1:], notes=reading.notes
-        )
-    chain = _read_here(source, syntax, texts or {}, laid_over)
-    if not isinstance(chain.values, dict):
-        raise ConfigError(
-            "the config does not hold keys and values at its top",
-            where=str(source.path),
-            hint="name the training config",
-        )
+        return _evaluated(source, syntax, texts or {})
+    if syntax is YAML:
+        chain = read_chain(source, texts or {}, laid_over=laid_over)
+    else:
+        notes: list[str] = []
+        values = as_plain(syntax.load(source.text, where=str(source.path)), notes)
+        chain = YamlChain(values=values, notes=tuple(notes))
     return Document(
         source=source,
         syntax=syntax,
-        values=chain.values,
+        values=require_keys(chain.values, source.path),
         inherited=chain.inherited,
         laid_over=chain.laid_over,
         notes=chain.notes,
@@ -79,14 +66,27 @@ def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Do
     return load_document(path, texts=texts, laid_over=document.laid_over if path == document.path else None)
 
 
-def _read_here(
-    source: SourceFile, syntax: Syntax, texts: Mapping[str, str], laid_over: Sequence[Path] | None
-) -> YamlChain:
-    if syntax is YAML:
-        return read_chain(source, texts, laid_over=laid_over)
-    notes: list[str] = []
-    values = None if syntax.load is None else as_plain(syntax.load(source.text, where=str(source.path)), notes)
-    return YamlChain(values=values, notes=tuple(notes))
+def _syntax_of(source: SourceFile) -> Syntax:
+    """Return the language of a file; a script that declares arguments must not be run to be read."""
+    syntax = syntax_of(source.path)
+    return ARGUMENTS if syntax is PYTHON and declares_arguments(source.text) else syntax
+
+
+def _evaluated(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> Document:
+    """Run a config in a child process.
+
+    Raises:
+        ConfigError: it is a program, or does not load.
+    """
+    if is_program(source.text):
+        line = f"python {source.path} ... {{micro_batch_size}}"
+        raise ConfigError(
+            "this is a program, not a config, and is not run to be read",
+            where=str(source.path),
+            hint=f'name its config, or have memplan run it: memplan probe --command "{line}"',
+        )
+    read = _read_in_child(source.path, texts)
+    return Document(source=source, syntax=syntax, values=read.values, inherited=read.files[1:], notes=read.notes)
 
 
 def _read_in_child(path: Path, texts: Mapping[str, str]) -> ReadAnswer:

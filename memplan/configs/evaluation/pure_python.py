@@ -9,21 +9,21 @@ packages is only named, never imported, and is left out of the config's own valu
 from __future__ import annotations
 
 import ast
-import importlib.util
 import types
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, absolute_path, read_source
+from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source
 from memplan.configs.evaluation.imported_names import ImportedName, as_text
+from memplan.configs.evaluation.installed_configs import package_folder
 from memplan.configs.evaluation.nested_values import nested
 from memplan.configs.languages.python_style import base_assignment, is_builtin, is_read_base, syntax_tree
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _IMPORTS = "__memplan_imports__"
 
@@ -76,7 +76,7 @@ class PurePythonReading:
         base = _file_of(statement, path, place)
         if base in chain:
             raise ConfigError(f"{base.name} inherits from itself", where=place, hint="break the circle")
-        if str(base) not in self.texts and not base.is_file():
+        if not is_there(base, self.texts):
             raise ConfigError(f"there is no config {base}", where=place, hint="correct the import under read_base()")
         values, imported = self._values_of(base, chain)
         for alias in statement.names:
@@ -103,15 +103,12 @@ def _file_of(statement: ast.ImportFrom, path: Path, place: str) -> Path:
     if statement.level:
         folder = path.parent.joinpath(*[".."] * (statement.level - 1))
         return absolute_path(folder.joinpath(*parts).with_suffix(".py"))
-    try:
-        found = importlib.util.find_spec(parts[0])
-    except ValueError:
-        found = None
-    if found is None or not found.submodule_search_locations:
+    package = package_folder(parts[0])
+    if package is None:
         raise ConfigError(
             f"the package {parts[0]!r} of a base config is not installed", where=place, hint="install it, or copy it"
         )
-    return absolute_path(Path(found.submodule_search_locations[0]).joinpath(*parts[1:]).with_suffix(".py"))
+    return absolute_path(package.joinpath(*parts[1:]).with_suffix(".py"))
 
 
 def _without_imports(statement: ast.stmt, stand_ins: dict[str, ImportedName], imported: set[str]) -> Iterator[ast.stmt]:

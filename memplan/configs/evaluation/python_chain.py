@@ -18,7 +18,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, absolute_path, read_source
+from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source, require_keys
 from memplan.configs.evaluation.installed_configs import file_in_package, scoped
 from memplan.configs.evaluation.nested_values import DELETE_KEY, NestedValues
 from memplan.configs.languages.json_source import load_json
@@ -53,7 +53,7 @@ class ChainReading:
             raise ConfigError(
                 f"{path.name} inherits from itself through _base_", where=named_at, hint="break the circle"
             )
-        if str(path) not in self.texts and not path.is_file():
+        if not is_there(path, self.texts):
             raise ConfigError(f"_base_ file {path} does not exist", where=named_at, hint="correct the path in _base_")
         source = read_source(path, texts=self.texts)
         self.files.append(source)
@@ -126,10 +126,7 @@ def merge(child: Mapping[str, Any], base: Mapping[str, Any], *, where: str, key:
 
 def _structured(source: SourceFile) -> dict[str, Any]:
     load = load_json if source.path.suffix == ".json" else load_yaml
-    values = load(source.text, where=str(source.path))
-    if not isinstance(values, dict):
-        raise ConfigError("it does not hold keys and values at its top", where=str(source.path))
-    return values
+    return require_keys(load(source.text, where=str(source.path)), source.path)
 
 
 def _filled_in(text: str, path: Path) -> str:

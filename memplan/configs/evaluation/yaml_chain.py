@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, read_source
+from memplan.configs.documents import SourceFile, read_source, require_keys
 from memplan.configs.evaluation.hydra_defaults import compose, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged
@@ -69,8 +69,7 @@ def laid_over_in_order(files: Sequence[SourceFile]) -> Any:
 def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
     """Merge the values of files into one another, as repeated ``--config`` files are: the later one wins."""
     for source, values in layers[:-1]:
-        if not isinstance(values, dict):
-            raise ConfigError("it does not hold keys and values at its top", where=str(source.path))
+        require_keys(values, source.path)
     return functools.reduce(_appended, (values for _, values in layers), {}) if len(layers) > 1 else layers[0][1]
 
 

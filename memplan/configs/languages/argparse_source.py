@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.python_source import span_of
+from memplan.configs.languages.python_style import statements
 from memplan.configs.languages.spans import Edit, Location
-from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,16 +43,9 @@ def declares_arguments(text: str) -> bool:
     return "add_argument" in text and any(True for _ in _arguments(text))
 
 
-def load_arguments(text: str, *, where: str) -> dict[str, Any]:
-    """Return the defaults that are literals, by key; switches are off.
-
-    Raises:
-        ConfigError: it is not Python.
-    """
-    try:
-        values = {key: [_default_value(each) for each in same] for key, same in _by_key(text).items()}
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"invalid Python: {error}", where=where) from None
+def load_arguments(text: str, *, where: str) -> dict[str, Any]:  # noqa: ARG001 - as the other languages' loaders
+    """Return the defaults that are literals, by key; switches are off."""
+    values = {key: [_default_value(each) for each in same] for key, same in _by_key(text).items()}
     return {key: found[0] for key, found in values.items() if found[0] is not None and _are_equal(found)}
 
 
@@ -66,15 +59,14 @@ def locate_in_arguments(text: str, key: str) -> Location | None:
     same = _by_key(text).get(key)
     if same is None:
         return None
-    found = same[0]
+    place, obstacle = same[0].default or same[0].call, None
     if len({each.default for each in same}) > 1:
-        return Location(
-            span=span_of(text, found.call), line=found.call.lineno, obstacle="it is declared more than once"
-        )
-    if found.default is None:
-        return Location(span=span_of(text, found.call), line=found.call.lineno, obstacle="it has no default")
-    obstacle = None if _is_literal(found.default) else "its default is computed"
-    return Location(span=span_of(text, found.default), line=found.default.lineno, obstacle=obstacle)
+        place, obstacle = same[0].call, "it is declared more than once"
+    elif same[0].default is None:
+        obstacle = "it has no default"
+    elif not _is_literal(same[0].default):
+        obstacle = "its default is computed"
+    return Location(span=span_of(text, place), line=place.lineno, obstacle=obstacle)
 
 
 def no_addition(_text: str, _entries: dict[str, str]) -> Edit | None:
@@ -90,12 +82,9 @@ def _by_key(text: str) -> dict[str, list[Argument]]:
 
 
 def _arguments(text: str) -> Iterator[Argument]:
-    try:
-        tree = ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    later = {each.arg: each.value for call in _calls_of(tree, "set_defaults") for each in call.keywords}
-    for call in _calls_of(tree, "add_argument"):
+    body = statements(text) or []
+    later = {each.arg: each.value for call in _calls_of(body, "set_defaults") for each in call.keywords}
+    for call in _calls_of(body, "add_argument"):
         names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         flags = [each for each in names if each.startswith("-")]
         if flags:
@@ -103,8 +92,8 @@ def _arguments(text: str) -> Iterator[Argument]:
             yield replace(declared, default=later.get(declared.key, declared.default))
 
 
-def _calls_of(tree: ast.Module, method: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+def _calls_of(body: list[ast.stmt], method: str) -> Iterator[ast.Call]:
+    for node in (each for statement in body for each in ast.walk(statement)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
             yield node
 
@@ -117,9 +106,9 @@ def _argument(call: ast.Call, flags: list[str]) -> Argument:
     keywords = {each.arg: each.value for each in call.keywords if each.arg is not None}
     flag = next((each for each in flags if each.startswith("--")), flags[0])
     named = keywords.get("dest")
-    is_named = isinstance(named, ast.Constant) and isinstance(named.value, str)
-    key = named.value if is_named and isinstance(named, ast.Constant) else flag.lstrip("-").replace("-", "_")
-    return Argument(key=str(key), flag=flag, call=call, default=keywords.get("default"))
+    key = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
+    key = flag.lstrip("-").replace("-", "_") if key is None else key
+    return Argument(key=key, flag=flag, call=call, default=keywords.get("default"))
 
 
 def _default_value(argument: Argument) -> Any:

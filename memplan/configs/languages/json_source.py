@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.spans import Edit, Location, Span
+from memplan.configs.languages.spans import Edit, Location, Span, line_at
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def locate_in_json(text: str, key: str) -> Location | None:
             return None
         start = found
     obstacle = "it is not a single value" if text[start] in "{[" else None
-    return Location(
-        span=Span(start=start, end=_end_of(text, start)), line=text.count("\n", 0, start) + 1, obstacle=obstacle
-    )
+    return Location(span=Span(start=start, end=_end_of(text, start)), line=line_at(text, start), obstacle=obstacle)
 
 
 def add_to_json(text: str, entries: dict[str, str]) -> Edit | None:

@@ -45,7 +45,7 @@ def write_python(value: Any, *, like: str | None = None) -> str:
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, float):
-        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=False)
+        return _float(value, like=like, dotted=False)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
@@ -88,7 +88,7 @@ def write_yaml(value: Any, *, like: str | None = None) -> str:
     if isinstance(value, bool):
         return _yaml_bool(value, like or "true")
     if isinstance(value, float):
-        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=True)
+        return _float(value, like=like, dotted=True)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
@@ -123,7 +123,7 @@ def _single_quoted(value: str) -> str:
 def write_json(value: Any, *, like: str | None = None) -> str:
     """Write a value as JSON."""
     if isinstance(value, float):
-        return _float(value, exponent=like is not None and "e" in like.lower(), dotted=True)
+        return _float(value, like=like, dotted=True)
     return json.dumps(value)
 
 
@@ -155,17 +155,19 @@ def _is_short(value: float) -> bool:
     return float(f"{value:g}") == without_noise(value)
 
 
-def _float(value: float, *, exponent: bool, dotted: bool) -> str:
-    """Write a float that reads back as the very same number, in the fewest digits."""
+def _float(value: float, *, like: str | None, dotted: bool) -> str:
+    """Write a float that reads back as the very same number, in the fewest digits.
+
+    Args:
+        value: the number.
+        like: literal it takes the place of; one with an exponent asks for an exponent.
+        dotted: whether the language wants a dot and a signed exponent.
+    """
     text = repr(value)
-    if not exponent and "e" not in text:
+    if "e" not in text and "e" not in (like or "").lower():
         return text
     number = Decimal(text)
-    mantissa = format(number.scaleb(-number.adjusted()).normalize(), "f")
-    if dotted and "." not in mantissa:
-        mantissa = f"{mantissa}.0"
-    return f"{mantissa}e{_signed(number.adjusted(), always=dotted)}"
-
-
-def _signed(power: int, *, always: bool) -> str:
-    return f"{power:+d}" if always else str(power)
+    mantissa, power = format(number.scaleb(-number.adjusted()).normalize(), "f"), number.adjusted()
+    if not dotted:
+        return f"{mantissa}e{power}"
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{power:+d}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from memplan.configs.languages.python_bindings import bindings, members_of, target_path
+from memplan.configs.languages.python_style import statements
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -33,15 +34,13 @@ class _Module:
 
 @lru_cache(maxsize=32)
 def _parsed(text: str) -> _Module | None:
-    mark = 1 if text.startswith("\ufeff") else 0
-    try:
-        tree = ast.parse(text[mark:])
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    body = statements(text)
+    if body is None:
         return None
-    starts = [mark, *(match.end() for match in _LINE_END.finditer(text))]
+    starts = [int(text.startswith("\ufeff")), *(match.end() for match in _LINE_END.finditer(text))]
     ends = [*starts[1:], len(text)]
     lines = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
-    return _Module(tree.body, lines, tuple(starts))
+    return _Module(body, lines, tuple(starts))
 
 
 def span_of(text: str, node: ast.expr) -> Span:

@@ -34,10 +34,7 @@ class PythonStyle(StrEnum):
 @lru_cache(maxsize=64)
 def style_of(text: str) -> PythonStyle:
     """Return the style of a Python config; ``base-list`` where it is not valid Python."""
-    try:
-        body = ast.parse(text.removeprefix("\ufeff")).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return PythonStyle.BASE_LIST
+    body = statements(text) or []
     if any(base_assignment(each) for each in body):
         return PythonStyle.BASE_LIST
     if any(is_read_base(each) for each in body):
@@ -51,16 +48,21 @@ def style_of(text: str) -> PythonStyle:
 
 def is_program(text: str) -> bool:
     """Say whether a Python text trains when it is run: it goes backward through a loss, or calls its main function."""
-    try:
-        body = ast.parse(text.removeprefix("\ufeff")).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+    body = statements(text) or []
     own = {each.name for each in body if isinstance(each, ast.FunctionDef)}
     main_parts = [each for each in body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
     calls = [each.func for part in body for each in ast.walk(part) if isinstance(each, ast.Call)]
     in_main = [each.func for part in main_parts for each in ast.walk(part) if isinstance(each, ast.Call)]
     goes_backward = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in calls)
     return goes_backward or any(isinstance(each, ast.Name) and each.id in own for each in in_main)
+
+
+def statements(text: str) -> list[ast.stmt] | None:
+    """Return the statements of a Python text, its byte order mark not counted; None where it is not valid Python."""
+    try:
+        return ast.parse(text.removeprefix("\ufeff")).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def syntax_tree(text: str, path: Path) -> ast.Module:

@@ -17,7 +17,7 @@ from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
 from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open, places_left_open
 from memplan.configs.languages.shell_words import Word, commands_in
-from memplan.configs.languages.spans import Edit, Location, Span
+from memplan.configs.languages.spans import Edit, Location, Span, line_at
 from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def load_shell(text: str, *, where: str) -> dict[str, Any]:
     """
     commands = _training_commands(text)
     if len(commands) != 1:
-        lines = ", ".join(str(text.count("\n", 0, each[0].span.start) + 1) for each in commands)
+        lines = ", ".join(str(line_at(text, each[0].span.start)) for each in commands)
         problem = f"it has several training commands (lines {lines})" if commands else "it has no training command"
         raise ConfigError(problem, where=where, hint="name a script with one `python train.py --flag value ...`")
     values = {flag.key: _value_of(text, flag) for flag in _flags(commands[0])}
@@ -70,7 +70,7 @@ def load_shell(text: str, *, where: str) -> dict[str, Any]:
 
 def launcher_value(text: str, key: str) -> str | None:
     """Return what the launcher before the program is given for a flag, as far as the script says it."""
-    flag = next((each for each in reversed(_launcher_flags(text)) if each.key == key), None)
+    flag = _last(_launcher_flags(text), key)
     literal = literal_behind(text, flag.values[0]) if flag is not None and flag.values else None
     return None if literal is None else literal.plain
 
@@ -84,26 +84,25 @@ def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def environment_behind(text: str, key: str) -> tuple[str, ...]:
     """Return the variables of the environment that the value of a flag depends on."""
-    flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
+    flag = _last(_flags_of_script(text), key)
     words = flag.values if flag is not None else ()
     return tuple(dict.fromkeys(name for each in words for name in names_left_open(text, each)))
 
 
 def lines_behind(text: str, key: str) -> tuple[int, ...]:
     """Return the lines that give the variable of a flag its value, where only running the script would tell which."""
-    flag = next((each for each in reversed(_flags_of_script(text)) if each.key == key), None)
+    flag = _last(_flags_of_script(text), key)
     places = (place for each in (flag.values if flag else ()) for place in places_left_open(text, each))
-    return tuple(text.count("\n", 0, each) + 1 for each in places)
+    return tuple(line_at(text, each) for each in places)
 
 
 def locate_in_shell(text: str, key: str) -> Location | None:
     """Find the value of a flag; of a repeated flag the last counts. None where the command has no such flag."""
     is_launchers, own_key = key.startswith(f"{LAUNCHER}."), key.removeprefix(f"{LAUNCHER}.")
-    flags = _launcher_flags(text) if is_launchers else _flags_of_script(text)
-    flag = next((each for each in reversed(flags) if each.key == own_key), None)
+    flag = _last(_launcher_flags(text) if is_launchers else _flags_of_script(text), own_key)
     if flag is None:
         return None
-    line = text.count("\n", 0, flag.word.span.start) + 1
+    line = line_at(text, flag.word.span.start)
     if not flag.values:  # a switch; what it is told comes behind it
         end = flag.word.span.end
         return Location(span=Span(start=end, end=end), line=line)
@@ -115,7 +114,7 @@ def locate_in_shell(text: str, key: str) -> Location | None:
         is_known = is_number or os.environ.get(name_left_open(text, flag.values[0]) or "") is not None
         return Location(span=own, line=line, obstacle=None if is_known else "the script computes it")  # takes its place
     span = own if _is_shared(text, flag, literal) else literal.span
-    return Location(span=span, line=text.count("\n", 0, span.start) + 1)
+    return Location(span=span, line=line_at(text, span.start))
 
 
 def _is_shared(text: str, flag: _Flag, literal: Word) -> bool:
@@ -181,6 +180,11 @@ def _arguments_start(command: Sequence[Word]) -> int | None:
         if is_module or (word.endswith(".py") and not word.startswith("-")):
             return index + 1 if any(each.startswith("--") for each in words[index + 1 :]) else None
     return None
+
+
+def _last(flags: Sequence[_Flag], key: str) -> _Flag | None:
+    """Return the flag of a key, of which programs take the last."""
+    return next((each for each in reversed(flags) if each.key == key), None)
 
 
 def _flags_of_script(text: str) -> list[_Flag]:

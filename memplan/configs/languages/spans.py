@@ -44,6 +44,11 @@ class Edit:
     text: str
 
 
+def line_at(text: str, position: int) -> int:
+    """Return the line of a position in a text, from 1."""
+    return text.count("\n", 0, position) + 1
+
+
 def line_ending(text: str) -> str:
     """Return the line ending of a text's first line; a line feed where there is none."""
     first, feed, _ = text.partition("\n")

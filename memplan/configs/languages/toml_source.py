@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending
+from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_at, line_ending
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def locate_in_toml(text: str, key: str) -> Location | None:
     wanted = tuple(key.split("."))
     for pair in _pairs(text):
         if pair.parts == wanted:
-            line = text.count("\n", 0, pair.span.start) + 1
-            return Location(span=pair.span, line=line, obstacle=_obstacle_at(text, pair.span.start))
+            start = pair.span.start
+            return Location(span=pair.span, line=line_at(text, start), obstacle=_obstacle_at(text, start))
     return None
 
 

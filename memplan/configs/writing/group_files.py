@@ -66,5 +66,4 @@ def _home_of(document: Document, assignment: Assignment) -> SourceFile:
 
 
 def _is_composed(document: Document) -> bool:
-    values = load_yaml(document.source.text, where=str(document.path), empty={})
-    return isinstance(values, dict) and has_defaults(values)
+    return has_defaults(load_yaml(document.source.text, where=str(document.path), empty={}))

@@ -56,7 +56,7 @@ def marker_line(
         over: relative paths of the configs that an overlay is laid over by the command line; none for all else.
         expected: what the config is going to evaluate to, where the comment lies in another file; None for all else.
     """
-    recipe = config.original.recipe if config.original else config.recipe
+    recipe = config.first_recipe
     before = {each.key: get(parent.values, each.key) for each in assignments}
     recorded: Mapping[str, Any] = config.original.values if config.original else {}
     values = {**before, **recorded}
