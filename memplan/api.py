@@ -15,6 +15,7 @@ from memplan.planner import Planning
 from memplan.planning.commands import card_count, command_wish, config_beside, subject_for
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
+from memplan.planning.question import question_of
 from memplan.planning.subject import subject_of_workload
 from memplan.planning.waiting import wait_for_memory
 from memplan.plans import PlanRequest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.planning.commands import CommandWish
+    from memplan.planning.question import Question
     from memplan.planning.subject import Subject
     from memplan.plans import Plan
     from memplan.progress import Observer
@@ -120,7 +122,7 @@ def probe(
     )
     request = _waited(request, observer, wait=wait, limit=wait_limit)
     subject = subject_of_workload(workload, recipe, tuple(sys.path), world_size=world_size)
-    return Planning(subject, request).probe(observer)
+    return Planning(question_of(subject, request, read_launch(os.environ)), observer).probe()
 
 
 def plan(
@@ -234,9 +236,9 @@ def plan(
     is_first = launch is None or launch.rank == 0
     if is_first:
         request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(asked.wish, request))
-    planning = Planning(*asked.subject(request))
-    observer(_started(planning, asked))
-    made = planning.plan(observer, fresh=fresh)
+    question = question_of(*asked.subject(request), launch)
+    observer(_started(question, asked))
+    made = Planning(question, observer).plan(fresh=fresh)
     if made.config_patch is None or not is_first:
         return made
     if output is not None:
@@ -306,13 +308,13 @@ def _asked_of_workload(
     return _Asked(handed_over=(workload, recipe or Recipe(micro_batch_size=1)))
 
 
-def _started(planning: Planning, asked: _Asked) -> PlanStarted:
-    config = planning.subject.config
+def _started(question: Question, asked: _Asked) -> PlanStarted:
+    config = question.subject.config
     return PlanStarted(
         command=asked.wish.template if asked.wish else None,
         config=config,
-        current=planning.subject.current,
-        device=planning.device,
-        band=planning.band,
+        current=question.subject.current,
+        device=question.device,
+        band=question.band,
         notes=config.notes if config and not asked.wish else asked.notes,
     )

@@ -18,7 +18,7 @@ from memplan.devices.driver import device_used_bytes, process_used_bytes
 from memplan.devices.host_memory import peak_resident_bytes
 from memplan.errors import DeviceError, StoreError
 from memplan.launchers import read_launch
-from memplan.planning.live import REPEATABILITY
+from memplan.planning.present import REPEATABILITY
 from memplan.probe import Journal
 from memplan.training_checks import CheckVerdict, TrainingCheck, TrainingPeaks
 from memplan.units import format_bytes

@@ -7,9 +7,11 @@ operators, its allocator or its speed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.planning.patching import scale
+from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.recommend.band import nothing_fits
 from memplan.recommend.number_formats import lacking, precisions_of
 from memplan.recommend.scaling import split_global_batch
@@ -17,7 +19,7 @@ from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from memplan.devices.cards import DeviceSpec
+    from memplan.planning.question import Question
     from memplan.planning.session import TrialSession
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
@@ -31,53 +33,41 @@ _CHECK_MICRO_BATCH = 2
 _CHECK_STEP_LIMIT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedFindings:
-    """What the traces came to.
-
-    Args:
-        estimate: prediction of the recommended recipe on the card, its learning rate not scaled yet.
-        verdicts: one for each precision, by estimate alone.
-        reasons: why this recipe, one sentence each.
-        notes: what was checked, and what was not.
-    """
-
-    estimate: Estimate
-    verdicts: tuple[PrecisionVerdict, ...]
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def predict(
-    subject: Subject, request: PlanRequest, device: DeviceSpec, band: Band, traces: Traces
-) -> PredictedFindings:
-    """Find the largest micro-batch of each precision whose predicted process peak is below the band's upper edge.
+def recommend_by_estimate(question: Question, traces: Traces, session: TrialSession) -> Recommendation:
+    """Recommend the largest micro-batch whose predicted process peak is below the band's upper edge.
 
     Without a measured speed the user's own precision is kept where it fits; else the first that does is taken.
+
+    Args:
+        question: what is asked.
+        traces: of the subject on the question's device.
+        session: runs the check on this machine's CPU.
 
     Raises:
         NothingFitsError: no precision fits even at its smallest micro-batch.
     """
-    found: dict[Precision, Estimate | None] = {}
-    verdicts = []
-    for precision in _precisions(subject, request, device):
-        recipe = replace(subject.current, precision=precision)
-        obstacle = None if recipe == subject.current else lacking(precision, device) or subject.obstacle(recipe)
-        failure = obstacle or ("cannot be traced" if traces.of_if_traceable(recipe) is None else None)
-        found[precision] = None if failure else _largest(recipe, request, band, traces)
-        remark = failure or ("predicted for the card, not run on it" if found[precision] else "does not fit")
-        verdicts.append(
-            PrecisionVerdict(
-                precision=precision, best=None, estimate=found[precision], loss_deviation=None, remark=remark
-            )
-        )
-    best = next((each for each in found.values() if each is not None), None)
+    subject, band = question.subject, question.band
+    verdicts = tuple(_verdict(precision, question, traces) for precision in _precisions(question))
+    best = next((each.estimate for each in verdicts if each.estimate is not None), None)
     if best is None:
         needed = traces.estimate(subject.current.with_micro_batch_size(1)).peak_process_bytes
         why = f"micro-batch 1 needs about {format_bytes(needed)}"
         raise nothing_fits(band, why, needed_device_bytes=needed)
-    return PredictedFindings(
-        estimate=best, verdicts=tuple(verdicts), reasons=(_reason(best, band),), notes=_notes(device)
+    check = check_on_cpu(subject, session)
+    scaled = scale(best.recipe, subject, question.request, traces.optimizer_name(best.recipe))
+    device_name = question.device.name
+    return Recommendation(
+        recipe=scaled.recipe,
+        estimate=best,
+        chosen=None,
+        trials=session.trials,
+        verdicts=verdicts,
+        reasons=(_reason(best, band), *sentences(scaled.remark)),
+        notes=(
+            f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
+            check_note(check),
+            *accumulation_notes(scaled.recipe, traces),
+        ),
     )
 
 
@@ -101,9 +91,22 @@ def check_note(trial: Trial) -> str:
     )
 
 
-def _precisions(subject: Subject, request: PlanRequest, device: DeviceSpec) -> tuple[Precision, ...]:
-    wanted = request.precisions or (subject.current.precision, *precisions_of(device))
+def _precisions(question: Question) -> tuple[Precision, ...]:
+    wanted = question.request.precisions or (question.subject.current.precision, *precisions_of(question.device))
     return tuple(dict.fromkeys(wanted))
+
+
+def _verdict(precision: Precision, question: Question, traces: Traces) -> PrecisionVerdict:
+    """Say what one precision is worth by its estimate at the largest micro-batch, or why it has none."""
+    subject, estimate = question.subject, None
+    recipe = replace(subject.current, precision=precision)
+    remark = None if recipe == subject.current else lacking(precision, question.device) or subject.obstacle(recipe)
+    if remark is None and traces.of_if_traceable(recipe) is None:
+        remark = "cannot be traced"
+    if remark is None:
+        estimate = _largest(recipe, question.request, question.band, traces)
+        remark = "predicted for the card, not run on it" if estimate else "does not fit"
+    return PrecisionVerdict(precision=precision, best=None, estimate=estimate, loss_deviation=None, remark=remark)
 
 
 def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -> Estimate | None:
@@ -124,7 +127,3 @@ def _reason(best: Estimate, band: Band) -> str:
     share = best.peak_process_bytes / band.total_bytes
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     return f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
-
-
-def _notes(device: DeviceSpec) -> tuple[str, ...]:
-    return (f"{device.name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
-    from memplan.planning.subject import Subject
-    from memplan.plans import PlanRequest
+    from memplan.planning.question import Question
     from memplan.workload import WorkloadReference, WorkloadSource
 
 _SETTINGS = re.compile(
@@ -44,15 +43,16 @@ _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _LARGEST_FILE_BYTES = 1024 * 1024
 
 
-def fingerprint_of(subject: Subject, request: PlanRequest, device: DeviceSpec, surroundings: Mapping[str, str]) -> str:
+def fingerprint_of(question: Question, surroundings: Mapping[str, str]) -> str:
     """Digest what decides a plan."""
+    subject, request = question.subject, question.request
     facts = (
         _source_facts(subject.source),
         json_ready(subject.current),
         None if subject.config is None else _config_facts(subject.config),
         request.facts(),
         str(request.patch_style),
-        _device_facts(device),
+        _device_facts(question.device),
         dict(surroundings),
     )
     return hashlib.sha256(_canonical(facts).encode()).hexdigest()

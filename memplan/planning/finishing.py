@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
@@ -11,60 +11,27 @@ from memplan.planning.commands import command_to_run
 from memplan.planning.data_loader import loader_changes, loader_notes
 from memplan.planning.patching import write_patch
 from memplan.planning.rate_check import with_proven_rate
-from memplan.plans import Plan, PlanRequest, evidence_of
+from memplan.planning.recommendation import sentences
+from memplan.plans import Plan, evidence_of
 
 if TYPE_CHECKING:
     from memplan.children import Template
-    from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
-    from memplan.planning.subject import Subject
-    from memplan.recipe import Recipe
-    from memplan.results import Estimate, PrecisionVerdict, Trial
+    from memplan.planning.question import Question
+    from memplan.planning.recommendation import Recommendation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """What is to be recommended, and on what evidence; the fields mean what they mean in a plan.
-
-    Args:
-        recipe: what is recommended, learning rate included.
-        estimate: prediction of it; None where it cannot be traced.
-        chosen: the trial of it; None where it was only predicted.
-        trials: every live run, in order.
-        reasons: why this recipe, one sentence each.
-        verdicts: one for each precision that was compared.
-        notes: warnings and limits, one sentence each.
-    """
-
-    recipe: Recipe
-    estimate: Estimate | None
-    chosen: Trial | None
-    trials: tuple[Trial, ...]
-    reasons: tuple[str, ...]
-    verdicts: tuple[PrecisionVerdict, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def finished_plan(
-    wanted: Recommendation,
-    *,
-    run_id: str,
-    subject: Subject,
-    request: PlanRequest,
-    device: DeviceSpec,
-    template: Template,
-) -> Plan:
+def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, template: Template) -> Plan:
     """Write the patch for what is recommended, and return the plan with it.
 
     Args:
         wanted: what is recommended.
+        question: what was asked.
         run_id: under which the run is stored.
-        subject: what is trained.
-        request: what was asked for.
-        device: what the plan is for; its total is what utilisation refers to.
         template: a template of trials, which forks the child that looks at the optimizer.
     """
-    patch, trouble = _patch(wanted, subject, request, device, template)
+    patch, trouble = _patch(wanted, question, template)
+    subject, request, device = question.subject, question.request, question.device
     config, estimate = subject.config, wanted.estimate
     return Plan(
         run_id=run_id,
@@ -95,9 +62,10 @@ def finished_plan(
 
 
 def _patch(
-    wanted: Recommendation, subject: Subject, request: PlanRequest, device: DeviceSpec, template: Template
+    wanted: Recommendation, question: Question, template: Template
 ) -> tuple[ConfigPatch | None, tuple[str, ...]]:
     """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
+    subject, request, device = question.subject, question.request, question.device
     if subject.unwritable is not None:
         return None, (f"no patch: {subject.unwritable}",)
     write = functools.partial(
@@ -116,8 +84,3 @@ def _patch(
     except PatchError as error:
         return None, (f"no patch could be written: {error}",)
     return patch, sentences(remark)
-
-
-def sentences(*remarks: str | None) -> tuple[str, ...]:
-    """Return the remarks that there are as sentences."""
-    return tuple(f"{each[0].upper()}{each[1:].removesuffix('.')}." for each in remarks if each is not None)

@@ -15,7 +15,6 @@ from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.measured_lines import measured_line
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
-from memplan.plans.changes import DEVICE_TOTAL
 from memplan.probe import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
@@ -30,20 +29,13 @@ from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.devices.cards import DeviceSpec
+    from memplan.planning.question import Question
     from memplan.planning.session import TrialSession
-    from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
-    from memplan.plans import PlanRequest
     from memplan.probe import SearchResult
     from memplan.progress import Observer
     from memplan.recipe import Recipe
-    from memplan.recommend.band import Band
     from memplan.results import Trial
-
-# A recipe that was planned before is left alone while it is no further than this from the band. On the CPU two runs of
-# one recipe differ by an activation-sized block or two, as the heap fragments: six runs spread over 6.7 % of 640 MiB.
-REPEATABILITY = 0.05
 
 # A precision whose step takes this many times as long as the reference's is not worth waiting for.
 _HOPELESS_SLOWDOWN = 10
@@ -90,21 +82,11 @@ def _reading_of(trial: Trial) -> Reading:
 class LiveSearch:
     """The trials of one plan, in the order that teaches most."""
 
-    def __init__(
-        self,
-        *,
-        subject: Subject,
-        request: PlanRequest,
-        device: DeviceSpec,
-        band: Band,
-        session: TrialSession,
-        traces: Traces,
-        observer: Observer,
-    ) -> None:
-        self._subject = subject
-        self._request = request
-        self._device = device
-        self._band = band
+    def __init__(self, question: Question, session: TrialSession, traces: Traces, observer: Observer) -> None:
+        self._subject = question.subject
+        self._request = question.request
+        self._device = question.device
+        self._band = question.band
         self._session = session
         self._traces = traces
         self._observer = observer
@@ -347,19 +329,3 @@ class LiveSearch:
 
 def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:
     return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark=obstacle)
-
-
-def is_settled(trial: Trial, subject: Subject, request: PlanRequest, band: Band) -> bool:
-    """Say whether a config that memplan patched before, asked the same again, still does what was promised.
-
-    The band is that of the first run, where the config kept what the device offered then: on the CPU that is the memory
-    that happened to be free.
-    """
-    config, measured = subject.config, trial.outcome.measurement
-    if config is None or config.original is None or measured is None or not trial.fits:
-        return False
-    asked = dict(config.original.options)
-    total_bytes = asked.pop(DEVICE_TOTAL, band.total_bytes)
-    share = measured.peak_device_bytes / total_bytes
-    low, high = band.min_utilisation - REPEATABILITY, min(band.max_utilisation + REPEATABILITY, 1.0)
-    return asked == request.facts() and low <= share <= high

@@ -19,19 +19,20 @@ from memplan.planning.patching import write_patch
 if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
-    from memplan.planning.subject import Subject
+    from memplan.planning.question import Question
     from memplan.plans import Plan
     from memplan.probe import Journal
     from memplan.recommend.band import Band
 
 
-def recalled(journal: Journal, fingerprint: str, subject: Subject, band: Band, device: DeviceSpec) -> Plan | None:
+def recalled(journal: Journal, fingerprint: str, question: Question) -> Plan | None:
     """Return the plan stored for a fingerprint, marked as such; None where there is none, or it holds no more."""
+    subject, device = question.subject, question.device
     try:
         stored = journal.find_plan(fingerprint)
     except StoreError:  # written by another version; planning anew says what is wrong where that matters
         return None
-    if stored is None or stored.plan is None or not _still_fits(stored.plan, band, device):
+    if stored is None or stored.plan is None or not _still_fits(stored.plan, question.band, device):
         return None
     request = replace(stored.plan.request, store=journal.path.parent.absolute())
     plan = replace(stored.plan, cached_from=None, request=request)

@@ -15,6 +15,7 @@ from memplan.planning.command_notes import command_notes
 from memplan.planning.commands import CommandWish, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.patching import write_patch
+from memplan.planning.question import question_of
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 from tests.making import trial
@@ -155,10 +156,10 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
     script.write_text("a = 1\n")
-    request = PlanRequest()
-    before, again = (fingerprint_of(subject_of(PLAIN)[0], request, CPU, {}) for _ in range(2))
+    request = PlanRequest(device="cpu")
+    before, again = (fingerprint_of(question_of(*subject_of(PLAIN, request)), {}) for _ in range(2))
     script.write_text("a = 2\n")
-    after = fingerprint_of(subject_of(PLAIN)[0], request, CPU, {})
+    after = fingerprint_of(question_of(*subject_of(PLAIN, request)), {})
     assert before == again
     assert before != after
 
@@ -166,4 +167,4 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
 def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     subject, request = subject_of(PLAIN, PlanRequest(device="rtx-3090", store=tmp_path))
     with pytest.raises(UsageError, match="'rtx-3090' is not present; run it where that card is, or leave --device out"):
-        Planning(subject, request).plan()
+        Planning(question_of(subject, request)).plan()

@@ -10,10 +10,12 @@ import pytest
 from memplan.configs import PatchStyle, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
+from memplan.planning.question import Question
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.workload import WorkloadReference
+from tests.making import BAND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +33,8 @@ def subject(folder: Path, **config: object) -> Subject:
 
 
 def digest(of: Subject, *, device: DeviceSpec = CPU, versions: dict[str, str] = VERSIONS, **wishes: Any) -> str:
-    return fingerprint_of(of, PlanRequest(**wishes), device, versions)
+    question = Question(subject=of, request=PlanRequest(**wishes), device=device, band=BAND)
+    return fingerprint_of(question, versions)
 
 
 def all_differ(digests: list[str]) -> bool:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import apply_patch, plan_patch, read_config
 from memplan.errors import NothingFitsError, WorkloadError
-from memplan.planning.live import LiveSearch, is_settled
+from memplan.planning.live import LiveSearch
+from memplan.planning.question import Question
 from memplan.planning.subject import Subject
 from memplan.plans import PlanRequest
-from memplan.plans.changes import change_to
+from memplan.progress import ignore
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
@@ -21,8 +21,6 @@ from memplan.workload import PickledWorkload
 from tests.making import BAND, CPU, estimate, trial
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from memplan.devices.cards import DeviceSpec
 
 SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
@@ -116,15 +114,9 @@ def search_on(
     on: DeviceSpec = CPU,
     **wishes: object,
 ) -> LiveSearch:
-    return LiveSearch(
-        subject=Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net"),
-        request=PlanRequest(device="cpu", **wishes),
-        device=on,
-        band=band,
-        session=device,
-        traces=Prediction(device, factor),
-        observer=lambda event: None,
-    )
+    subject = Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net")
+    question = Question(subject=subject, request=PlanRequest(device="cpu", **wishes), device=on, band=band)
+    return LiveSearch(question, device, Prediction(device, factor), ignore)
 
 
 def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
@@ -269,29 +261,6 @@ def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
     device = SimulatedDevice({Precision.FP32: 950})
     with pytest.raises(NothingFitsError, match="; tf32 was not tried: the CPU has no TF32 units"):
         search_on(device, precisions=(Precision.FP32, Precision.TF32)).compare()
-
-
-def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
-    subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4), config=None, label="net")
-    assert not is_settled(trial(4, 700), subject, PlanRequest(), BAND)
-
-
-@pytest.mark.parametrize(("free_then_mib", "settled"), [(1000, True), (1400, False)])
-def test_the_band_of_a_patched_config_is_the_one_it_was_planned_for(
-    free_then_mib: int, settled: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "x.yaml").write_text("batch: 2\n")
-    keys = {"micro_batch_size": "batch"}
-    config = read_config(tmp_path / "x.yaml", knob_keys=keys)
-    change = change_to(
-        Recipe(micro_batch_size=4), config.recipe, PlanRequest(), why="seen", device_total_bytes=free_then_mib * MIB
-    )
-    apply_patch(plan_patch(config, change))
-    again = read_config(tmp_path / "x.yaml", knob_keys=keys)
-    subject = Subject(source=SOURCE, current=again.recipe, config=again, label="net")
-    for free_now_mib in (800, 1000, 2000):
-        band = Band(total_bytes=free_now_mib * MIB, min_utilisation=0.6, max_utilisation=0.8)
-        assert is_settled(trial(4, 700), subject, PlanRequest(), band) is settled
 
 
 def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
