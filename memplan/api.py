@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import UserConfig, apply_patch
+from memplan.configs import MemplanOptions, UserConfig, apply_patch
 from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
@@ -203,18 +203,9 @@ def plan(
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
         OutputError: the patch cannot be written.
     """
-    asked = _asked(
-        config_or_workload,
-        recipe,
-        command,
-        steps=steps,
-        batch_size=batch_size,
-        knobs=knobs,
-        format_name=format_name,
+    wishes = MemplanOptions(
         workload=workload,
-    )
-    request = request_from(
-        asked.config.memplan_options if asked.config else None,
+        knobs=knobs or {},
         device=device,
         budget=budget,
         max_util=max_util,
@@ -222,9 +213,15 @@ def plan(
         precision=precision,
         global_batch=global_batch,
         lr_rule=lr_rule,
+        loader=loader,
+    )
+    asked = _asked(
+        config_or_workload, recipe, command, wishes, steps=steps, batch_size=batch_size, format_name=format_name
+    )
+    request = request_from(
+        wishes.over(asked.section),
         world_size=world_size,
         in_place=in_place,
-        change_loader=loader,
         store=Path(store),
         trace_limit=trace_limit,
         trial_limit=trial_limit,
@@ -265,6 +262,11 @@ class _Asked:
     config: UserConfig | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def section(self) -> MemplanOptions:
+        """What the config itself asks for."""
+        return MemplanOptions() if self.config is None else self.config.memplan_options
+
     def subject(self, request: PlanRequest) -> tuple[Subject, PlanRequest]:
         """Return what is trained, and the request as far as it can be told of it."""
         if self.handed_over is None:
@@ -277,24 +279,24 @@ def _asked(
     what: str | Path | Sequence[str | Path] | UserConfig | Workload,
     recipe: Recipe | None,
     command: str | None,
+    wishes: MemplanOptions,
     *,
     steps: int | None,
     batch_size: int | None,
-    knobs: Mapping[str, str] | None,
     format_name: str | None,
-    workload: str | None,
 ) -> _Asked:
     """Put together what was said of what is trained; a config that is named by its path is read."""
+    target, keys = wishes.workload, wishes.knobs
     if isinstance(what, Workload):
-        return _asked_of_workload(what, recipe, command, has_config_options=bool(knobs or format_name or workload))
+        return _asked_of_workload(what, recipe, command, has_config_options=bool(keys or format_name or target))
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
     if isinstance(what, UserConfig):
-        wish = command_wish(command, (what.path,), steps=steps, batch_size=batch_size, workload=workload)
+        wish = command_wish(command, (what.path,), steps=steps, batch_size=batch_size, workload=target)
         return _Asked(wish=wish, config=what)
     paths = tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
-    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=workload)
-    config, notes = config_beside(wish, paths, format_name=format_name, knob_keys=knobs, workload=workload)
+    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=target)
+    config, notes = config_beside(wish, paths, format_name=format_name, knob_keys=keys, workload=target)
     return _Asked(wish=wish, config=config, notes=notes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from memplan.errors import ConfigError
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from memplan.configs.documents import Document
@@ -71,13 +71,15 @@ class Knob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemplanOptions:
-    """What a config's ``memplan`` section, or ``[tool.memplan]`` of its project, asks for; None where it is silent.
+    """What a config's ``memplan`` section, or ``[tool.memplan]`` of its project, or a caller asks for.
+
+    None where it is silent.
 
     Args:
         workload: ``package.module:function``.
         knobs: knob name -> dotted key.
         device: card name, size, live device or ``cpu``.
-        budget: size text such as ``24GiB``.
+        budget: size text such as ``24GiB``, or bytes.
         max_util: upper edge of the utilisation band.
         min_util: lower edge of the utilisation band.
         precision: precisions to compare.
@@ -89,13 +91,18 @@ class MemplanOptions:
     workload: str | None = None
     knobs: Mapping[str, str] = field(default_factory=dict)
     device: str | None = None
-    budget: str | None = None
+    budget: str | int | None = None
     max_util: float | None = None
     min_util: float | None = None
-    precision: tuple[str, ...] | None = None
+    precision: str | Sequence[str] | None = None
     global_batch: int | None = None
     lr_rule: str | None = None
     loader: bool | None = None
+
+    def over(self, others: MemplanOptions) -> MemplanOptions:
+        """Return these, and the others where these are silent."""
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(others, **{name: value for name, value in said.items() if value is not None and value != {}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from memplan.configs import MemplanOptions, PatchStyle
+from memplan.configs import PatchStyle
 from memplan.errors import UsageError
 from memplan.launchers import launched_world_size, world_size_of_command
 from memplan.plans import PlanRequest
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from memplan.configs import MemplanOptions
     from memplan.recipe import Precision
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|)\s*", re.IGNORECASE)
@@ -26,44 +27,35 @@ _SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 
 
 def request_from(
-    section: MemplanOptions | None,
+    wishes: MemplanOptions,
     *,
-    device: str | None = None,
-    budget: str | int | None = None,
-    max_util: float | None = None,
-    min_util: float | None = None,
-    precision: str | Sequence[str] | None = None,
-    global_batch: int | None = None,
-    lr_rule: str | None = None,
     world_size: int | None = None,
     in_place: bool = False,
     store: Path = DEFAULT_STORE,
     trace_limit: str | float | None = None,
     trial_limit: str | float | None = None,
     command: str | None = None,
-    change_loader: bool | None = None,
 ) -> PlanRequest:
-    """Combine the command line with what the config asks for; the command line wins.
+    """Read what is wished for; defaults stand where nothing is.
 
     Without a world size it is that of the launcher in the training command, or of the one that started this process.
 
     Raises:
         UsageError: an option is not understood or out of range.
     """
-    section = section or MemplanOptions()
     defaults = PlanRequest()
     return PlanRequest(
-        device=device or section.device or defaults.device,
-        budget_bytes=read_budget(section.budget if budget is None else budget),
-        max_utilisation=_first(max_util, section.max_util, defaults.max_utilisation),
-        min_utilisation=_first(min_util, section.min_util, defaults.min_utilisation),
-        precisions=parse_precisions(precision) or parse_precisions(section.precision),
-        global_batch_size=global_batch if global_batch is not None else section.global_batch,
-        learning_rate_rule=parse_rule(lr_rule or section.lr_rule),
+        device=wishes.device or defaults.device,
+        budget_bytes=read_budget(wishes.budget),
+        max_utilisation=defaults.max_utilisation if wishes.max_util is None else wishes.max_util,
+        min_utilisation=defaults.min_utilisation if wishes.min_util is None else wishes.min_util,
+        precisions=parse_precisions(wishes.precision),
+        global_batch_size=wishes.global_batch,
+        learning_rate_rule=parse_rule(wishes.lr_rule),
         world_size=_replicas(command) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
-        change_loader=bool(section.loader if change_loader is None else change_loader),
+        change_loader=bool(wishes.loader),
         trace_limit_s=read_duration(trace_limit),
         trial_limit_s=read_duration(trial_limit),
     )
@@ -154,7 +146,3 @@ def parse_knob_keys(pairs: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"map names the knob {name!r} twice: {keys[name]!r} and {key!r}")
         keys[name] = key
     return keys
-
-
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)

@@ -27,7 +27,7 @@ def test_the_config_is_heard_where_the_command_line_is_silent() -> None:
 
 def test_the_command_line_wins_over_the_config() -> None:
     section = MemplanOptions(device="rtx-3090", max_util=0.7)
-    request = request_from(section, device="cpu", max_util=0.9)
+    request = request_from(MemplanOptions(device="cpu", max_util=0.9).over(section))
     assert (request.device, request.max_utilisation) == ("cpu", 0.9)
 
 
@@ -39,8 +39,8 @@ def test_a_budget_without_its_unit_is_not_taken_for_bytes() -> None:
 @pytest.mark.parametrize(("said", "result"), [(None, True), (False, False)])
 def test_the_config_may_open_the_loader_and_the_command_line_close_it(said: bool | None, *, result: bool) -> None:
     section = MemplanOptions(loader=True)
-    assert request_from(section, change_loader=said).change_loader is result
-    assert request_from(None).change_loader is False
+    assert request_from(MemplanOptions(loader=said).over(section)).change_loader is result
+    assert request_from(MemplanOptions()).change_loader is False
 
 
 def test_sizes_and_precisions_are_lists_with_commas() -> None:
@@ -86,7 +86,7 @@ def test_a_knob_mapped_twice_is_refused() -> None:
 
 def test_the_replicas_are_those_the_launcher_starts_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert request_from(None).world_size == 4
-    assert request_from(None, world_size=2).world_size == 2
+    assert request_from(MemplanOptions()).world_size == 4
+    assert request_from(MemplanOptions(), world_size=2).world_size == 2
     monkeypatch.delenv("WORLD_SIZE")
-    assert request_from(None).world_size is None
+    assert request_from(MemplanOptions()).world_size is None
