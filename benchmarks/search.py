@@ -31,7 +31,8 @@ from search_tools import TOOLS
 
 import memplan
 from memplan.devices.resolving import resolve_device
-from memplan.probe import TrialRequest, run_trial, trial_template
+from memplan.probe.launcher import run_trial, trial_template
+from memplan.probe.trials import TrialRequest
 from memplan.progress import TrialEnded
 from memplan.textfiles import write_text_atomically
 from memplan.units import format_bytes, parse_bytes

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from architectures import CARD, define_detection_operators, from_settings, language_workload, timm_workload, trace_here
 from forked import run_forked
 
-from memplan.estimators.answers import largest_micro_batch, process_peaks
+from memplan.estimators.answers import largest_micro_batch, process_peak
 from memplan.estimators.recorder.untouched_build import neutralise_initialisers
 from memplan.units import MIB
 
@@ -79,7 +79,9 @@ def measured(name: str, candidates: int) -> Timing:
     traced = time.process_time()
     largest_micro_batch(trace, device=CARD, limit_bytes=CARD.total_bytes, cap=candidates)
     solved = time.process_time()
-    process_peaks(trace, range(1, candidates + 1), device=CARD)
+    peak_at = process_peak(trace, CARD)
+    for size in range(1, candidates + 1):
+        peak_at(size)
     return Timing(
         parameter_count=trace.parameter_count,
         events=len(trace.timelines[0].event_blocks),

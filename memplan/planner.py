@@ -20,7 +20,8 @@ from memplan.planning.recall import recalled
 from memplan.planning.session import TrialSession
 from memplan.planning.sharing import shared
 from memplan.planning.traces import Traces
-from memplan.probe import Journal, trial_template
+from memplan.probe.journal import Journal
+from memplan.probe.launcher import trial_template
 from memplan.progress import ignore
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from memplan.planning.question import Question
     from memplan.planning.recommendation import Recommendation
     from memplan.plans import Plan
-    from memplan.probe import JournalRun
+    from memplan.probe.journal import JournalRun
     from memplan.progress import Observer
     from memplan.results import ProbeResult
 

@@ -19,7 +19,7 @@ from memplan.devices.host_memory import peak_resident_bytes
 from memplan.errors import DeviceError, StoreError
 from memplan.launchers import read_launch
 from memplan.planning.present import REPEATABILITY
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.training_checks import CheckVerdict, TrainingCheck, TrainingPeaks
 from memplan.units import format_bytes
 

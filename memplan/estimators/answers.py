@@ -15,7 +15,7 @@ from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
@@ -85,7 +85,7 @@ def largest_micro_batch(
         UsageError: the cap is below 1, or the trace was lowered to another kind of device.
     """
     _check(trace, cap, device)
-    process_bytes = _process_peak(trace, device, allocator)
+    process_bytes = process_peak(trace, device, allocator)
 
     def excess(size: int) -> int:
         return process_bytes(size) - limit_bytes
@@ -109,24 +109,23 @@ def largest_micro_batch(
     return fits
 
 
-def process_peaks(
-    trace: StepTrace,
-    micro_batch_sizes: Iterable[int],
-    *,
-    device: DeviceSpec,
-    allocator: AllocatorSettings = DEFAULT_SETTINGS,
-) -> tuple[int, ...]:
-    """Predict the process peak alone, in bytes, at many micro-batch sizes; each is replayed, none is interpolated.
+def process_peak(
+    trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+) -> Callable[[int], int]:
+    """Return what answers with the process peak, in bytes and nothing else, at a micro-batch size of at least 1."""
+    context_bytes = _context_bytes(trace, device) or 0
+    if len(trace.timelines) > 1:
+        return lambda size: _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
+    timeline = trace.timelines[0]
+    if device.kind is DeviceKind.CPU:
+        return lambda size: peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
+    reserved_peaks = ReservedPeaks(allocator.cuda)
 
-    Raises:
-        UsageError: a size is below 1, or the trace was lowered to another kind of device.
-    """
-    process_bytes = _process_peak(trace, device, allocator)
-    peaks = []
-    for size in micro_batch_sizes:
-        _check(trace, size, device)
-        peaks.append(process_bytes(size))
-    return tuple(peaks)
+    def process_bytes(size: int) -> int:
+        events = events_at(timeline, size)
+        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
+
+    return process_bytes
 
 
 def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
@@ -166,23 +165,6 @@ def _process_range_bytes(
     beside = breakdown.total_bytes - breakdown.context
     most += max(beside, 0 if at_most is None else at_most.process_bytes)
     return None if beside + least == most else (beside + least, most)
-
-
-def _process_peak(trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings) -> Callable[[int], int]:
-    """Return what answers with the process peak, and nothing else, at a micro-batch size."""
-    context_bytes = _context_bytes(trace, device) or 0
-    if len(trace.timelines) > 1:
-        return lambda size: _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
-    timeline = trace.timelines[0]
-    if device.kind is DeviceKind.CPU:
-        return lambda size: peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
-    reserved_peaks = ReservedPeaks(allocator.cuda)
-
-    def process_bytes(size: int) -> int:
-        events = events_at(timeline, size)
-        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
-
-    return process_bytes
 
 
 def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:

@@ -15,7 +15,7 @@ from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.measured_lines import measured_line
 from memplan.planning.neighbours import others_bytes
 from memplan.planning.session import usual_step_s
-from memplan.probe import Reading, ReadingKind, SearchTarget, find_micro_batch
+from memplan.probe.search import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan.planning.question import Question
     from memplan.planning.session import TrialSession
     from memplan.planning.traces import Traces
-    from memplan.probe import SearchResult
+    from memplan.probe.search import SearchResult
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.results import Trial

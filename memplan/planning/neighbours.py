@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.driver import card_uuid, device_used_bytes
 from memplan.devices.turns import turn_on
 from memplan.errors import DeviceError
-from memplan.probe import run_trial
+from memplan.probe.launcher import run_trial
 from memplan.progress import TrialAdvanced
 from memplan.units import format_bytes
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
-    from memplan.probe import TrialProgress, TrialRequest
+    from memplan.probe.trials import TrialProgress, TrialRequest
     from memplan.progress import Observer
     from memplan.results import Outcome
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan.patches import ConfigPatch
     from memplan.planning.question import Question
     from memplan.plans import Plan
-    from memplan.probe import Journal
+    from memplan.probe.journal import Journal
     from memplan.recommend.band import Band
 
 

@@ -9,13 +9,13 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
 from memplan.errors import UsageError
 from memplan.planning.neighbours import run_in_turn
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.progress import Notice, TrialStarted, ignore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.probe import TrialRequest
+    from memplan.probe.trials import TrialRequest
     from memplan.progress import Observer
     from memplan.results import Trial
 

@@ -6,8 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan.planning.neighbours import run_in_turn, was_disturbed
-from memplan.probe import TrialRequest
-from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S
+from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
     from memplan.planning.traces import Traces
-    from memplan.probe import JournalRun
+    from memplan.probe.journal import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.results import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError, UsageError
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.report.facts import report_run
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import torch
 
 from memplan import Workload
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.probe import TrialPhase, TrialProgress, TrialRequest, run_trial, trial_template
+from memplan.probe.launcher import run_trial, trial_template
+from memplan.probe.trials import TrialPhase, TrialProgress, TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB

@@ -10,7 +10,8 @@ import pytest
 
 from memplan.devices.resolving import resolve_device
 from memplan.estimators import estimate, trace_step
-from memplan.probe import TrialRequest, run_trial, trial_template
+from memplan.probe.launcher import run_trial, trial_template
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB

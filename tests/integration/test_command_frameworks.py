@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from memplan.devices.resolving import resolve_device
-from memplan.probe import TrialRequest, run_trial
+from memplan.probe.launcher import run_trial
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 
 if TYPE_CHECKING:
     from pathlib import Path

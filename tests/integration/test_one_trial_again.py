@@ -10,7 +10,8 @@ import pytest
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planning import rerun
-from memplan.probe import Journal, TrialRequest
+from memplan.probe.journal import Journal
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind, Trial
 from memplan.units import GIB

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 
 ROOT = Path(__file__).parents[2]
 MARK = "MEMPLAN_TEST_SURVIVAL"
@@ -19,7 +19,9 @@ MARK = "MEMPLAN_TEST_SURVIVAL"
 RUNNER = """
 import os, sys, itertools
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.probe import Journal, TrialRequest, run_trial, trial_template
+from memplan.probe.journal import Journal
+from memplan.probe.launcher import run_trial, trial_template
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Trial
 from memplan.units import GIB

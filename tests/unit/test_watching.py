@@ -14,7 +14,7 @@ import memplan
 from memplan import watching
 from memplan.devices.card_readings import BytesReading
 from memplan.plans import PlanRequest
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.results import BreakdownBytes
 from memplan.training_checks import CheckVerdict, TrainingPeaks

@@ -9,7 +9,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
-from memplan.estimators.answers import estimate, largest_micro_batch, process_peaks
+from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
 from memplan.recipe import Recipe
@@ -126,14 +126,9 @@ def test_a_size_below_one_is_refused() -> None:
         estimate(trace(timeline(0, 1)), micro_batch_size=0, device=CPU)
 
 
-def test_process_peaks_of_many_sizes_are_those_of_their_estimates() -> None:
+def test_the_process_peak_alone_is_that_of_the_estimate() -> None:
     card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=MIB)
     made = replace(trace(timeline(3, 0.5)), device_kind=DeviceKind.CUDA)
-    sizes = range(1, 40)
-    expected = tuple(estimate(made, micro_batch_size=size, device=card).peak_process_bytes for size in sizes)
-    assert process_peaks(made, sizes, device=card) == expected
-
-
-def test_process_peaks_refuse_a_size_below_one() -> None:
-    with pytest.raises(UsageError, match="micro_batch_size=0"):
-        process_peaks(trace(timeline(3, 0.5)), (1, 0), device=CPU)
+    peak_at = process_peak(made, card)
+    for size in range(1, 40):
+        assert peak_at(size) == estimate(made, micro_batch_size=size, device=card).peak_process_bytes

@@ -11,7 +11,7 @@ import pynvml
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import neighbours
 from memplan.planning.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
-from memplan.probe import TrialRequest
+from memplan.probe.trials import TrialRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind

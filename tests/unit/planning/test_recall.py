@@ -16,7 +16,7 @@ from memplan.planning.question import Question
 from memplan.planning.recall import recalled
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.units import MIB
 from tests.making import BAND, CPU, plan

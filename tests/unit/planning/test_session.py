@@ -11,7 +11,7 @@ from memplan.planning import session as sessions
 from memplan.planning.absent import check_on_cpu
 from memplan.planning.session import TrialSession
 from memplan.planning.subject import Subject
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.progress import Notice
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind

@@ -9,7 +9,7 @@ import pytest
 from memplan.errors import PatchError, UsageError
 from memplan.patches import ConfigPatch
 from memplan.planning.stored_runs import stored_patch, stored_plan, stored_report
-from memplan.probe import Journal
+from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from tests.making import plan, trial
 

@@ -13,10 +13,11 @@ import pytest
 
 from memplan.devices.card_readings import BytesReading
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.probe import TrialRequest, run_trial
 from memplan.probe.commands import cards as command_cards
 from memplan.probe.commands import trial as command_trial
 from memplan.probe.commands.cards import allocator_limit_bytes, visible_cards
+from memplan.probe.launcher import run_trial
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
