@@ -66,6 +66,9 @@ def test_a_probe_returns_a_micro_batch_that_was_tried_and_lies_in_the_band(tmp_p
 
 
 @pytest.mark.slow
-def test_a_workload_without_a_recipe_cannot_be_planned(tmp_path: Path) -> None:
-    body = "try:\n    memplan.plan(workload)\nexcept memplan.MemplanError as error:\n    found = str(error)\n"
-    assert "recipe=memplan.Recipe(...)" in run(tmp_path, body)
+def test_a_workload_alone_is_planned_from_one_sample_on(tmp_path: Path) -> None:
+    body = "found = memplan.plan(workload, 'rtx-3090', 0.8, 0.6, precision='fp32').to_dict()\n"
+    found = run(tmp_path, body)
+    assert found["current"]["micro_batch_size"] == 1
+    assert found["recipe"]["micro_batch_size"] > 1
+    assert found["estimate"]["peak_process_bytes"] <= 0.8 * found["device_total_bytes"]
