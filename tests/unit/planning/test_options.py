@@ -33,7 +33,7 @@ def test_the_command_line_wins_over_the_config() -> None:
 
 def test_a_budget_without_its_unit_is_not_taken_for_bytes() -> None:
     with pytest.raises(UsageError, match="budget '100' is 100 bytes; write its unit, such as 10GiB"):
-        request_from(None, budget="100")
+        request_from(MemplanOptions(budget="100"))
 
 
 @pytest.mark.parametrize(("said", "result"), [(None, True), (False, False)])
