@@ -26,7 +26,13 @@ _VALUE = "memplan_known_value"
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _DRAWN = 0.5  # a lone random number is the middle of its range, so that rarely dropped layers are kept
 _NEARLY_HIGHEST = 0.999
-_RANGES = (torch.ops.aten.arange, torch.ops.aten.linspace)
+_WRITTEN_DOWN = (
+    torch.ops.aten.arange,
+    torch.ops.aten.linspace,
+    torch.ops.aten.zeros,
+    torch.ops.aten.ones,
+    torch.ops.aten.full,
+)
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 
 
@@ -106,7 +112,7 @@ def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def _is_written_down(operator: OpOverload, result: torch.Tensor) -> bool:
-    return _is_whole(result) or operator.overloadpacket in _RANGES
+    return _is_whole(result) or operator.overloadpacket in _WRITTEN_DOWN
 
 
 def _follow_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
@@ -110,7 +111,7 @@ class StepRecorder:
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
-        with surroundings, recorder, paths.watched(), to_numpy:
+        with surroundings, recorder, paths.watched(), to_numpy, passing_for_real():
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())

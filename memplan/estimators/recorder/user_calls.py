@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
 # What kernels and Python bindings say where they are handed tensors without values.
-_FAKE_WORDS = re.compile(r"fake|meta\b|data pointer|tensor subclass|data.dependent|symbolic|storage", re.IGNORECASE)
+_FAKE_WORDS = re.compile(
+    r"fake|meta\b|data pointer|data is not allocated|tensor subclass|data.dependent|symbolic|storage", re.IGNORECASE
+)
 _NEVER_OF_SIZES = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 _HINTS = (
     (r"process group|NCCL|FSDP", "return the model as it is before it is wrapped: replicas are counted all the same"),

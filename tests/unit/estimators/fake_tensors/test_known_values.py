@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, learn, run_knowing
+from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 
 
 class Knowing(TorchDispatchMode):
@@ -140,3 +141,26 @@ def test_a_tensor_of_the_users_own_is_never_written_to(fakes: FakeTensorMode) ->
     with fakes, Knowing(fakes):
         assert table.detach().add_(1).tolist() == [2, 3]
     assert table.tolist() == [1, 2]
+
+
+def test_what_code_writes_down_is_known_of_any_type(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        assert torch.ones(2, 3).sum() == 6
+        choices = torch.tensor([[0, 1], [1, 2]])
+        assert torch.zeros(2, 3).scatter(1, choices, 1.0).long().sum(0).tolist() == [1, 2, 1]
+
+
+def test_zeros_that_computed_values_are_written_into_are_not_known(fakes: FakeTensorMode) -> None:
+    with fakes, Knowing(fakes):
+        sums = torch.zeros(3)
+        sums += torch.empty(3).exp()
+        with pytest.raises(DataDependentOutputException):
+            bool(sums[0])
+
+
+def test_a_tensor_is_made_of_known_numbers_in_fake_tensors(fakes: FakeTensorMode) -> None:
+    whole, broken, truth = (learned(fakes, torch.tensor(number)) for number in (3, 0.5, True))
+    with fakes, Knowing(fakes), passing_for_real():
+        assert torch.tensor([whole, 4]).tolist() == [3, 4]
+        assert torch.tensor([broken]).tolist() == [0.5]
+        assert torch.tensor([[truth], [False]]).tolist() == [[True], [False]]

@@ -53,3 +53,14 @@ def test_an_assertion_of_fake_tensors_own_is_told_from_the_users(function: objec
         call_user("function", function)
     assert isinstance(caught.value.__cause__, AssertionError)
     assert is_of_fakes(caught.value) is is_theirs
+
+
+def reads_memory_that_fakes_do_not_have() -> None:
+    with FakeTensorMode():
+        torch.tensor([torch.zeros(())])
+
+
+def test_reading_memory_that_fake_tensors_do_not_have_is_of_them() -> None:
+    with pytest.raises(WorkloadError, match="not allocated") as caught:
+        call_user("function", reads_memory_that_fakes_do_not_have)
+    assert is_of_fakes(caught.value)

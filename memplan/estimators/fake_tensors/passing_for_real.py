@@ -1,0 +1,57 @@
+"""Letting fake tensors pass for real ones where code looks at the tensor and not at what is computed with it.
+
+- Libraries that ask whether they are being traced are told no, because a real step takes other paths: transformers 5
+  leaves away a mask that hides nothing, and attention then runs without one, unless the mask is fake.
+- ``torch.tensor`` takes known numbers out of the fake ones in a list; it sets modes aside, and would read empty memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memplan.estimators.fake_tensors.known_values import known_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_QUESTIONS = (("transformers.utils.import_utils", "is_fake_tensor"),)
+_READS = ("__index__", "__float__", "__bool__")
+
+
+@contextmanager
+def passing_for_real() -> Iterator[None]:
+    """Let fake tensors pass for real ones before torch's constructors and libraries that are loaded by now."""
+    with ExitStack() as stack:
+        for module_name, question in _QUESTIONS:
+            module = sys.modules.get(module_name)
+            if hasattr(module, question):
+                stack.enter_context(_replaced(module, question, lambda *_: False))
+        for read in _READS:
+            stack.enter_context(_replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
+        yield
+
+
+def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    def number(tensor: torch.Tensor) -> Any:
+        real = known_value(tensor)
+        return read(tensor if real is None else real)
+
+    return number
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    own = vars(owner).get(name)
+    setattr(owner, name, stand_in)
+    try:
+        yield
+    finally:
+        if own is None:  # what it inherits is there again
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)

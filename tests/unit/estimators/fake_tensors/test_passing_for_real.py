@@ -1,0 +1,34 @@
+"""What fake tensors answer to code that looks at the tensor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
+
+
+@pytest.fixture
+def fakes() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def test_transformers_does_not_take_a_step_for_a_compilers_trace(fakes: FakeTensorMode) -> None:
+    import_utils = pytest.importorskip("transformers", reason="needs memplan[transformers]").utils.import_utils
+    mask = fakes.from_tensor(torch.ones(2, 3))
+    with passing_for_real():
+        assert not import_utils.is_tracing(mask)
+    assert import_utils.is_tracing(mask)
+
+
+def test_of_numbers_that_are_not_known_no_tensor_is_made(fakes: FakeTensorMode) -> None:
+    unknown = fakes.from_tensor(torch.empty((), dtype=torch.long))
+    with fakes, passing_for_real(), pytest.raises(RuntimeError, match="data is not allocated"):
+        torch.tensor([unknown])
+
+
+def test_torchs_own_answers_are_there_again_afterwards() -> None:
+    with passing_for_real():
+        assert "__index__" in vars(FakeTensor)
+    assert "__index__" not in vars(FakeTensor)
