@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from memplan.errors import WorkloadError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -33,6 +35,9 @@ class Workload:
             come by turns in estimates and in the warm-up of live trials, because the allocator keeps room for blocks of
             each size; trials report its memory and speed beside those of the worst. None where all batches are alike.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
+
+    Raises:
+        WorkloadError: one of the four is no function, or the model is handed over in place of its factory.
     """
 
     model: Callable[[], nn.Module]
@@ -47,6 +52,17 @@ class Workload:
     ema: bool = False
     typical_batch: Callable[[int], Any] | None = None
     loader: Callable[[int], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would fail in every child process."""
+        for role in ("model", "batch", "loss", "optimizer"):
+            if not callable(given := getattr(self, role)):
+                raise WorkloadError(f"the workload's {role} is a {type(given).__name__}", hint="give a function")
+        if not isinstance(self.model, type) and hasattr(self.model, "parameters"):
+            raise WorkloadError(
+                f"the workload's model is a {type(self.model).__name__}, not a function that makes one",
+                hint="write model=lambda: ..., so that every trial makes its own",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ def _called(source: WorkloadReference) -> object:
             where=source.config_path,
             hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _user_error(f"importing workload {source.target!r} failed", error) from error
     if not callable(function):
         raise WorkloadError(
@@ -99,11 +99,13 @@ def _called(source: WorkloadReference) -> object:
         )
     try:
         return function(ConfigNode(source.config))
-    except Exception as error:
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
         raise _user_error(f"workload {source.target!r} raised", error) from error
 
 
-def _user_error(what: str, error: Exception) -> WorkloadError:
+def _user_error(what: str, error: BaseException) -> WorkloadError:
     trace = "".join(traceback.format_exception(error))
     problem = f"{what}: {type(error).__name__}: {error}"
     return WorkloadError(problem, where=place_of_error(error), detail=trace)

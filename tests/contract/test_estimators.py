@@ -202,6 +202,16 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
     assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
 
 
+def test_a_model_that_is_left_in_evaluation_mode_is_told() -> None:
+    def notes(loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[str]:
+        workload = linear_workload(model=lambda: nn.Linear(512, 512, bias=False).eval(), loss=loss)
+        found = estimate(traced(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=4, device=CARD)
+        return [note for note in found.notes if "evaluation mode" in note]
+
+    assert len(notes(lambda model, batch: model(batch).sum())) == 1
+    assert notes(lambda model, batch: model.train()(batch).sum()) == []
+
+
 class RoutesTokens(nn.Module):
     """Sends each sample to one of two experts, by a score that only computing it tells."""
 
@@ -348,8 +358,10 @@ def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> Non
         ("loss", lambda model, batch: model(batch), r"returned a tensor of shape \(2, 512\)"),
         ("loss", lambda model, batch: model(batch).sum().detach(), "does not require grad"),
         ("loss", lambda model, batch: 1.0, "returned a float"),
+        ("optimizer", lambda parameters: [torch.optim.SGD(parameters)], "returned a list; return one torch.optim"),
+        ("model", lambda: sys.exit("set DATA_ROOT"), "raised SystemExit: set DATA_ROOT"),
     ],
-    ids=["constant batch", "no tensors", "no module", "no scalar", "no grad", "no tensor"],
+    ids=["constant batch", "no tensors", "no module", "no scalar", "no grad", "no tensor", "two optimizers", "exit"],
 )
 def test_a_broken_contract_names_the_function_that_breaks_it(part: str, function: object, complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint) as caught:

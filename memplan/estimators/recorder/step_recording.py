@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
+_ONLY_EVALUATES = (
+    "The model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps its "
+    "statistics. Where your training calls train(), call it in the model factory too; from_pretrained calls eval()."
+)
 STEPS = 2  # the first makes the optimizer state, the second is the steady one
 
 
@@ -115,7 +119,12 @@ class StepRecorder:
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
-        notes = (*recorder.presumed.notes, *(() if choices is None else choices.notes))
+        evaluates = not any(each.training for each in model.modules())
+        notes = (
+            *recorder.presumed.notes,
+            *(() if choices is None else choices.notes),
+            *((_ONLY_EVALUATES,) if evaluates else ()),
+        )
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
 
     def _model_of_run(self, fakes: Fakes | None) -> nn.Module:

@@ -13,7 +13,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import carried_by
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
-from memplan.estimators.recorder.user_calls import call_user, checked_loss, name_of
+from memplan.estimators.recorder.user_calls import call_user, checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase
@@ -72,7 +72,8 @@ class TracedStep:
         self._batch: Any = None
         self._place_model()
         self._buckets = self._made_buckets()
-        self.optimizer: Optimizer = call_user("optimizer", workload.optimizer, model.parameters())
+        made = call_user("optimizer", workload.optimizer, model.parameters())
+        self.optimizer = checked_optimizer(made, workload.optimizer)
         if fused_optimizer:
             _choose_fused(self.optimizer)
         self._prepare_optimizer()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.optim import Optimizer
 
 from memplan.errors import MemplanError, WorkloadError
 from memplan.user_places import place_of_error
@@ -38,7 +39,7 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except MemplanError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told, said = "".join(traceback.format_exception(error)), str(error).rstrip(".")
         raise WorkloadError(
             f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {said}",
@@ -48,7 +49,7 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
         ) from error
 
 
-def _hint_for(error: Exception) -> str | None:
+def _hint_for(error: BaseException) -> str | None:
     return next((hint for words, hint in _HINTS if re.search(words, str(error))), None)
 
 
@@ -56,6 +57,20 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return the function's name with its module, for messages."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer:
+    """Return the optimizer if it is one.
+
+    Raises:
+        WorkloadError: it is something else, such as a list of optimizers.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    raise WorkloadError(
+        f"the workload's optimizer {name_of(function)} returned a {type(optimizer).__name__}",
+        hint="return one torch.optim.Optimizer; --command runs a training with several as it is",
+    )
 
 
 def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:

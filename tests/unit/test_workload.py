@@ -1,0 +1,32 @@
+"""What a workload refuses as soon as it is written down."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import memplan
+from memplan.errors import WorkloadError
+
+
+def workload(**changes: object) -> memplan.Workload:
+    functions = {"model": nn.Identity, "batch": torch.zeros, "loss": torch.sum, "optimizer": torch.optim.SGD}
+    return memplan.Workload(**(functions | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer": "adamw"}, "the workload's optimizer is a str; give a function"),
+        ({"model": nn.Linear(2, 2)}, "the workload's model is a Linear, not a function that makes one; write model="),
+    ],
+    ids=["a name for a function", "a model for its factory"],
+)
+def test_what_would_fail_in_every_child_is_refused_at_once(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        workload(**changes)
+
+
+def test_a_class_is_a_factory() -> None:
+    assert workload().model is nn.Identity
