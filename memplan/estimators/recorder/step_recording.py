@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 _ONLY_EVALUATES = (
-    "The model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps its "
-    "statistics. Where your training calls train(), call it in the model factory too; from_pretrained calls eval()."
+    "The model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps "
+    "its statistics. Where your training calls train(), call it in the model factory too; from_pretrained calls eval()."
 )
 STEPS = 2  # the first makes the optimizer state, the second is the steady one
 
