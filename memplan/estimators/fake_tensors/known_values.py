@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from memplan.estimators.fake_tensors.presumed_values import presumed_truth
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from memplan.estimators.fake_tensors.fakes import Fakes
+
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
 _VALUE = "memplan_known_value"
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_LIFT = torch.ops.aten.lift_fresh.default
 _DRAWN = 0.5  # a lone random number is the middle of its range, so that rarely dropped layers are kept
 _NEARLY_HIGHEST = 0.999
 _WRITTEN_DOWN = (
@@ -51,27 +54,32 @@ def know(fake: torch.Tensor, real: torch.Tensor) -> bool:
     return is_small
 
 
-def run_knowing(
-    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, make_fake: Callable[[torch.Tensor], Any]
-) -> Any:
+def run_knowing(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, fakes: Fakes) -> Any:
     """Run an operator on fake tensors; where its result depends on values that are known, answer from them.
 
     Args:
         operator: what to run.
         args: its arguments.
         kwargs: its keyword arguments.
-        make_fake: turns a real tensor into a fake one.
+        fakes: the mode that the tensors belong to.
     """
+    if operator is _LIFT and type(args[0]) is torch.Tensor and args[0].numel() == 1:
+        return _faked(args[0], fakes.from_number)
     if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
         return _drawn(*args, **kwargs)
-    if not _depends_on_values(operator):
-        pass
-    elif operator in _INDEXED:
-        args = (args[0], _without_masks(args[1], make_fake))
-    elif _all_known(args, kwargs):
-        real = _run_for_real(operator, args, kwargs)
-        return tree_map(lambda value: _faked(value, make_fake) if isinstance(value, torch.Tensor) else value, real)
-    result = operator(*args, **kwargs)
+    if _depends_on_values(operator):
+        if operator in _INDEXED:
+            args = (args[0], _without_masks(args[1], fakes.from_tensor))
+        elif _all_known(args, kwargs):
+            real = _run_for_real(operator, args, kwargs)
+            return tree_map_only(torch.Tensor, lambda value: _faked(value, fakes.from_tensor), real)
+    result = fakes.run(operator, args, kwargs)
+    _follow_all(operator, args, kwargs, result)
+    return result
+
+
+def _follow_all(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Keep what is known of values up with what an operator did."""
     if isinstance(result, FakeTensor):
         truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
         if truth is not None:
@@ -83,7 +91,6 @@ def run_knowing(
         _follow_parts(operator, args, kwargs, result)
     elif operator._schema.is_mutable:  # noqa: SLF001 - the only place that says it
         _follow_writes(operator, args, kwargs)
-    return result
 
 
 @functools.cache

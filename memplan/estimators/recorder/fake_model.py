@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode
 from torch.nn.parameter import is_lazy
 
 from memplan.errors import WorkloadError
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
-from memplan.estimators.fake_tensors.fake_results import sparse_of
+from memplan.estimators.fake_tensors.fakes import is_simple
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.model_copies import model_copy
@@ -24,22 +23,7 @@ _CARRIED = "memplan_carried"
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
-class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Fake tensors beside real ones; sparse ones keep their number of elements, which torch 2.13 makes none."""
-
-    def __init__(self) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-
-    def from_tensor(self, tensor: torch.Tensor, **settings: Any) -> FakeTensor:
-        """Make a fake tensor of a real one."""
-        if tensor.layout is not torch.sparse_coo:
-            return super().from_tensor(tensor, **settings)
-        with torch.no_grad():
-            parts = [super(Fakes, self).from_tensor(each, **settings) for each in dense_parts(tensor)]
-            with self:
-                made = sparse_of(*parts, like=tensor, is_coalesced=tensor.is_coalesced())
-        return cast("FakeTensor", made)
+    from memplan.estimators.fake_tensors.fakes import Fakes
 
 
 def is_scripted(model: nn.Module) -> bool:
@@ -47,7 +31,7 @@ def is_scripted(model: nn.Module) -> bool:
     return any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
 
 
-def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
+def fake_copy(model: nn.Module, fakes: Fakes) -> nn.Module:
     """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry.
 
     Raises:
@@ -58,6 +42,7 @@ def fake_copy(model: nn.Module, fakes: FakeTensorMode) -> nn.Module:
         raise WorkloadError(problem) from NotImplementedError(problem)
     special = [each for each in model.parameters() if is_special(each)]
     copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in special}
+    copies |= {id(each): fakes.from_parameter(each) for each in model.parameters() if is_simple(each)}
     with FakeCopyMode(fakes):
         for each in special:
             carried = copy.deepcopy(vars(each), copies)
@@ -76,7 +61,7 @@ def carried_by(parameter: torch.Tensor) -> list[torch.Tensor]:
     return carried
 
 
-def _plain_fake(parameter: nn.Parameter, fakes: FakeTensorMode) -> nn.Parameter:
+def _plain_fake(parameter: nn.Parameter, fakes: Fakes) -> nn.Parameter:
     data = parameter.data.as_subclass(torch.Tensor)
     return nn.Parameter(fakes.from_tensor(data), requires_grad=parameter.requires_grad)
 
@@ -111,7 +96,7 @@ def assign_where_torch_swaps() -> None:
     torch.utils.swap_tensors = assign
 
 
-def fake_batch(batch: Any, fakes: FakeTensorMode) -> Any:
+def fake_batch(batch: Any, fakes: Fakes) -> Any:
     """Make fake tensors of a real batch, as it lies on the host."""
     return map_tensors(fakes.from_tensor, batch)
 

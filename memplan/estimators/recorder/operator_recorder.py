@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.fake_tensors.fakes import Fakes
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.lowering.kernels import Kernels
     from memplan.estimators.recorder.module_paths import ModulePaths
@@ -90,7 +90,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         *,
         kernels: Kernels,
         host_copies: HostCopies | None,
-        fakes: FakeTensorMode | None,
+        fakes: Fakes | None,
         choices: PresumedChoices | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
@@ -178,7 +178,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         made = kernels_result(func, args)
         if made is not None:
             return made
-        return run_knowing(func, args, kwargs, make_fake=self._fakes.from_tensor)
+        return run_knowing(func, args, kwargs, fakes=self._fakes)
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         if self._host_copies is not None and self._host_copies.keep(args, result):

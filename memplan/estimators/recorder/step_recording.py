@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memplan.devices.cards import DeviceKind
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+from memplan.estimators.fake_tensors.remembered_results import RememberedResults
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import (
-    Fakes,
     fake_batch,
     fake_copy,
     is_scripted,
@@ -74,6 +75,7 @@ class StepRecorder:
         presumes: whether what depends on values that only computing would tell is presumed; else that ends the run.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         host_copies: knows what the step keeps on the host beside the card; None where it runs on the host.
+        results: what operators on fake tensors returned in earlier runs.
     """
 
     workload: Workload
@@ -84,6 +86,7 @@ class StepRecorder:
     presumes: bool = False
     fused_optimizer: bool = False
     host_copies: HostCopies | None = None
+    results: RememberedResults = field(default_factory=RememberedResults)
 
     def record(self, micro_batch_size: int, batch: Any) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -93,7 +96,7 @@ class StepRecorder:
         """
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
-        fakes = Fakes() if self.on_fakes else None
+        fakes = Fakes(self.results) if self.on_fakes else None
         model = self._model_of_run(fakes)
         on_host = batch
         if fakes is not None:

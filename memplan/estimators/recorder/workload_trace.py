@@ -293,8 +293,10 @@ def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
 
 @contextmanager
 def collected_garbage() -> Iterator[None]:
-    """Collect garbage only where it is asked for, so that what lives in cycles dies at the same point every time."""
-    gc.collect()
+    """Collect garbage only where it is asked for, so that what lives in cycles dies at the same point every time.
+
+    What is there before is not looked through, which takes longer than a run of a small step.
+    """
     gc.freeze()
     gc.disable()
     try:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, learn, run_knowing
 from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 
@@ -16,26 +17,26 @@ from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 class Knowing(TorchDispatchMode):
     """Runs every operator as the recorder does."""
 
-    def __init__(self, fakes: FakeTensorMode) -> None:
+    def __init__(self, fakes: Fakes) -> None:
         super().__init__()
         self._fakes = fakes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
+        return run_knowing(func, args, kwargs or {}, fakes=self._fakes)
 
 
 @pytest.fixture
-def fakes() -> FakeTensorMode:
-    return FakeTensorMode(allow_non_fake_inputs=True)
+def fakes() -> Fakes:
+    return Fakes()
 
 
-def learned(fakes: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
+def learned(fakes: Fakes, real: torch.Tensor) -> torch.Tensor:
     fake = fakes.from_tensor(real)
     learn([fake], [real])
     return fake
 
 
-def test_a_model_may_ask_whether_a_mask_hides_anything(fakes: FakeTensorMode) -> None:
+def test_a_model_may_ask_whether_a_mask_hides_anything(fakes: Fakes) -> None:
     mask = learned(fakes, torch.tensor([[1, 1, 1], [1, 1, 0]]))
     with fakes, Knowing(fakes):
         assert not torch.all(mask == 1)
@@ -43,56 +44,56 @@ def test_a_model_may_ask_whether_a_mask_hides_anything(fakes: FakeTensorMode) ->
         assert mask.sum(dim=1).max().item() == 3
 
 
-def test_what_a_mask_selects_has_as_many_rows_as_the_mask_says(fakes: FakeTensorMode) -> None:
+def test_what_a_mask_selects_has_as_many_rows_as_the_mask_says(fakes: Fakes) -> None:
     mask = learned(fakes, torch.tensor([True, False, True, True]))
     with fakes, Knowing(fakes):
         assert torch.empty(4, 512)[mask].shape == (3, 512)
         assert mask.nonzero().shape == (3, 1)
 
 
-def test_a_layer_that_is_rarely_dropped_is_kept(fakes: FakeTensorMode) -> None:
+def test_a_layer_that_is_rarely_dropped_is_kept(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         assert not torch.rand([]) < 0.1
 
 
-def test_of_several_sizes_of_images_the_last_and_largest_is_drawn(fakes: FakeTensorMode) -> None:
+def test_of_several_sizes_of_images_the_last_and_largest_is_drawn(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         assert int(torch.empty(1).uniform_(0.0, 3.0).item()) == 2
 
 
-def test_values_of_activations_stay_unknown(fakes: FakeTensorMode) -> None:
+def test_values_of_activations_stay_unknown(fakes: Fakes) -> None:
     mask = learned(fakes, torch.tensor([1, 0]))
     with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
         (torch.empty(2) * mask).sum().item()
 
 
-def test_large_inputs_are_not_kept(fakes: FakeTensorMode) -> None:
+def test_large_inputs_are_not_kept(fakes: Fakes) -> None:
     large = learned(fakes, torch.zeros(LARGEST_ELEMENTS + 1, dtype=torch.long))
     with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
         large[0].item()
 
 
-def test_boxes_of_the_batch_say_which_anchors_they_cover(fakes: FakeTensorMode) -> None:
+def test_boxes_of_the_batch_say_which_anchors_they_cover(fakes: Fakes) -> None:
     boxes = learned(fakes, torch.tensor([[0.5, 2.5]]))
     with fakes, Knowing(fakes):
         anchors = torch.cat([torch.arange(4, dtype=torch.float32), torch.linspace(0, 1, 3)])
         assert torch.where((anchors > boxes[:, 0]) & (anchors < boxes[:, 1]))[0].shape == (3,)  # 1, 2 and 1
 
 
-def test_points_of_the_batch_fill_as_many_cells_as_they_do(fakes: FakeTensorMode) -> None:
+def test_points_of_the_batch_fill_as_many_cells_as_they_do(fakes: Fakes) -> None:
     points = learned(fakes, torch.tensor([0.1, 0.4, 1.2, 3.9]))
     with fakes, Knowing(fakes):
         assert torch.unique(points.floor().long()).shape == (3,)
 
 
-def test_a_value_changed_in_place_is_followed(fakes: FakeTensorMode) -> None:
+def test_a_value_changed_in_place_is_followed(fakes: Fakes) -> None:
     counter = learned(fakes, torch.tensor([3]))
     with fakes, Knowing(fakes):
         counter.add_(1)
         assert counter.item() == 4
 
 
-def test_a_value_overwritten_with_an_unknown_one_is_forgotten(fakes: FakeTensorMode) -> None:
+def test_a_value_overwritten_with_an_unknown_one_is_forgotten(fakes: Fakes) -> None:
     counter = learned(fakes, torch.tensor([3]))
     with fakes, Knowing(fakes):
         counter.copy_(torch.empty(1))
@@ -100,7 +101,7 @@ def test_a_value_overwritten_with_an_unknown_one_is_forgotten(fakes: FakeTensorM
             counter.item()
 
 
-def test_numbers_are_presumed_to_be_finite(fakes: FakeTensorMode) -> None:
+def test_numbers_are_presumed_to_be_finite(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         unknown = torch.empty(2, LARGEST_ELEMENTS)
         assert not torch.isnan(unknown).any()
@@ -110,7 +111,7 @@ def test_numbers_are_presumed_to_be_finite(fakes: FakeTensorMode) -> None:
             bool((unknown[0, 0] == unknown[1, 0]).item())
 
 
-def test_the_parts_of_a_known_tensor_are_known(fakes: FakeTensorMode) -> None:
+def test_the_parts_of_a_known_tensor_are_known(fakes: Fakes) -> None:
     lengths = learned(fakes, torch.tensor([3, 1, 2]))
     with fakes, Knowing(fakes):
         assert torch.arange(2, 5).tolist() == [2, 3, 4]
@@ -119,14 +120,14 @@ def test_the_parts_of_a_known_tensor_are_known(fakes: FakeTensorMode) -> None:
         assert lengths.max(dim=0).indices.item() == 0
 
 
-def test_numbers_that_the_code_writes_down_are_known(fakes: FakeTensorMode) -> None:
+def test_numbers_that_the_code_writes_down_are_known(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         sides = torch.tensor([240, 320])
         scale = torch.min(600 / torch.min(sides).to(torch.float32), 1000 / torch.max(sides).to(torch.float32))
         assert round(scale.item(), 3) == 2.5
 
 
-def test_counters_that_are_raised_together_are_followed(fakes: FakeTensorMode) -> None:
+def test_counters_that_are_raised_together_are_followed(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         counters = [torch.tensor(0.0), torch.tensor(4.0)]
         torch._foreach_add_(counters, 1)
@@ -136,21 +137,21 @@ def test_counters_that_are_raised_together_are_followed(fakes: FakeTensorMode) -
             counters[0].item()
 
 
-def test_a_tensor_of_the_users_own_is_never_written_to(fakes: FakeTensorMode) -> None:
+def test_a_tensor_of_the_users_own_is_never_written_to(fakes: Fakes) -> None:
     table = torch.tensor([1, 2])
     with fakes, Knowing(fakes):
         assert table.detach().add_(1).tolist() == [2, 3]
     assert table.tolist() == [1, 2]
 
 
-def test_what_code_writes_down_is_known_of_any_type(fakes: FakeTensorMode) -> None:
+def test_what_code_writes_down_is_known_of_any_type(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         assert torch.ones(2, 3).sum() == 6
         choices = torch.tensor([[0, 1], [1, 2]])
         assert torch.zeros(2, 3).scatter(1, choices, 1.0).long().sum(0).tolist() == [1, 2, 1]
 
 
-def test_zeros_that_computed_values_are_written_into_are_not_known(fakes: FakeTensorMode) -> None:
+def test_zeros_that_computed_values_are_written_into_are_not_known(fakes: Fakes) -> None:
     with fakes, Knowing(fakes):
         sums = torch.zeros(3)
         sums += torch.empty(3).exp()
@@ -158,7 +159,7 @@ def test_zeros_that_computed_values_are_written_into_are_not_known(fakes: FakeTe
             bool(sums[0])
 
 
-def test_a_tensor_is_made_of_known_numbers_in_fake_tensors(fakes: FakeTensorMode) -> None:
+def test_a_tensor_is_made_of_known_numbers_in_fake_tensors(fakes: Fakes) -> None:
     whole, broken, truth = (learned(fakes, torch.tensor(number)) for number in (3, 0.5, True))
     with fakes, Knowing(fakes), passing_for_real():
         assert torch.tensor([whole, 4]).tolist() == [3, 4]

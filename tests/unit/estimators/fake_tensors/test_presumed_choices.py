@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import run_knowing
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 class Presuming(TorchDispatchMode):
     """Runs every operator as the recorder does where it presumes."""
 
-    def __init__(self, fakes: FakeTensorMode) -> None:
+    def __init__(self, fakes: Fakes) -> None:
         super().__init__()
         self._fakes = fakes
         self.choices = PresumedChoices()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            result = run_knowing(func, args, kwargs or {}, make_fake=self._fakes.from_tensor)
+            result = run_knowing(func, args, kwargs or {}, fakes=self._fakes)
         except DynamicOutputShapeException:
             result = self.choices.most(func, args, kwargs or {})
             if result is None:
@@ -38,7 +39,7 @@ class Presuming(TorchDispatchMode):
 
 @pytest.fixture
 def presuming() -> Iterator[PresumedChoices]:
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = Fakes()
     mode = Presuming(fakes)
     with fakes, mode:
         yield mode.choices

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 
@@ -33,7 +34,7 @@ def test_every_step_keeps_a_variable_for_each_label_of_the_longest_target_and_th
 
 
 def test_lengths_that_nobody_knows_are_as_long_as_padded_targets_allow() -> None:
-    fakes = FakeTensorMode()
+    fakes = Fakes()
     given = torch.zeros(STEPS, SAMPLES, CLASSES), torch.ones(SAMPLES, 9), torch.ones(14), LENGTHS, LENGTHS.clone()
     log_probs, padded, joined, known, unknown = (fakes.from_tensor(each) for each in given)
     log_probs.requires_grad_()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.lowering.packed_sequences import pack, pad
 
@@ -31,7 +32,7 @@ def test_values_and_gradients_are_those_of_torch(batch_first: bool) -> None:
 
 
 def test_fake_sequences_whose_lengths_are_known_have_the_shapes_of_real_ones() -> None:
-    fakes = FakeTensorMode()
+    fakes = Fakes()
     padded, lengths, unknown = (fakes.from_tensor(each) for each in (torch.zeros(4, 5, 512), LENGTHS, LENGTHS.clone()))
     learn([lengths], [LENGTHS])
     with fakes:

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.recorder.fake_model import carried_by, fake_copy
 
 
@@ -40,7 +41,7 @@ def packed_model() -> nn.Module:
 def test_a_copy_holds_fakes_of_the_same_sizes_and_tied_tensors_stay_tied() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.Linear(4, 2))
     model[1].weight = model[0].weight
-    copied = fake_copy(model, FakeTensorMode())
+    copied = fake_copy(model, Fakes())
     assert copied[1].weight is copied[0].weight
     assert all(isinstance(each, FakeTensor) for each in copied.parameters())
     assert [tuple(each.shape) for each in copied.parameters()] == [(2, 4), (2,), (2,)]
@@ -48,7 +49,7 @@ def test_a_copy_holds_fakes_of_the_same_sizes_and_tied_tensors_stay_tied() -> No
 
 
 def test_a_parameter_of_a_class_of_its_own_keeps_what_it_carries() -> None:
-    copied = fake_copy(packed_model(), FakeTensorMode())
+    copied = fake_copy(packed_model(), Fakes())
     weight = copied[0].weight
     assert copied[1].weight is weight
     assert isinstance(weight, FakeTensor)

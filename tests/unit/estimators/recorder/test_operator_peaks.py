@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.lowering.kernels import host_kernels
-from memplan.estimators.recorder.fake_model import Fakes
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording

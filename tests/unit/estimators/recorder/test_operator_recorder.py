@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
@@ -31,7 +31,7 @@ class Session:
         kernels = host_kernels() if capability is None else cuda_kernels(capability)
         self.recording = Recording(micro_batch_size=2)
         self.ledger = StorageLedger(self.recording)
-        self.fakes = FakeTensorMode()
+        self.fakes = Fakes()
         self.recorder = OperatorRecorder(
             self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, host_copies=None, fakes=self.fakes
         )
