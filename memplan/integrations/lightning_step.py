@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 _LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
+# What a trainer tells its module in the first step of a training by one process.
+_TOLD_IN_THE_FIRST_STEP: dict[str, Any] = {
+    **dict.fromkeys(("training", "is_global_zero"), True),
+    **dict.fromkeys(("barebones", "validating", "testing", "predicting", "sanity_checking"), False),
+    **dict.fromkeys(("global_rank", "local_rank", "node_rank", "current_epoch", "global_step"), 0),
+    **dict.fromkeys(("world_size", "num_devices", "num_nodes"), 1),
+    **dict.fromkeys(("logger", "datamodule"), None),
+}
 
 
 class LightningStep(FrameworkStep):
@@ -189,21 +197,7 @@ def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
     max_steps = settings.get("max_steps")
     steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
     return SimpleNamespace(
-        barebones=False,
-        training=True,
-        validating=False,
-        testing=False,
-        predicting=False,
-        sanity_checking=False,
-        is_global_zero=True,
-        global_rank=0,
-        local_rank=0,
-        node_rank=0,
-        world_size=1,
-        num_devices=1,
-        num_nodes=1,
-        current_epoch=0,
-        global_step=0,
+        **_TOLD_IN_THE_FIRST_STEP,
         max_epochs=settings.get("max_epochs") or 1,
         max_steps=steps,
         num_training_batches=steps,
@@ -211,12 +205,10 @@ def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
         accumulate_grad_batches=settings.get("accumulate_grad_batches") or 1,
         gradient_clip_val=settings.get("gradient_clip_val"),
         precision=settings.get("precision") or "32-true",
-        logger=None,
         loggers=[],
         optimizers=[],
         callbacks=[],
         callback_metrics={},
-        datamodule=None,
     )
 
 

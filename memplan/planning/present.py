@@ -34,13 +34,7 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
     """
     current = search.try_current()
     if is_settled(current, question):
-        return Recommendation(
-            recipe=current.recipe,
-            estimate=current.estimate,
-            chosen=current,
-            trials=search.trials,
-            reasons=(_SETTLED,),
-        )
+        return _as_it_is(current, search.trials)
     found = search.compare()
     wanted = found.choice.trial.recipe
     optimizer_name = traces.optimizer_name(wanted)
@@ -61,6 +55,12 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
             *command_notes(question.subject, search.trials, result.recipe),
             *accumulation_notes(chosen.recipe, traces),
         ),
+    )
+
+
+def _as_it_is(current: Trial, trials: tuple[Trial, ...]) -> Recommendation:
+    return Recommendation(
+        recipe=current.recipe, estimate=current.estimate, chosen=current, trials=trials, reasons=(_SETTLED,)
     )
 
 

@@ -94,18 +94,7 @@ class TrialSession:
     ) -> Trial:
         estimate = self._traces.estimate_if_traceable(recipe)
         self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
-        request = TrialRequest(
-            source=self._source,
-            recipe=recipe,
-            device=self._device,
-            budget_bytes=self._budget_bytes,
-            build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
-            time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
-            step_limit_s=step_limit_s,
-            reference_step_s=usual_step_s(reference, recipe),
-            reference_precision=reference.recipe.precision if reference else None,
-            configured_learning_rate=self._configured_learning_rate,
-        )
+        request = self._request(recipe, step_limit_s, reference)
         outcome = self._run_in_turn(request)
         if was_disturbed(outcome, budget_bytes=self._budget_bytes):
             self._tell_once(f"trial {number} is run again: {outcome.evidence}")
@@ -123,6 +112,20 @@ class TrialSession:
         for note in (*outcome.notes, *(outcome.measurement.notes if outcome.measurement else ())):
             self._tell_once(note)
         return trial
+
+    def _request(self, recipe: Recipe, step_limit_s: float | None, reference: Trial | None) -> TrialRequest:
+        return TrialRequest(
+            source=self._source,
+            recipe=recipe,
+            device=self._device,
+            budget_bytes=self._budget_bytes,
+            build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
+            time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
+            step_limit_s=step_limit_s,
+            reference_step_s=usual_step_s(reference, recipe),
+            reference_precision=reference.recipe.precision if reference else None,
+            configured_learning_rate=self._configured_learning_rate,
+        )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:
         return run_in_turn(request, told=self._tell_once, observer=self._observer, template=self._template)

@@ -50,17 +50,8 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     readings = _readings_for(request)
     try:
         state, measurement = _run_trial(request, readings, reply)
-    except DeviceError as refusal:
-        reply(refusal)
-        return
-    except EveryStepSkippedError:
-        evidence = "the gradient scaler skipped every step"
-        reply(TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence))
-        return
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and everything is an outcome
-        verdict = classify_failure(error, memory_is_full=_let_go(readings))
-        traceback.print_exception(what_was_raised(error))
-        reply(verdict)
+        reply(_told_of(error, readings))
         return
     reply(TrialReadings(measurement=measurement, unattributed_because="the attributing step did not end"))
     reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps, None))
@@ -75,6 +66,18 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
         traceback.print_exception(what_was_raised(error))
         return
     reply(replace(attributed, measurement=replace(attributed.measurement, typical=typical)))
+
+
+def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | TrialVerdict:
+    """Return what the parent is told of an error that ended the trial; it is printed where it may be the user's."""
+    if isinstance(error, DeviceError):
+        return error
+    if isinstance(error, EveryStepSkippedError):
+        evidence = "the gradient scaler skipped every step"
+        return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
+    verdict = classify_failure(error, memory_is_full=_let_go(readings))
+    traceback.print_exception(what_was_raised(error))
+    return verdict
 
 
 def _on_typical_batch(state: TrainingState) -> TrainingState:

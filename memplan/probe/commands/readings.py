@@ -8,7 +8,7 @@ last step, such as evaluation; the losses themselves, which a script scales and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
@@ -158,25 +158,16 @@ def _host_peaks(events: Sequence[Event], last: Mapping[int, StepEnded], outside:
         step.resident_peak_bytes - (0 if pid == first_pid else step.resident_file_bytes) for pid, step in last.items()
     )
     process_bytes = own_bytes + outside.other_processes_bytes
-    held = [_held(events, pid) for pid in last]
-    parameters = sum(each.parameters_bytes for each in held)
-    gradients = sum(each.gradients_bytes for each in held)
-    state = sum(each.optimizer_state_bytes for each in held)
+    known = _known_parts([_held(events, pid) for pid in last])
     before = sum(
         each.resident_bytes - each.parameters_bytes for pid in last for each in _of(events, pid, OptimizerBuilt)[:1]
     )
-    context = max(min(before + outside.other_processes_bytes, process_bytes - parameters - gradients - state), 0)
+    context = max(min(before + outside.other_processes_bytes, process_bytes - known.total_bytes), 0)
     allocated_bytes = process_bytes - context
     return _Peaks(
         allocated_bytes=allocated_bytes,
         reserved_bytes=None,
-        breakdown=BreakdownBytes(
-            parameters=parameters,
-            gradients=gradients,
-            optimizer_state=state,
-            temporaries=allocated_bytes - parameters - gradients - state,
-            context=context,
-        ),
+        breakdown=replace(known, temporaries=allocated_bytes - known.total_bytes, context=context),
     )
 
 
@@ -184,29 +175,30 @@ def _card_peaks(
     events: Sequence[Event], last: Mapping[int, StepEnded], outside: OutsideReadings, usual_context_bytes: int
 ) -> _Peaks:
     """Peaks of the replica whose card is fullest, by all that use it."""
-    totals = {
-        pid: step.card.reserved_peak_bytes + outside.context_bytes.get(pid, usual_context_bytes)
-        for pid, step in last.items()
-        if step.card is not None
-    }
+    cards = {pid: step.card for pid, step in last.items() if step.card is not None}
+    contexts = {pid: outside.context_bytes.get(pid, usual_context_bytes) for pid in cards}
     others = outside.others_on_card_bytes
-    pid = max(totals, key=lambda each: totals[each] + others.get(each, 0))
-    card, held = last[pid].card, _held(events, pid)
-    if card is None:
-        raise AssertionError("a process without a card has no peak on one")
-    known_bytes = held.parameters_bytes + held.gradients_bytes + held.optimizer_state_bytes
+    pid = max(cards, key=lambda each: cards[each].reserved_peak_bytes + contexts[each] + others.get(each, 0))
+    card, known = cards[pid], _known_parts([_held(events, pid)])
     return _Peaks(
         allocated_bytes=card.allocated_peak_bytes,
         reserved_bytes=card.reserved_peak_bytes,
-        breakdown=BreakdownBytes(
-            parameters=held.parameters_bytes,
-            gradients=held.gradients_bytes,
-            optimizer_state=held.optimizer_state_bytes,
-            temporaries=card.allocated_peak_bytes - known_bytes,
+        breakdown=replace(
+            known,
+            temporaries=card.allocated_peak_bytes - known.total_bytes,
             allocator_slack=card.reserved_peak_bytes - card.allocated_peak_bytes,
-            context=totals[pid] - card.reserved_peak_bytes,
+            context=contexts[pid],
         ),
         others_bytes=others.get(pid, 0),
+    )
+
+
+def _known_parts(held: Sequence[BytesHeld]) -> BreakdownBytes:
+    """Add up what processes said their optimizers hold."""
+    return BreakdownBytes(
+        parameters=sum(each.parameters_bytes for each in held),
+        gradients=sum(each.gradients_bytes for each in held),
+        optimizer_state=sum(each.optimizer_state_bytes for each in held),
     )
 
 
