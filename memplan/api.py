@@ -17,7 +17,7 @@ from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.question import question_of
 from memplan.planning.subject import subject_of_workload
-from memplan.planning.waiting import wait_for_memory
+from memplan.planning.trials.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import PlanStarted
 from memplan.recipe import Recipe

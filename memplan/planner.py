@@ -12,14 +12,14 @@ from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import recommend_by_estimate
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
-from memplan.planning.finishing import finished_plan
-from memplan.planning.live import LiveSearch
-from memplan.planning.patching import draft
+from memplan.planning.launched.sharing import shared
 from memplan.planning.present import recommend_live
 from memplan.planning.recall import recalled
-from memplan.planning.session import TrialSession
-from memplan.planning.sharing import shared
 from memplan.planning.traces import Traces
+from memplan.planning.trials.live import LiveSearch
+from memplan.planning.trials.session import TrialSession
+from memplan.planning.writing.finishing import finished_plan
+from memplan.planning.writing.patching import draft
 from memplan.probe.journal import Journal
 from memplan.probe.launcher import trial_template
 from memplan.progress import ignore

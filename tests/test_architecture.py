@@ -60,7 +60,19 @@ LAYERS_OF_ESTIMATORS = (
     ("answers", "snapshot"),
     ("step_snapshot",),
 )
-INNER_LAYERS = {"configs": LAYERS_OF_CONFIGS, "estimators": LAYERS_OF_ESTIMATORS}
+# And within planning.
+LAYERS_OF_PLANNING = (
+    ("digests", "options"),
+    ("subject",),
+    ("commands", "question"),
+    ("command_notes", "fingerprints", "traces"),
+    ("recommendation", "savings"),
+    ("trials",),
+    ("writing",),
+    ("absent", "estimating", "launched", "present", "recall"),
+    ("stored_runs",),
+)
+INNER_LAYERS = {"configs": LAYERS_OF_CONFIGS, "estimators": LAYERS_OF_ESTIMATORS, "planning": LAYERS_OF_PLANNING}
 ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
 
 # Foreign package -> the rooms, or the files of one, that may import it.

@@ -20,7 +20,7 @@ def trial(
 ) -> None:
     """Run a stored trial again, exactly as it was, and show what it printed."""
     from memplan.json_documents import json_document
-    from memplan.planning.rerun import rerun_trial, stored_trial
+    from memplan.planning.trials.rerun import rerun_trial, stored_trial
     from memplan.report.live import LiveView
     from memplan.report.one_trial import one_trial_view, output_text
 

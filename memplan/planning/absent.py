@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.planning.patching import scale
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
+from memplan.planning.writing.patching import scale
 from memplan.recommend.band import nothing_fits
 from memplan.recommend.number_formats import lacking, precisions_of
 from memplan.recommend.scaling import split_global_batch
@@ -20,9 +20,9 @@ from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.planning.question import Question
-    from memplan.planning.session import TrialSession
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
+    from memplan.planning.trials.session import TrialSession
     from memplan.plans import PlanRequest
     from memplan.recipe import Precision, Recipe
     from memplan.recommend.band import Band

@@ -9,7 +9,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators import trace_template
 from memplan.planning.options import read_budget
-from memplan.planning.planned_device import device_for
+from memplan.planning.question import device_for
 from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces

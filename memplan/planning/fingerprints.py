@@ -4,7 +4,7 @@ By it an interrupted run is resumed and a finished plan is found again, so every
 it: code, config, wishes, device, driver, versions, and what the environment tells allocators and thread pools.
 
 Not counted: data, files that the workload reads under names not in its config, environment variables that it reads
-itself, and what :mod:`memplan.planning.code_digest` and :mod:`memplan.planning.value_digest` do not count.
+itself, and what the modules of :mod:`memplan.planning.digests` do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
-from memplan.planning.code_digest import code_digest
+from memplan.planning.digests.code_digest import code_digest
 from memplan.version import __version__
 from memplan.workload import PickledWorkload, TrainingCommand
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.planning.command_notes import command_notes
-from memplan.planning.patching import ScaledRecipe, scale
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
+from memplan.planning.writing.patching import ScaledRecipe, scale
 from memplan.plans.changes import DEVICE_TOTAL
 from memplan.recommend.choice import explain
 from memplan.recommend.knee import knee_reason
 
 if TYPE_CHECKING:
-    from memplan.planning.live import LiveSearch
     from memplan.planning.question import Question
     from memplan.planning.traces import Traces
+    from memplan.planning.trials.live import LiveSearch
     from memplan.recipe import Recipe
     from memplan.results import Trial
 

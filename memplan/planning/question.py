@@ -1,11 +1,13 @@
-"""What a plan answers, as one value."""
+"""What a plan answers, and the device that it is for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.planning.planned_device import device_for, share_of
+from memplan.devices.cards import DeviceKind
+from memplan.devices.measured_contexts import calibrated
+from memplan.devices.resolving import resolve_device
 from memplan.recommend.band import Band
 
 if TYPE_CHECKING:
@@ -46,3 +48,18 @@ def question_of(subject: Subject, request: PlanRequest, launch: Launch | None = 
         max_utilisation=request.max_utilisation,
     )
     return Question(subject=subject, request=request, device=device, band=band)
+
+
+def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
+    """Resolve a device, with its context as measured here before; a budget below its size takes the size's place."""
+    spec = calibrated(resolve_device(text, budget_bytes=budget_bytes))
+    total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
+    return replace(spec, total_bytes=total_bytes)
+
+
+def share_of(device: DeviceSpec, request: PlanRequest, launch: Launch | None) -> DeviceSpec:
+    """Leave each of several processes on one machine its part of the memory, where nothing says how much that is."""
+    sharers = launch.local_world_size if launch else None
+    if sharers is None or device.kind is not DeviceKind.CPU or request.budget_bytes is not None:
+        return device
+    return replace(device, total_bytes=device.total_bytes // sharers)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.documents import digest_of
 from memplan.devices.driver import device_used_bytes
 from memplan.errors import PatchError, StoreError
-from memplan.planning.data_loader import loader_changes
-from memplan.planning.patching import write_patch
+from memplan.planning.writing.data_loader import loader_changes
+from memplan.planning.writing.patching import write_patch
 
 if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from memplan.children.pickling import pickled
 from memplan.configs import expressible, for_replicas
 from memplan.errors import UsageError
-from memplan.planning.code_digest import code_digest
-from memplan.planning.value_digest import value_digest
+from memplan.planning.digests.code_digest import code_digest
+from memplan.planning.digests.value_digest import value_digest
 from memplan.probe.commands.template import PlaceholderName, parse_template, unheard_by
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 

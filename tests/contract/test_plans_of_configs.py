@@ -10,8 +10,8 @@ import pytest
 
 from memplan.configs import apply_patch
 from memplan.errors import ConfigError
-from memplan.planning.patching import scale, write_patch
 from memplan.planning.subject import Subject, subject_of_config
+from memplan.planning.writing.patching import scale, write_patch
 from memplan.plans import PlanRequest
 from tests.contract.config_cases import EVERY_CASE, Case, read
 

@@ -9,7 +9,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
-from memplan.planning import rerun
+from memplan.planning.trials import rerun
 from memplan.probe.journal import Journal
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe

@@ -9,8 +9,8 @@ import pytest
 
 from memplan.configs import RecipeChange, plan_patch, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.planning.rate_check import with_proven_rate
 from memplan.planning.subject import subject_of_config
+from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.probe.launcher import run_trial, trial_template
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe

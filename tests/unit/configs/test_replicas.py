@@ -13,9 +13,9 @@ from memplan.configs.keys import get
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import ConfigError
 from memplan.planning.commands import CommandWish, subject_of_command
-from memplan.planning.patching import scale, write_patch
-from memplan.planning.rate_check import with_proven_rate
 from memplan.planning.subject import subject_of_config
+from memplan.planning.writing.patching import scale, write_patch
+from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.units import GIB

@@ -14,8 +14,8 @@ from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
 from memplan.planning.commands import CommandWish, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
-from memplan.planning.patching import write_patch
 from memplan.planning.question import question_of
+from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 from tests.making import trial

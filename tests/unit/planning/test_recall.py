@@ -11,10 +11,10 @@ from memplan.configs import apply_patch, read_config
 from memplan.devices.card_readings import BytesReading
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning import recall
-from memplan.planning.patching import write_patch
 from memplan.planning.question import Question
 from memplan.planning.recall import recalled
 from memplan.planning.subject import Subject, subject_of_config
+from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe

@@ -9,8 +9,8 @@ import pytest
 
 from memplan.configs import read_config
 from memplan.errors import UsageError
-from memplan.planning.patching import scale
 from memplan.planning.subject import subject_of_config
+from memplan.planning.writing.patching import scale
 from memplan.plans import PlanRequest
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
 from memplan.planning.commands import command_to_run
-from memplan.planning.data_loader import loader_changes, loader_notes
-from memplan.planning.patching import write_patch
-from memplan.planning.rate_check import with_proven_rate
 from memplan.planning.recommendation import sentences
+from memplan.planning.writing.data_loader import loader_changes, loader_notes
+from memplan.planning.writing.patching import write_patch
+from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.plans import Plan, evidence_of
 
 if TYPE_CHECKING:

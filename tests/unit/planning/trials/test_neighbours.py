@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.planning import neighbours
-from memplan.planning.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
+from memplan.planning.trials import neighbours
+from memplan.planning.trials.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
 from memplan.probe.trials import TrialRequest
 from memplan.progress import ignore
 from memplan.recipe import Recipe

@@ -6,7 +6,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.launchers import Launch
-from memplan.planning.planned_device import device_for, share_of
+from memplan.planning.question import device_for, share_of
 from memplan.plans import PlanRequest
 from memplan.units import GIB
 

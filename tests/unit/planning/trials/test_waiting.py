@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memplan.errors import DeviceError, UsageError
-from memplan.planning.waiting import wait_for_memory
+from memplan.planning.trials.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import Notice
 from memplan.units import GIB, MIB

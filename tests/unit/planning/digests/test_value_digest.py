@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.planning.value_digest import value_digest
+from memplan.planning.digests.value_digest import value_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCRIPT = """
 import sys
-from memplan.planning.value_digest import value_digest
+from memplan.planning.digests.value_digest import value_digest
 
 class Net:
     kinds = {"conv", "norm", "act", "pool"}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from memplan.errors import LaunchError, MemplanError, OutputError
-from memplan.planning.meeting import Answer, Failure, MeetingPoint, Process
+from memplan.planning.launched.meeting import Answer, Failure, MeetingPoint, Process
 from memplan.progress import Notice
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from memplan.configs import KnobName, RecipeChange, apply_patch, plan_patch, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.planning.data_loader import loader_changes, loader_notes
+from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.units import GIB
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from memplan.planning.neighbours import run_in_turn, was_disturbed
+from memplan.planning.trials.neighbours import run_in_turn, was_disturbed
 from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial

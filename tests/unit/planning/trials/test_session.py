@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.planning import session as sessions
 from memplan.planning.absent import check_on_cpu
-from memplan.planning.session import TrialSession
 from memplan.planning.subject import Subject
+from memplan.planning.trials import session as sessions
+from memplan.planning.trials.session import TrialSession
 from memplan.probe.journal import Journal
 from memplan.progress import Notice
 from memplan.recipe import Recipe

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.errors import NothingFitsError, WorkloadError
-from memplan.planning.live import LiveSearch
 from memplan.planning.question import Question
 from memplan.planning.subject import Subject
+from memplan.planning.trials.live import LiveSearch
 from memplan.plans import PlanRequest
 from memplan.progress import ignore
 from memplan.recipe import Precision, Recipe

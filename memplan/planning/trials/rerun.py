@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
 from memplan.errors import UsageError
-from memplan.planning.neighbours import run_in_turn
+from memplan.planning.trials.neighbours import run_in_turn
 from memplan.probe.journal import Journal
 from memplan.progress import Notice, TrialStarted, ignore
 

@@ -16,8 +16,8 @@ import pytest
 
 from memplan.errors import LaunchError, MemplanError, NothingFitsError
 from memplan.launchers import Launch
-from memplan.planning.meeting import Answer, MeetingPoint, Process, Sign
-from memplan.planning.sharing import make_for_all, this_process, wait_for
+from memplan.planning.launched.meeting import Answer, MeetingPoint, Process, Sign
+from memplan.planning.launched.sharing import make_for_all, this_process, wait_for
 from memplan.probe.records import to_json
 from memplan.progress import ignore
 from memplan.recipe import Recipe

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
-from memplan.planning.measured_lines import measured_line
-from memplan.planning.neighbours import others_bytes
-from memplan.planning.session import usual_step_s
+from memplan.planning.trials.measured_lines import measured_line
+from memplan.planning.trials.neighbours import others_bytes
+from memplan.planning.trials.session import usual_step_s
 from memplan.probe.search import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from memplan.planning.question import Question
-    from memplan.planning.session import TrialSession
     from memplan.planning.traces import Traces
+    from memplan.planning.trials.session import TrialSession
     from memplan.probe.search import SearchResult
     from memplan.progress import Observer
     from memplan.recipe import Recipe

@@ -1,0 +1,1 @@
+"""What tells code and values from others of their name, across processes."""

@@ -1,0 +1,1 @@
+"""One plan for all processes that a launcher started."""
