@@ -109,7 +109,7 @@ class _Attention(torch.autograd.Function):
         return output, logsumexp
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor, _slope_of_sums: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, slope: torch.Tensor, slope_of_sums: torch.Tensor) -> tuple[Any, ...]:
         query, key, value, output, logsumexp = ctx.saved_tensors
         of_score = query.new_zeros((), dtype=ctx.score_dtype)
         if ctx.dense is None:
@@ -119,6 +119,6 @@ class _Attention(torch.autograd.Function):
             return None, of_score, *slopes
         score_mod, block_mask, scale = ctx.dense
         of_query, of_key, of_value, _ = sdpa_dense_backward(
-            query, key, value, output, logsumexp, slope, None, score_mod, _joint, block_mask, scale, {}, (), ()
+            query, key, value, output, logsumexp, slope, slope_of_sums, score_mod, _joint, block_mask, scale, {}, (), ()
         )
         return None, of_score, of_query, of_key, of_value
