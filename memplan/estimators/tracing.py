@@ -112,8 +112,14 @@ class _Watch:
             return f"tracing was stopped after {self.limit_s:g} s"
         resident_bytes = _resident_bytes(pid)
         if resident_bytes > self.limit_bytes:
-            self.hint = "keep values of tensors out of Python's control flow, so that the step need not be computed"
-            return f"tracing was stopped at {format_bytes(resident_bytes)} of resident memory"
+            self.hint = (
+                "stop what else runs here, or keep values of tensors out of Python's control flow, so that the step "
+                "need not be computed"
+            )
+            return (
+                f"tracing was stopped at {format_bytes(resident_bytes)} of resident memory, which is "
+                f"{_FREE_MEMORY_SHARE:.0%} of what was free on this machine when it began"
+            )
         return None
 
 
