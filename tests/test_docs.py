@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from memplan import cli
+from memplan.results import COMPONENTS
 from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +53,21 @@ def test_every_test_that_a_page_points_to_exists() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_linked_from_the_readme(page: str) -> None:
     assert f"(docs/{page})" in README
+
+
+def test_the_page_on_estimates_explains_every_component() -> None:
+    table = PAGES["estimates.md"].split("## What the components are")[1].split("##")[0]
+    explained = [
+        name.strip() for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for name in row.split(",")
+    ]
+    assert explained == ["component", *(each.replace("_", " ") for each in COMPONENTS)]
+
+
+def test_every_note_that_the_page_on_estimates_explains_is_one_of_memplans() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "memplan" / "estimators").rglob("*.py"))
+    explained = re.findall(r"^\| \*(.+?)\* \|", PAGES["estimates.md"], re.MULTILINE)
+    assert explained
+    assert [phrase for phrase in explained if phrase not in sources] == []
 
 
 def test_the_readme_names_every_exit_code() -> None:
