@@ -65,9 +65,9 @@ class Planning:
         question = self._question
         if question.subject.is_command:
             self._require_device(
-                "a training command is only run live, and ",
-                hint="run it where that card is, or leave --device out for this machine; without a command, "
-                f"memplan probe CONFIG --workload module:function --device {question.device.name} plans by an estimate",
+                hint="a training command is only run live: run it where that card is, or leave --device out for this "
+                "machine; without a command, memplan probe CONFIG --workload module:function "
+                f"--device {question.device.name} plans by an estimate",
             )
         fingerprint = fingerprint_of(question, self._surroundings)
         known = None if fresh else recalled(self._journal, fingerprint, question)
@@ -97,10 +97,10 @@ class Planning:
                 run.finish(None)
         return found
 
-    def _require_device(self, lead: str = "", *, hint: str) -> None:
+    def _require_device(self, *, hint: str) -> None:
         device = self._question.device
         if not device.is_here:
-            raise UsageError(f"{lead}device {device.name!r} is not present", hint=hint)
+            raise UsageError(f"device {device.name!r} is not present", hint=hint)
 
     @contextlib.contextmanager
     def _open_run(self, fingerprint: str, *, fresh: bool) -> Iterator[JournalRun]:

@@ -365,21 +365,21 @@ class PrecisionVerdict:
 
     Args:
         precision: the number format.
+        remark: one line on what it changes, and on why it was kept or dropped.
         best: the trial of its best micro-batch; None where nothing ran or nothing fits.
         estimate: prediction at its best micro-batch; None where there is none.
         loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
             either is missing.
-        remark: one line on what it changes, and on why it was kept or dropped.
         compared_steps: optimizer steps whose losses were compared; None where there are none.
         allocated_change: allocated peak over that of fp32 at the same setting, less 1; None where either is missing.
         speed_ratio: samples/s over those of fp32 at the same setting; None where either is missing.
     """
 
     precision: Precision
-    best: Trial | None
-    estimate: Estimate | None
-    loss_deviation: float | None
     remark: str
+    best: Trial | None = None
+    estimate: Estimate | None = None
+    loss_deviation: float | None = None
     compared_steps: int | None = None
     allocated_change: float | None = None
     speed_ratio: float | None = None

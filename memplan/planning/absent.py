@@ -106,7 +106,7 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
     if remark is None:
         estimate = _largest(recipe, question.request, question.band, traces)
         remark = "predicted for the card, not run on it" if estimate else "does not fit"
-    return PrecisionVerdict(precision=precision, best=None, estimate=estimate, loss_deviation=None, remark=remark)
+    return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark)
 
 
 def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -> Estimate | None:

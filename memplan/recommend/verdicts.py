@@ -42,13 +42,11 @@ def judge(
     """
     own = [trial for trial in trials if trial.recipe.precision is precision]
     if not own:
-        return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark="not tried")
+        return PrecisionVerdict(precision=precision, remark="not tried")
     candidates = [trial for trial in own if competes(trial.recipe, chosen)] or own
     choice = choose(candidates, band, current=own[0].recipe)
     if choice is None:
-        return PrecisionVerdict(
-            precision=precision, best=None, estimate=None, loss_deviation=None, remark=_why_nothing_fits(candidates)
-        )
+        return PrecisionVerdict(precision=precision, remark=_why_nothing_fits(candidates))
     same = _same_setting(own, reference.recipe) if reference else None
     if reference is None or same is reference or same is None:
         remark = "the reference" if same else f"no {precision} run at the reference's micro-batch to compare"
@@ -57,7 +55,7 @@ def judge(
 
 
 def _verdict(precision: Precision, best: Trial, remark: str) -> PrecisionVerdict:
-    return PrecisionVerdict(precision=precision, best=best, estimate=best.estimate, loss_deviation=None, remark=remark)
+    return PrecisionVerdict(precision=precision, best=best, estimate=best.estimate, remark=remark)
 
 
 def _compared(precision: Precision, best: Trial, same: Trial, reference: Trial) -> PrecisionVerdict:

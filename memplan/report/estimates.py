@@ -50,9 +50,12 @@ def _caption(estimates: Sequence[Estimate]) -> str:
         return written
     less = bytes_text(max(peak - low for peak, (low, _) in ranges))
     more = bytes_text(max(high - peak for peak, (_, high) in ranges))
-    off = f"give or take {less}" if less == more else f"up to {less} less or {more} more"
-    because = "as the context is not measured or samples vary"
-    return f"{written}\nprocess: {off}, {because}; what is not counted comes on top"
+    off = f"up to {less} less or {more} more, as the context is not measured or samples vary"
+    if less == more:
+        off = f"give or take {less}, as the context is not measured"
+    elif all(peak == low for peak, (low, _) in ranges):
+        off = f"up to {more} more, as samples vary"
+    return f"{written}\nprocess: {off}; what is not counted comes on top"
 
 
 def largest_table(found: Sequence[LargestMicroBatch]) -> Table:

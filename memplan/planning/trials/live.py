@@ -153,7 +153,9 @@ class LiveSearch:
         choice = self._beside(smaller, first, current)
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
-            self._judged(precision, choice.trial.recipe) if obstacle is None else _unusable(precision, obstacle)
+            PrecisionVerdict(precision=precision, remark=obstacle)
+            if obstacle is not None
+            else self._judged(precision, choice.trial.recipe)
             for precision, obstacle in self._obstacles.items()
         ]
         return LiveFindings(choice=choice, verdicts=tuple(verdicts))
@@ -325,7 +327,3 @@ class LiveSearch:
         said = said or ["every trial is above the band"]
         said += [f"{precision} was not tried: {why}" for precision, why in self._obstacles.items() if why is not None]
         return nothing_fits(self._band, "; ".join(said), needed_device_bytes=needed)
-
-
-def _unusable(precision: Precision, obstacle: str) -> PrecisionVerdict:
-    return PrecisionVerdict(precision=precision, best=None, estimate=None, loss_deviation=None, remark=obstacle)

@@ -166,5 +166,5 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
 
 def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     subject, request = subject_of(PLAIN, PlanRequest(device="rtx-3090", store=tmp_path))
-    with pytest.raises(UsageError, match="'rtx-3090' is not present; run it where that card is, or leave --device out"):
+    with pytest.raises(UsageError, match="'rtx-3090' is not present; a training command is only run live"):
         Planning(question_of(subject, request)).plan()

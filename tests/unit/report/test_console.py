@@ -172,6 +172,11 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
     assert "580.0 MiB to 650.0 MiB" in rendered(breakdown_view(found))
 
 
+def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
+    found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(600 * MIB, 650 * MIB))
+    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimate_table([found]), width=200)
+
+
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:
     ranges = ((CURRENT, (250, 320)), (BEST, (600, 690)), (SLOW, (230, 300)))  # MiB; the last was never measured
     reckoned = [
