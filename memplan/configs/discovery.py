@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.keys import is_count
 from memplan.configs.user_config import KnobName, MemplanOptions
 from memplan.errors import ConfigError, hint_on_names
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTION_NAMES = tuple(each.name for each in fields(MemplanOptions))
-_NUMBERS = ("max_util", "min_util")
 _PROJECT_FILE = "pyproject.toml"
 
 
@@ -93,32 +93,36 @@ def _check(section: Any, where: str) -> None:
     for name, value in section.items():
         if name not in _OPTION_NAMES:
             raise _unknown("memplan option", name, _OPTION_NAMES, where)
-        if not _fits(name, value):
-            raise ConfigError(f"memplan.{name}={value!r} is not understood", where=where, hint=_hint(name))
+        fits, hint = _EXPECTED.get(name, (_is_text, "give it as text"))
+        if not fits(value):
+            raise ConfigError(f"memplan.{name}={value!r} is not understood", where=where, hint=hint)
 
 
-def _fits(name: str, value: Any) -> bool:
-    if name == "knobs":
-        return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
-    if name == "precision":
-        return isinstance(value, str) or (
-            isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-        )
-    if name in _NUMBERS:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if name == "global_batch":
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if name == "loader":
-        return isinstance(value, bool)
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _hint(name: str) -> str:
-    if name == "knobs":
-        return 'write knobs=dict(micro_batch_size="data.samples_per_gpu")'
-    if name in _NUMBERS:
-        return "give a number above 0 and at most 1"
-    return {"global_batch": "give a whole number", "loader": "give true or false"}.get(name, "give it as text")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_texts(value: Any) -> bool:
+    return _is_text(value) or (isinstance(value, list | tuple) and all(map(_is_text, value)))
+
+
+_UTILISATION = (_is_number, "give a number above 0 and at most 1")
+# Option -> what its values are told by, and what to give where one is something else; text for the others.
+_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "knobs": (
+        lambda value: isinstance(value, Mapping) and all(map(_is_text, value.values())),
+        'write knobs=dict(micro_batch_size="data.samples_per_gpu")',
+    ),
+    "max_util": _UTILISATION,
+    "min_util": _UTILISATION,
+    "precision": (_are_texts, "give it as text"),
+    "global_batch": (is_count, "give a whole number"),
+    "loader": (lambda value: isinstance(value, bool), "give true or false"),
+}
 
 
 def _unknown(what: str, name: object, known: tuple[str, ...], where: str) -> ConfigError:

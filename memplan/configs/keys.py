@@ -131,6 +131,11 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 
+def is_count(value: Any) -> bool:
+    """Say whether a value counts something: a whole number above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def is_aside(key: str) -> bool:
     """Whether a dotted key lies in a section that is not about training."""
     return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.keys import contains, get, is_aside, keys_named
+from memplan.configs.keys import contains, get, is_aside, is_count, keys_named
 from memplan.configs.languages.syntaxes import ARGUMENTS
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
@@ -34,11 +34,6 @@ def keys_in(values: Mapping[str, Any], keys: KnobKeys) -> KnobKeys:
     return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
 
 
-def is_count(value: Any) -> bool:
-    """Say whether a value counts something: a whole number above 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
     """Return the value of a knob's first key, or None where the config has no such knob."""
     return get(document.values, keys[name][0]) if keys.get(name) else None
@@ -60,9 +55,9 @@ def count_at(document: Document, key: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     _require_said(document, key, value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_count(value):
         raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
-    return value
+    return int(value)
 
 
 def rate_at(document: Document, key: str) -> float | None:

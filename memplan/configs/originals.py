@@ -19,6 +19,7 @@ from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from memplan.configs.documents import Document, SourceFile
@@ -68,12 +69,11 @@ def sidecar_path_of(path: Path) -> Path:
     return path.with_name(f"{path.name}{_SIDECAR_SUFFIX}")
 
 
-def remark_on_sidecar(document: Document) -> str | None:
-    """Say that a marker beside a config is no longer about it; None where it is, or where there is none."""
+def remarks_on_sidecar(document: Document) -> Iterator[str]:
+    """Say where a marker beside a config is no longer about it."""
     sidecar = _sidecar_source(document)
-    if sidecar is None or find_original(document) is not None:
-        return None
-    return f"{sidecar.path.name} is about another state of this file, whose values are taken as the original"
+    if sidecar is not None and find_original(document) is None:
+        yield f"{sidecar.path.name} is about another state of this file, whose values are taken as the original"
 
 
 def bases_named_in(source: SourceFile) -> tuple[str, ...]:

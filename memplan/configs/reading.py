@@ -13,9 +13,9 @@ from memplan.configs.ecosystems.loader_keys import loader_keys
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
-from memplan.configs.originals import find_original, original_within, remark_on_sidecar
+from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.several_files import load_named
-from memplan.configs.user_config import Knob, KnobName, MemplanOptions, UserConfig
+from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memplan.configs.companions import Companion
     from memplan.configs.documents import Document
     from memplan.configs.ecosystem import Ecosystem, KnobKeys
+    from memplan.configs.user_config import MemplanOptions
 
 
 def read_config(
@@ -53,17 +54,13 @@ def read_config(
             of range.
     """
     named = load_named((path, *more), format_name=format_name)
-    document = named.config
-    ecosystem = ecosystem_of(document, format_name=format_name)
+    document, ecosystem = named.config, ecosystem_of(named.config, format_name=format_name)
     options = options_of(document.path, document.values)
-    where = str(document.path)
-    declared = {**knob_names(options.knobs, where=where), **knob_names(knob_keys or {}, where="--map")}
-    require_present(document, declared)
+    declared = _declared(document, options, knob_keys or {})
     own = own_keys(document, ecosystem.name)
     keys = followed_keys(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
-    beside, original = companions_of(document, named.beside, format_name=ecosystem.name), find_original(document)
+    beside = companions_of(document, named.beside, format_name=ecosystem.name)
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
-    stale = remark_on_sidecar(document)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
@@ -71,15 +68,23 @@ def read_config(
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
         workload_target=workload_target or options.workload,
         search_path=search_path_of(document.path),
-        original=original,
+        original=find_original(document),
         memplan_options=options,
         notes=(
             *_notes_on(document, ecosystem, keys, declared=declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
-            *((stale,) if stale else ()),
+            *remarks_on_sidecar(document),
         ),
-        companions=tuple(_companion(each, document, recipe, options) for each in beside if each.spelled_out),
+        companions=tuple(_companion(each, document, recipe) for each in beside if each.spelled_out),
     )
+
+
+def _declared(document: Document, options: MemplanOptions, given: Mapping[str, str]) -> KnobKeys:
+    """Return the keys that the user declares for knobs: the config, its project, and the caller, who wins."""
+    where = str(document.path)
+    declared = {**knob_names(options.knobs, where=where), **knob_names(given, where="--map")}
+    require_present(document, declared)
+    return declared
 
 
 def own_keys(document: Document, format_name: str) -> KnobKeys:
@@ -88,7 +93,7 @@ def own_keys(document: Document, format_name: str) -> KnobKeys:
     return {**loader, **ecosystem_named(format_name).own_keys(document)}
 
 
-def _companion(companion: Companion, named_in: Document, recipe: Recipe, options: MemplanOptions) -> UserConfig:
+def _companion(companion: Companion, named_in: Document, recipe: Recipe) -> UserConfig:
     """Describe what stands beside a config: a file that it names, or a section of it."""
     is_section, start = bool(companion.within), f"{companion.within}."
     knobs = (
@@ -103,7 +108,6 @@ def _companion(companion: Companion, named_in: Document, recipe: Recipe, options
         recipe=recipe_beside(companion, recipe),
         knobs=tuple(knobs),
         original=original_within(own, companion.within) if is_section else own,
-        memplan_options=options,
         within=companion.within,
     )
 

@@ -14,7 +14,8 @@ from memplan.user_places import place_of_error
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     from memplan.workload import WorkloadReference, WorkloadSource
 
@@ -73,36 +74,38 @@ def _unpickled(source: PickledWorkload) -> object:
 
 
 def _called(source: WorkloadReference) -> object:
-    module_name, _, function_name = source.target.partition(":")
-    if not module_name or not function_name:
-        raise WorkloadError(
-            f"workload {source.target!r} does not name a function",
-            where=source.config_path,
-            hint='write it as "package.module:function"',
-        )
-    try:
-        function = getattr(importlib.import_module(module_name), function_name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise _user_error(f"importing workload {source.target!r} failed", error) from error
-        raise WorkloadError(
-            f"workload {source.target!r}: there is no module {error.name!r}",
-            where=source.config_path,
-            hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
-        ) from None
-    except (Exception, SystemExit) as error:
-        raise _user_error(f"importing workload {source.target!r} failed", error) from error
-    if not callable(function):
-        raise WorkloadError(
-            f"workload {source.target!r}: module {module_name!r} has no function {function_name!r}",
-            where=source.config_path,
-        )
+    function = _function_of(source)
     try:
         return function(ConfigNode(source.config))
     except WorkloadError:
         raise
     except (Exception, SystemExit) as error:
         raise _user_error(f"workload {source.target!r} raised", error) from error
+
+
+def _function_of(source: WorkloadReference) -> Callable[[ConfigNode], object]:
+    module_name, _, function_name = source.target.partition(":")
+    if not module_name or not function_name:
+        problem, hint = "does not name a function", 'write it as "package.module:function"'
+        raise WorkloadError(f"workload {source.target!r} {problem}", where=source.config_path, hint=hint)
+    function: Callable[[ConfigNode], object] | None = getattr(_module_of(source, module_name), function_name, None)
+    if not callable(function):
+        problem = f"module {module_name!r} has no function {function_name!r}"
+        raise WorkloadError(f"workload {source.target!r}: {problem}", where=source.config_path)
+    return function
+
+
+def _module_of(source: WorkloadReference, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name):
+            raise WorkloadError(
+                f"workload {source.target!r}: there is no module {error.name!r}",
+                where=source.config_path,
+                hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
+            ) from None
+        raise _user_error(f"importing workload {source.target!r} failed", error) from error
 
 
 def _user_error(what: str, error: BaseException) -> WorkloadError:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.single_values import SingleValues
-from memplan.configs.keys import get
+from memplan.configs.keys import get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
-from memplan.configs.knobs import declared_recipe, is_count, keys_in
+from memplan.configs.knobs import declared_recipe, keys_in
 from memplan.configs.languages.syntaxes import JSON, SHELL, YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.batch_sharing import division_of_batch
 from memplan.configs.ecosystems.single_values import SingleValues
-from memplan.configs.keys import contains, followed, get
+from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
-from memplan.configs.knobs import is_count
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.single_values import SingleValues
 from memplan.configs.ecosystems.usual_names import MAE_STEPS, USUAL_NAMES
+from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
-from memplan.configs.knobs import RECIPE_KNOBS, is_count
+from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.syntaxes import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_switched_flags

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import get, is_aside, keys_named
-from memplan.configs.knobs import is_count
+from memplan.configs.keys import get, is_aside, is_count, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystem import Assignment, ChildForm
-from memplan.configs.keys import get, outermost_list
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.layout.command_lines import as_pairs, bracketed_word
-from memplan.configs.layout.python_lines import WholeList, entry_lines, grouped
+from memplan.configs.layout.python_lines import entry_lines, grouped
 from memplan.configs.layout.python_statements import class_imports, member_lines, update_lines
-from memplan.configs.layout.remarks import remark_on
+from memplan.configs.layout.whole_lists import with_whole_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +54,7 @@ def _child_text(parent: UserConfig, assignments: list[Assignment], *, head: tupl
         head: lines that come before the values.
         marker: the comment that records what the parent says.
     """
-    tree = grouped((each.key.split("."), each) for each in _with_whole_lists(parent.document, assignments))
+    tree = grouped((each.key.split("."), each) for each in with_whole_lists(parent.values, assignments))
     body = [line for name in tree for line in entry_lines(f"{name} = ", tree[name], parent.document, depth=0)]
     return _file_text(parent, [*head, *body], marker)
 
@@ -77,18 +76,3 @@ def lazy_child_text(parent: UserConfig, assignments: list[Assignment], *, head: 
 def _file_text(parent: UserConfig, lines: list[str], marker: str) -> str:
     first = f"# Changes to {parent.path.name}, written by memplan."
     return parent.document.source.newline.join([first, *lines, marker, ""])
-
-
-def _with_whole_lists(document: Document, assignments: list[Assignment]) -> list[Assignment | WholeList]:
-    """Gather the assignments to members of one list: inheritance replaces lists whole."""
-    found: dict[str, Assignment | WholeList] = {}
-    for each in assignments:
-        key = outermost_list(document.values, each.key)
-        if key is None:
-            found[each.key] = each
-            continue
-        whole = found.get(key)
-        if not isinstance(whole, WholeList):
-            whole = WholeList(key=key, value=get(document.values, key), remarks={})
-        found[key] = whole.with_member(each, remark_on(document, each))
-    return list(found.values())

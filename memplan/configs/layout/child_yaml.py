@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
-from memplan.configs.keys import get, outermost_list, with_value
+from memplan.configs.keys import with_value
 from memplan.configs.languages.literals import write_yaml
 from memplan.configs.layout.remarks import remark_on, with_remark
+from memplan.configs.layout.whole_lists import WholeList, with_whole_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,8 @@ def yaml_child_text(parent: UserConfig, assignments: list[Assignment], *, head: 
         PatchError: a value cannot be written as YAML.
     """
     tree: dict[str, Any] = {}
-    for each in _with_whole_lists(parent, assignments):
-        tree = with_value(tree, each.key, each)
+    for each in with_whole_lists(parent.values, assignments):
+        tree = with_value(tree, each.key, each.as_one if isinstance(each, WholeList) else each)
     first = f"# Changes to {parent.path.name}, written by memplan."
     lines = [*head, first, *_lines(tree, parent, depth=0)]
     if all(line.startswith("#") for line in lines):
@@ -48,17 +49,3 @@ def _lines(tree: dict[str, Any], parent: UserConfig, *, depth: int) -> Iterator[
         else:
             yield head
             yield from _lines(branch, parent, depth=depth + 1)
-
-
-def _with_whole_lists(parent: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
-    """Turn assignments to members of a list into one of the list: laying over replaces lists whole."""
-    found: dict[str, Assignment] = {}
-    for each in assignments:
-        key = outermost_list(parent.values, each.key)
-        if key is None:
-            found[each.key] = each
-            continue
-        before = found[key].value if key in found else get(parent.values, key)
-        value = with_value(before, each.key.removeprefix(f"{key}."), each.value)
-        found[key] = Assignment(key=key, value=value, reason=each.reason)
-    return list(found.values())

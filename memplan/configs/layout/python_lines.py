@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystem import Assignment
 from memplan.configs.evaluation.nested_values import DELETE_KEY
-from memplan.configs.keys import get, with_value
+from memplan.configs.keys import get
 from memplan.configs.languages.literals import write_python
 from memplan.configs.layout.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
+from memplan.configs.layout.whole_lists import WholeList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document
 
 _INDENT = "    "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeList:
-    """A list that is written whole because one of its members changes, with a remark for each member that does."""
-
-    key: str
-    value: list[Any] | tuple[Any, ...]
-    remarks: dict[str, str]
-
-    def with_member(self, assignment: Assignment, remark: str) -> WholeList:
-        """Return the list with something in one of its members changed."""
-        inner = assignment.key.removeprefix(f"{self.key}.")
-        index, _, member = inner.partition(".")
-        said = [*([self.remarks[index]] if index in self.remarks else []), f"{member} {remark}".strip()]
-        value = with_value(self.value, inner, assignment.value)
-        return WholeList(key=self.key, value=value, remarks={**self.remarks, index: "; ".join(said)})
 
 
 def grouped(entries: Iterable[tuple[Sequence[str], Any]]) -> Any:
@@ -54,7 +37,7 @@ def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iter
     """Yield the lines of one key: a changed value with its remark, or a dict of such entries."""
     head, comma = f"{_INDENT * depth}{head}", "," if depth else ""
     if isinstance(tree, WholeList):
-        yield from _list_lines(head, tree, comma, depth)
+        yield from _list_lines(head, tree, document, comma, depth)
     elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and _dict_members(document, tree):
         yield from _dict_lines(head, _dict_members(document, tree), comma, depth, remark_on(document, tree))
     elif isinstance(tree, Assignment):
@@ -67,11 +50,17 @@ def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iter
         yield f"{_INDENT * depth}{closing}{comma}"
 
 
-def _list_lines(head: str, whole: WholeList, comma: str, depth: int) -> Iterator[str]:
+def _list_lines(head: str, whole: WholeList, document: Document, comma: str, depth: int) -> Iterator[str]:
+    """Yield a list with a remark behind each member that changes."""
+    remarks: dict[int, list[str]] = {}
+    for each in whole.within:
+        place, _, part = whole.inner_key(each).partition(".")
+        remarks.setdefault(int(place), []).append(f"{part} {remark_on(document, each)}".strip())
     opening, closing = "[]" if isinstance(whole.value, list) else "()"
     yield f"{head}{opening}"
     for index, member in enumerate(whole.value):
-        yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, whole.remarks.get(str(index)))
+        remark = "; ".join(remarks.get(index, [])) or None
+        yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, remark)
     yield f"{_INDENT * depth}{closing}{comma}"
 
 
