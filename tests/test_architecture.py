@@ -31,16 +31,16 @@ LAYERS = (
 )
 # The same for the rooms within configs.
 LAYERS_OF_CONFIGS = (
-    ("attribute_dict", "file_names", "keys", "object_access", "precision_words"),
+    ("attribute_dict", "keys", "object_access", "precision_words"),
     ("languages",),
     ("documents",),
     ("user_config",),
-    ("discovery", "ecosystem", "originals", "replicas", "workloads"),
+    ("discovery", "ecosystem", "originals", "workloads"),
     ("evaluation", "knob_changes", "knobs"),
     ("packages",),
     ("layout",),
     ("ecosystems",),
-    ("companions",),
+    ("companions", "replicas"),
     ("several_files",),
     ("reading",),
     ("objects",),

@@ -1,5 +1,16 @@
 """Config ecosystems: read a user's knobs, locate their values, write a patch.
 
+A change takes this way, and each room imports only from those before it:
+
+``languages``: the text of one file: its data, and where in it a value is written. ``documents`` is one file so read.
+``evaluation``: what a config comes to with its bases, imports and interpolations.
+``layout``: changed values as lines of a child config, or words of a command.
+``ecosystems``: for each kind of config the keys of its knobs, and what a change sets; ``knobs`` and ``knob_changes``
+are what they share. ``registry`` tells them apart.
+``reading`` puts these together to a ``UserConfig``, with ``companions`` and ``several_files`` where there is more than
+one file; ``objects`` does so for a config in memory.
+``writing``: the patch, and its proof; ``packages`` asks those that programs load their configs with.
+
 Names are loaded on first use: the child processes that import one module of this package start without the others.
 """
 

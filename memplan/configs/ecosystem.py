@@ -75,6 +75,10 @@ class Ecosystem(Protocol):
     def loader_packages(self) -> tuple[str, ...]:
         """Packages with which its programs load a config, and which prove a patch where they are installed."""
 
+    @property
+    def batch_of_all(self) -> str | None:
+        """Key of the batch of all replicas: per optimizer step where configs accumulate by themselves; None without."""
+
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.file_names import NAMED_FOR_CARDS, reference_cards, remark_on_name
+from memplan.configs.ecosystems.openmmlab_names import NAMED_FOR_CARDS, reference_cards, remark_on_name
+from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import get
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _BASE_BATCH = "auto_scale_lr.base_batch_size"
-# Ecosystem -> its batch of all replicas: a batch per optimizer step in those that accumulate by themselves.
-_BATCH_OF_ALL = {
-    "deepspeed": "train_batch_size",
-    "detectron2": "SOLVER.IMS_PER_BATCH",
-    "detectron2-lazy": "dataloader.train.total_batch_size",
-    "torchtitan": "training.global_batch_size",
-    "ultralytics": "batch",
-}
-# Those of them whose batch is easily taken for that of one.
+# Those whose batch of all replicas is easily taken for that of one.
 _UNSAID = ("detectron2", "detectron2-lazy")
 
 
@@ -65,8 +58,8 @@ def reference_world_size(config: UserConfig) -> int | None:
 def _remark_where_open(config: UserConfig) -> str | None:
     if config.format_name in NAMED_FOR_CARDS:
         return remark_on_name(config.path, config.first_recipe.micro_batch_size)
-    if config.format_name in _UNSAID and config.recipe.world_size == 1 and holds_batch_of_all(config):
-        key = _BATCH_OF_ALL[config.format_name]
+    key = _key_of_all(config)
+    if config.format_name in _UNSAID and config.recipe.world_size == 1 and key is not None:
         return f"{key} is the batch of all cards: give --world-size where there are several"
     return None
 
@@ -80,37 +73,41 @@ def _remark_on_reference(config: UserConfig, world_size: int) -> str | None:
     return f"{said}: rate and schedule are taken to be for {cards} x {size} samples, not for {world_size} x {size}"
 
 
-def _shared_by(config: UserConfig, world_size: int) -> UserConfig:
-    if config.recipe.world_size != 1 or world_size == 1:
-        return config
-    if not holds_batch_of_all(config):
-        return replace(config, recipe=replace(config.recipe, world_size=world_size))
-    return replace(config, recipe=_shared(config, world_size))
-
-
 def holds_batch_of_all(config: UserConfig) -> bool:
     """Say whether the batch that a config holds is that of all replicas."""
-    key = _BATCH_OF_ALL.get(config.format_name)
+    return _key_of_all(config) is not None
+
+
+def _key_of_all(config: UserConfig) -> str | None:
+    """Return the key of the batch of all replicas; None where a config holds the batch of one."""
+    key = ecosystem_named(config.format_name).batch_of_all
     if key is None:
-        return False
+        return None
     total = get(config.values, key)
-    is_said = isinstance(total, int) and total > 0
-    return is_said or config.knob(KnobName.MICRO_BATCH_SIZE) is None  # left to the ecosystem's default
+    is_default = config.knob(KnobName.MICRO_BATCH_SIZE) is None  # left to the ecosystem, it is that of all of them
+    return key if is_default or (isinstance(total, int) and total > 0) else None
 
 
-def _shared(config: UserConfig, world_size: int) -> Recipe:
-    recipe, key = config.recipe, _BATCH_OF_ALL[config.format_name]
+def _shared_by(config: UserConfig, world_size: int) -> UserConfig:
+    recipe, key = config.recipe, _key_of_all(config)
+    if recipe.world_size != 1 or world_size == 1:
+        return config
+    shared = replace(recipe, world_size=world_size)
+    if key is not None:
+        shared = _shared(config, shared, key)
+    return replace(config, recipe=shared)
+
+
+def _shared(config: UserConfig, recipe: Recipe, key: str) -> Recipe:
+    """Share the batch of all replicas by accumulation, where the config spells out that of one, else by the batch."""
     knob = config.knob(KnobName.MICRO_BATCH_SIZE)
-    if knob is None or knob.key == key:
-        size, rest = divmod(recipe.micro_batch_size, world_size)
-        shared = replace(recipe, micro_batch_size=max(size, 1), world_size=world_size)
-    else:
-        steps, rest = divmod(recipe.accumulation_steps, world_size)
-        shared = replace(recipe, accumulation_steps=max(steps, 1), world_size=world_size)
+    part = KnobName.MICRO_BATCH_SIZE if knob is None or knob.key == key else KnobName.ACCUMULATION_STEPS
+    count = recipe.world_size
+    share, rest = divmod(getattr(recipe, part), count)
     if rest:
         raise ConfigError(
-            f"{key}={get(config.values, key) or recipe.micro_batch_size} cannot be shared by {world_size} replicas",
+            f"{key}={get(config.values, key) or recipe.micro_batch_size} cannot be shared by {count} replicas",
             where=str(config.path),
-            hint=f"it is the batch of all of them: make it a multiple of {world_size}, or set another --world-size",
+            hint=f"it is the batch of all of them: make it a multiple of {count}, or set another --world-size",
         )
-    return shared
+    return replace(recipe, **{str(part): share})

@@ -38,6 +38,7 @@ class DeepSpeed(SingleValues):
     """DeepSpeed's own JSON, from which alone it takes its values."""
 
     name = "deepspeed"
+    batch_of_all = _GLOBAL
 
     def recognises(self, document: Document) -> bool:
         """See JSON with one of DeepSpeed's batch sizes or its ZeRO section."""

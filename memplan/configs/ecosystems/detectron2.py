@@ -50,6 +50,7 @@ class Detectron2(SingleValues):
     """detectron2's yacs configs."""
 
     name = "detectron2"
+    batch_of_all = _BATCH
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     keys: ClassVar[KnobKeys] = {
         KnobName.MICRO_BATCH_SIZE: (_BATCH,),

@@ -42,6 +42,7 @@ class Detectron2Lazy(SingleValues):
     """detectron2's LazyConfig."""
 
     name = "detectron2-lazy"
+    batch_of_all = _TOTAL
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -21,6 +21,7 @@ class SingleValues:
     """The defaults of :class:`memplan.configs.ecosystem.Ecosystem`: no children, no command line, nothing implied."""
 
     keys: ClassVar[KnobKeys] = {}
+    batch_of_all: str | None = None
     loader_packages: tuple[str, ...] = ()
     styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
 

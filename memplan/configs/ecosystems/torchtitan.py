@@ -41,6 +41,7 @@ class TorchTitan(SingleValues):
     """torchtitan's training files."""
 
     name = "torchtitan"
+    batch_of_all = _GLOBAL
     keys: ClassVar[KnobKeys] = {
         KnobName.MICRO_BATCH_SIZE: (_MICRO,),
         KnobName.LEARNING_RATE: (_RATE,),

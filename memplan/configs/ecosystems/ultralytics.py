@@ -36,6 +36,7 @@ class Ultralytics(SingleValues):
     """Ultralytics' training arguments."""
 
     name = "ultralytics"
+    batch_of_all = _BATCH
     keys: ClassVar[KnobKeys] = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:

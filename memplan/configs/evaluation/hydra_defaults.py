@@ -39,16 +39,87 @@ class Composed:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a defaults list stands: its file, the group that is in, and the package below which its values go."""
+
+    source: SourceFile
+    group: str = ""
+    package: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Composition:
+    """One pass over the tree, with the choices that an earlier pass found to be overridden."""
+
     root: Path
     texts: Mapping[str, str]
-    choices: dict[str, Any]
-    found: dict[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, Any]
+    overridden: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     visits: int = 0
     files: list[SourceFile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def lay(self, place: _Place, values: Mapping[str, Any]) -> None:
+        """Lay a file and what its defaults list names over what was composed so far."""
+        self.visits += 1
+        if self.visits > _MAX_FILES:
+            raise ConfigError("its defaults lists name each other without end", where=str(place.source.path))
+        listed = values.get(_DEFAULTS)
+        entries = list(listed) if isinstance(listed, list) else []
+        for entry in entries if _SELF in entries else [*entries, _SELF]:
+            if entry == _SELF:
+                own = {name: value for name, value in values.items() if name != _DEFAULTS}
+                self.values = merged(self.values, nested_under(place.package, own))
+                self.files.append(replace(place.source, prefix=place.package))
+            else:
+                self._follow(place, entry)
+
+    def _follow(self, place: _Place, entry: Any) -> None:
+        name, choice = next(iter(entry.items())) if isinstance(entry, Mapping) and entry else (None, entry)
+        if name is None:
+            self._include(place, str(choice))
+            return
+        parsed = _ENTRY.fullmatch(str(name))
+        if parsed is None:
+            self.notes.append(f"the defaults entry {name!r} was not understood")
+            return
+        is_absolute = parsed["group"].startswith("/") or not place.group
+        group = parsed["group"].lstrip("/") if is_absolute else f"{place.group}/{parsed['group']}"
+        if group.split("/")[0] == _OWN_GROUP:
+            return
+        if parsed["kind"] == "override":
+            self.overridden[group] = choice
+            return
+        choice = self.choices.get(group, choice)
+        inner = replace(place, group=group, package=_package_of(parsed["package"], group, place))
+        for each in choice if isinstance(choice, list) else [choice]:
+            if each is not None:
+                is_told = parsed["package"] is not None
+                self._include(inner, str(each), is_optional=parsed["kind"] == "optional", is_told=is_told)
+
+    def _include(self, place: _Place, choice: str, *, is_optional: bool = False, is_told: bool = False) -> None:
+        """Lay the file of a choice; ``is_told`` where the entry says its package, which then goes before the file's."""
+        if "${" in choice or choice == "???":
+            named = place.group or "the defaults list"
+            self.notes.append(f"the choice {choice!r} of {named} is made on the command line")
+            return
+        is_absolute = choice.startswith("/") or not place.group
+        relative = choice.removeprefix("/") if is_absolute else f"{place.group}/{choice}"
+        path = self.root / f"{relative.removesuffix('.yaml')}.yaml"
+        if not is_there(path, self.texts):
+            if not is_optional:
+                self.notes.append(f"{place.source.path.name} names {relative}, which is not in {self.root.name}")
+            return
+        source = read_source(path, texts=self.texts)
+        values = as_plain(load_yaml(source.text, where=str(path), empty={}), self.notes)
+        if isinstance(values, list) and place.package:
+            self.values = merged(self.values, nested_under(place.package, values))
+            return
+        group = relative.rpartition("/")[0]
+        package = place.package if is_told else _told(_HEADER.search(source.text), group, place.package)
+        self.lay(_Place(source=source, group=group, package=package), require_keys(values, path))
 
 
 def has_defaults(values: Any) -> bool:
@@ -77,95 +148,24 @@ def compose(source: SourceFile, values: Mapping[str, Any], texts: Mapping[str, s
     choices: dict[str, Any] = {}
     while True:
         composition = _Composition(root=source.path.parent, texts=texts, choices=choices)
-        _lay(composition, source, values, group="", package="")
-        if composition.found == choices or len(choices) > _MAX_FILES:
+        composition.lay(_Place(source=source), values)
+        if composition.overridden == choices or len(choices) > _MAX_FILES:
             break
-        choices = composition.found
+        choices = composition.overridden
     others = [each for each in reversed(composition.files) if each.path != source.path]
     kept = {name: value for name, value in composition.values.items() if name != _OWN_GROUP}
     return Composed(values=kept, inherited=tuple(others), notes=tuple(dict.fromkeys(composition.notes)))
 
 
-def _lay(state: _Composition, source: SourceFile, values: Mapping[str, Any], *, group: str, package: str) -> None:
-    """Lay a file and what its defaults list names over what was composed so far."""
-    state.visits += 1
-    if state.visits > _MAX_FILES:
-        raise ConfigError("its defaults lists name each other without end", where=str(source.path))
-    listed = values.get(_DEFAULTS)
-    entries = list(listed) if isinstance(listed, list) else []
-    for entry in entries if _SELF in entries else [*entries, _SELF]:
-        if entry == _SELF:
-            own = {name: value for name, value in values.items() if name != _DEFAULTS}
-            state.values = merged(state.values, nested_under(package, own))
-            state.files.append(replace(source, prefix=package))
-        else:
-            _follow(state, entry, source, group=group, package=package)
-
-
-def _follow(state: _Composition, entry: Any, source: SourceFile, *, group: str, package: str) -> None:
-    name, choice = next(iter(entry.items())) if isinstance(entry, Mapping) and entry else (None, entry)
-    if name is None:
-        _include(state, str(choice), source, group=group, package=package)
-        return
-    parsed = _ENTRY.fullmatch(str(name))
-    if parsed is None:
-        state.notes.append(f"the defaults entry {name!r} was not understood")
-        return
-    inner = (
-        parsed["group"].lstrip("/") if parsed["group"].startswith("/") or not group else f"{group}/{parsed['group']}"
-    )
-    if inner.split("/")[0] == _OWN_GROUP:
-        return
-    if parsed["kind"] == "override":
-        state.found[inner] = choice
-        return
-    choice = state.choices.get(inner, choice)
-    below = _package_of(parsed, group=inner, outer_group=group, outer_package=package)
-    for each in choice if isinstance(choice, list) else [choice]:
-        if each is not None:
-            _include(state, str(each), source, group=inner, package=below, entry=parsed)
-
-
-def _package_of(parsed: re.Match[str], *, group: str, outer_group: str, outer_package: str) -> str:
-    named = parsed["package"]
+def _package_of(named: str | None, group: str, outer: _Place) -> str:
+    """Return the package of a group that a defaults list names; ``named`` is the one that the entry says."""
     if named is None:
-        is_inner = bool(outer_group) and group.startswith(f"{outer_group}/")
-        own = (group.removeprefix(f"{outer_group}/") if is_inner else group).replace("/", ".")
-        return ".".join(filter(None, [outer_package, own])) if is_inner or not outer_group else own
+        is_inner = bool(outer.group) and group.startswith(f"{outer.group}/")
+        own = (group.removeprefix(f"{outer.group}/") if is_inner else group).replace("/", ".")
+        return ".".join(filter(None, [outer.package, own])) if is_inner or not outer.group else own
     if named.startswith("_global_"):
         return named.removeprefix("_global_").lstrip(".")
-    named = "" if named == "_here_" else named
-    return ".".join(filter(None, [outer_package, named]))
-
-
-def _include(
-    state: _Composition,
-    choice: str,
-    source: SourceFile,
-    *,
-    group: str,
-    package: str,
-    entry: re.Match[str] | None = None,
-) -> None:
-    if "${" in choice or choice == "???":
-        state.notes.append(f"the choice {choice!r} of {group or 'the defaults list'} is made on the command line")
-        return
-    relative = choice.removeprefix("/") if choice.startswith("/") else f"{group}/{choice}" if group else choice
-    path = state.root / f"{relative.removesuffix('.yaml')}.yaml"
-    if not is_there(path, state.texts):
-        if entry is None or entry["kind"] != "optional":
-            state.notes.append(f"{source.path.name} names {relative}, which is not in {state.root.name}")
-        return
-    found = read_source(path, texts=state.texts)
-    values = as_plain(load_yaml(found.text, where=str(path), empty={}), state.notes)
-    if isinstance(values, list) and package:
-        state.values = merged(state.values, nested_under(package, values))
-        return
-    values = require_keys(values, path)
-    inner = relative.rpartition("/")[0]
-    is_told = entry is not None and entry["package"] is not None
-    below = package if is_told else _told(_HEADER.search(found.text), inner, package)
-    _lay(state, found, values, group=inner, package=below)
+    return ".".join(filter(None, [outer.package, "" if named == "_here_" else named]))
 
 
 def _told(header: re.Match[str] | None, group: str, package: str) -> str:
