@@ -193,8 +193,8 @@ def plan(
         trace_limit: longest time one trace may take, likewise; None for ten minutes.
         trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
         fresh: plan anew, even where the same was planned before.
-        apply: apply the patch at once.
-        output: file to write the patch to, as a diff.
+        apply: apply the patch at once, where it changes files and not the training command alone.
+        output: file to write the patch to, as a diff, likewise.
         store: folder of the trial journal.
         observer: told what happens; by default it is logged to ``memplan``, what goes on as information.
 
@@ -236,12 +236,12 @@ def plan(
     question = question_of(*asked.subject(request), launch)
     observer(_started(question, asked))
     made = Planning(question, observer).plan(fresh=fresh)
-    if made.config_patch is None or not is_first:
-        return made
-    if output is not None:
-        write_text_atomically(Path(output), made.config_patch.diff)
-    if apply:
-        apply_patch(made.config_patch)
+    patch = made.config_patch
+    if is_first and patch is not None and patch.files:
+        if output is not None:
+            write_text_atomically(Path(output), patch.diff)
+        if apply:
+            apply_patch(patch)
     return made
 
 

@@ -116,7 +116,7 @@ def probe(
             observer=view,
         )
     _show_plan(plan, console, as_json=as_json, told=view.told)
-    if plan.config_patch is not None:
+    if plan.config_patch is not None and plan.config_patch.files:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
     elif output is not None:
         say(console, f"there is no patch, so {output} is not written")
@@ -148,8 +148,6 @@ def _deliver(
     if output is not None:
         write_text_atomically(output, patch.diff)
         say(console, f"wrote {output}")
-    if not patch.files:
-        return  # a change of the command alone
     if apply_now:
         apply_patch(patch)
         say_what_was_written(console, patch)

@@ -11,7 +11,9 @@ import typer
 import memplan
 from memplan import cli
 from memplan.errors import ConfigError, UsageError
+from memplan.patches import ConfigPatch, ValueChange
 from memplan.workload import Workload
+from tests.making import plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +87,19 @@ def test_a_patch_that_has_no_place_is_refused_before_anything_runs(tmp_path: Pat
     for output, trouble in ((tmp_path, "is a folder"), (tmp_path / "new" / "x.diff", "there is no folder")):
         with pytest.raises(UsageError, match=trouble):
             memplan.plan(workload, device="rtx-3090", output=output)
+
+
+def test_a_change_of_the_command_alone_is_neither_applied_nor_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = ValueChange(path="x", key="bs", before="4", after="8", reason="", value=8)
+    patch = ConfigPatch(files=(), diff="", root_path="", changes=(change,), verified_by="", override_line="--bs 8")
+    made = plan(memplan.Recipe(4), memplan.Recipe(8), config_patch=patch)
+    monkeypatch.setattr("memplan.api.Planning.plan", lambda *_, **__: made)
+    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
+    output = tmp_path / "x.diff"
+    assert memplan.plan(workload, "rtx-3090", apply=True, output=output) is made
+    assert not output.exists()
 
 
 def test_a_recipe_is_refused_with_a_config() -> None:
