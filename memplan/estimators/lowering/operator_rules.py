@@ -41,7 +41,7 @@ _PLAIN = frozenset(
         "_weight_norm_interface", "_weight_norm_interface_backward", "glu", "glu_backward", "gelu_backward",
         "silu_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
         "elu_backward", "softplus_backward", "threshold_backward", "sigmoid_backward", "tanh_backward", "mish_backward",
-        "logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel_backward", "rrelu_with_noise",
+        "logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel", "_prelu_kernel_backward", "rrelu_with_noise",
         "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
         "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward", "grid_sampler_2d",
         "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "_cdist_forward", "bucketize",
