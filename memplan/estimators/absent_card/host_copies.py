@@ -86,7 +86,15 @@ class HostCopies:
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    return [part.untyped_storage() for part in dense_parts(tensor)]
+    return [part.untyped_storage() for part in dense_parts(_unwrapped(tensor))]
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a tensor of ``torch.func.vmap`` or ``grad`` stands for: it has no storage of its own."""
+    functorch = torch._C._functorch  # noqa: SLF001 - public under no other name
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

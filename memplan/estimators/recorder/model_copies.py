@@ -20,7 +20,8 @@ _COPIERS: dict[type, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined
 def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({})) -> nn.Module:
     """Copy a model with its hooks and replaced methods, whose closures ``copy.deepcopy`` leaves with the original.
 
-    What cannot be copied, such as a lock, is shared with the original.
+    Modules that pickle to code and build themselves from it, which traces that code, are copied as they are. What
+    cannot be copied, such as a lock, is shared with the original.
 
     Args:
         model: the original.
@@ -30,7 +31,8 @@ def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({}
     copiers: dict[type, Any] = {
         FunctionType: lambda function, memo: (
             _with_copied_cells(function, memo, modules) if _reaches(function, modules, frozenset()) else function
-        )
+        ),
+        **{kind: _copied_as_it_is for kind in map(type, model.modules()) if _pickles_its_own_way(kind)},
     }
     while True:
         try:
@@ -41,6 +43,19 @@ def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({}
             if kind in copiers or issubclass(kind, torch.Tensor | nn.Module):
                 raise
             copiers[kind] = lambda value, _memo: value
+
+
+def _pickles_its_own_way(kind: type[nn.Module]) -> bool:
+    """Whether ``copy.deepcopy`` would make a module anew from what it is pickled to."""
+    own = getattr(kind, "__getstate__", None) is not getattr(nn.Module, "__getstate__", None)
+    return own and not hasattr(kind, "__deepcopy__")
+
+
+def _copied_as_it_is(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    made = type(module).__new__(type(module))
+    memo[id(module)] = made
+    made.__dict__.update(copy.deepcopy(vars(module), memo))
+    return made
 
 
 def _kind_that_failed(error: Exception) -> type:

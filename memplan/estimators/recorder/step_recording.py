@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.remembered_results import RememberedResults
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
     fake_batch,
     fake_copy,
@@ -28,6 +30,7 @@ from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.training_step import TracedStep
+from memplan.estimators.recorder.user_calls import copied
 from memplan.estimators.step_trace import Category
 
 if TYPE_CHECKING:
@@ -117,13 +120,15 @@ class StepRecorder:
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
+        compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
-        with surroundings, recorder, paths.watched(), to_numpy, passing_for_real():
+        with surroundings, recorder, paths.watched(), compiled.heard(), to_numpy, passing_for_real():
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         evaluates = not any(each.training for each in model.modules())
         notes = (
+            *compiled.notes,
             *recorder.presumed.notes,
             *(() if choices is None else choices.notes),
             *((_ONLY_EVALUATES,) if evaluates else ()),
@@ -131,12 +136,13 @@ class StepRecorder:
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
 
     def _model_of_run(self, fakes: Fakes | None) -> nn.Module:
+        """Copy the model, which the next run needs as it was."""
         if fakes is not None:
-            return fake_copy(self.model, fakes)
+            return copied(self.model, functools.partial(fake_copy, fakes=fakes))
         if is_scripted(self.model):  # the parameters of its copies are no leaves (torch 2.13)
             self.model.zero_grad()
             return self.model
-        return model_copy(self.model)
+        return copied(self.model, model_copy)
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder

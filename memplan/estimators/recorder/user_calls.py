@@ -16,6 +16,8 @@ from memplan.user_places import place_of_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import nn
+
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
 # What kernels and Python bindings say where they are handed tensors without values.
 _FAKE_WORDS = re.compile(
@@ -46,6 +48,26 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
             where=place_of_error(error),
             hint=_hint_for(error),
             detail=told,
+        ) from error
+
+
+def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Copy the user's model.
+
+    Raises:
+        WorkloadError: a part of it refuses that; the message names the line, ``detail`` holds the traceback.
+    """
+    try:
+        return copy(model)
+    except MemplanError:
+        raise
+    except Exception as error:
+        raise WorkloadError(
+            f"the workload's model {type(model).__name__} cannot be copied, which each traced run needs: "
+            f"{type(error).__name__}: {error}",
+            where=place_of_error(error),
+            hint="let copy.deepcopy(model) work, e.g. by a __deepcopy__ of the module that refuses",
+            detail="".join(traceback.format_exception(error)),
         ) from error
 
 

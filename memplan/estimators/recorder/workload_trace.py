@@ -226,7 +226,7 @@ def _as_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | No
             calls=runs[0].unknown_calls,
             world_size=recorder.recipe.world_size,
         ),
-        notes=(*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *notes),
+        notes=tuple(dict.fromkeys((*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *notes))),
     )
 
 

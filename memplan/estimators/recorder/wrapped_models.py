@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
+from memplan.estimators.recorder.compiled_calls import COMPILED
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,7 +16,6 @@ _GATHERING = (
     "DataParallel is traced as on one visible card, which runs the whole micro-batch; of several cards the first also "
     "gathers what the others return. Start one process a card instead, with torchrun."
 )
-_COMPILED = "Compiled parts of the model are traced as they run uncompiled, which usually keeps more."
 
 
 def refuse_wrappers(model: nn.Module) -> None:
@@ -39,7 +39,7 @@ def refuse_wrappers(model: nn.Module) -> None:
 def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
     """Say what of a model's wrappers the trace does not follow, one sentence each."""
     gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
-    return (*gathering, _COMPILED) if any(map(_is_compiled, model.modules())) else gathering
+    return (*gathering, COMPILED) if any(map(_is_compiled, model.modules())) else gathering
 
 
 def _has_class(model: nn.Module, names: set[str]) -> bool:

@@ -33,3 +33,16 @@ def test_a_sparse_tensor_lies_where_its_parts_do() -> None:
     assert not copies.keep((sparse,), sparse.clone())
     assert copies.keep((copy,), moved := copy.to_sparse())
     assert copies.holds(moved)
+
+
+def test_a_sample_of_a_vectorised_function_lies_where_its_batch_does() -> None:
+    copies = HostCopies()
+    copy = on_host(copies)
+    found: list[bool] = []
+
+    def sample(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        found.extend([copies.holds(first), copies.holds(second)])
+        return first + second
+
+    torch.func.vmap(sample)(copy, CARD)
+    assert found == [True, False]

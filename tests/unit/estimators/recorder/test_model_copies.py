@@ -79,3 +79,27 @@ def test_a_module_that_cannot_be_copied_is_no_reason_to_share_it() -> None:
 
     with pytest.raises(TypeError, match="one of these is enough"):
         model_copy(nn.Sequential(Single(2, 2)))
+
+
+class Rebuilt(nn.Module):
+    """Is pickled without what it runs, and would trace that anew, as modules of generated code do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.traced = torch.fx.symbolic_trace(lambda tensor: torch.functional.broadcast_tensors(tensor, tensor)[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_modules"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise AssertionError("what it runs is traced anew")
+
+
+def test_a_module_that_builds_itself_from_what_it_is_pickled_to_is_copied_as_it_is() -> None:
+    original = Rebuilt()
+    copied = model_copy(nn.Sequential(original, original))
+    assert isinstance(copied, nn.Sequential)
+    assert copied[0] is copied[1]
+    assert copied[0].weight is not original.weight
+    assert torch.equal(copied[0].traced(torch.ones(2)), torch.ones(2))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.user_calls import call_user, is_of_fakes
+from memplan.estimators.recorder.user_calls import call_user, copied, is_of_fakes
 
 
 def wraps_without_a_group() -> nn.Module:
@@ -64,3 +66,15 @@ def test_reading_memory_that_fake_tensors_do_not_have_is_of_them() -> None:
     with pytest.raises(WorkloadError, match="not allocated") as caught:
         call_user("function", reads_memory_that_fakes_do_not_have)
     assert is_of_fakes(caught.value)
+
+
+class Single(nn.Identity):
+    def __deepcopy__(self, _memo: object) -> nn.Module:
+        raise TypeError("one of these is enough")
+
+
+def test_a_model_that_refuses_to_be_copied_is_named_with_what_to_do() -> None:
+    with pytest.raises(WorkloadError, match=r"model Single cannot be copied.*one of these is enough") as caught:
+        copied(Single(), copy.deepcopy)
+    assert caught.value.where
+    assert "__deepcopy__" in str(caught.value.hint)
