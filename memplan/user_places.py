@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _MEMPLAN = Path(__file__).parent
 _DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
+_NAMED_PLACES = 3
 _DUMP_STARTS = "(most recent call first):"
 
 
@@ -40,6 +41,13 @@ def users_place_of_caller() -> str | None:
 def is_called_by_user() -> bool:
     """Whether the function that asks was called in one of the user's own files."""
     return _is_users(sys._getframe(2).f_code.co_filename)  # noqa: SLF001 - as above
+
+
+def named_places(places: Collection[str]) -> str:
+    """Name the first few of some places, and how many more there are."""
+    named = list(places)[:_NAMED_PLACES]
+    more = len(places) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def place_in_dump(text: str) -> str | None:

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts
 from memplan.estimators.fake_tensors.fake_results import sparse_of
+from memplan.estimators.fake_tensors.random_draws import RandomDraws
 from memplan.estimators.fake_tensors.remembered_results import RememberedResults, fake_of, form_of
 
 if TYPE_CHECKING:
@@ -21,11 +22,13 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
 
     Args:
         results: what operators returned before; runs of the same step share it.
+        draws: answers for lone random numbers.
     """
 
-    def __init__(self, results: RememberedResults | None = None) -> None:
+    def __init__(self, results: RememberedResults | None = None, draws: RandomDraws | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._results = results or RememberedResults()
+        self.draws = draws or RandomDraws()
 
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors."""

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from memplan.estimators.fake_tensors.fakes import Fakes
+    from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
 _VALUE = "memplan_known_value"
+_DRAWN = "memplan_drawn"  # of a value that follows from a random number
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _LIFT = torch.ops.aten.lift_fresh.default
-_DRAWN = 0.5  # a lone random number is the middle of its range, so that rarely dropped layers are kept
 _NEARLY_HIGHEST = 0.999
 _WRITTEN_DOWN = (
     torch.ops.aten.arange,
@@ -71,14 +72,18 @@ def run_knowing(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
         if operator in _INDEXED:
             args = (args[0], _without_masks(args[1], fakes.from_tensor))
         elif _all_known(args, kwargs):
+            if any(map(_is_drawn, args)):
+                fakes.draws.read()
             real = _run_for_real(operator, args, kwargs)
             return tree_map_only(torch.Tensor, lambda value: _faked(value, fakes.from_tensor), real)
     result = fakes.run(operator, args, kwargs)
-    _follow_all(operator, args, kwargs, result)
+    _follow_all(operator, args, kwargs, result, fakes.draws)
     return result
 
 
-def _follow_all(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _follow_all(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, draws: RandomDraws
+) -> None:
     """Keep what is known of values up with what an operator did."""
     if isinstance(result, FakeTensor):
         truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
@@ -86,7 +91,7 @@ def _follow_all(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
         elif result.numel() <= LARGEST_ELEMENTS and _may_be_known(args, result):
-            _follow(operator, args, kwargs, result)
+            _follow(operator, args, kwargs, result, draws)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
         _follow_parts(operator, args, kwargs, result)
     elif operator._schema.is_mutable:  # noqa: SLF001 - the only place that says it
@@ -106,14 +111,19 @@ def _holds_known(argument: Any) -> bool:
     return any(map(is_known, argument)) if isinstance(argument, list | tuple) else is_known(argument)
 
 
-def _follow(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: FakeTensor) -> None:
+def _follow(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: FakeTensor, draws: RandomDraws
+) -> None:
     tensors = _tensors(args, kwargs)
     if torch.Tag.nondeterministic_seeded in operator.tags:
-        if not tensors and result.numel() == 1 and result.is_floating_point():
-            with unset_fake_temporarily():
-                setattr(result, _VALUE, torch.full(result.shape, _DRAWN, dtype=result.dtype))
+        value = None if tensors or result.numel() != 1 else draws.drawn(operator, args, result)
+        if value is not None:
+            setattr(result, _VALUE, value)
+            setattr(result, _DRAWN, True)
     elif all(_known(each) is not None for each in tensors) if tensors else _is_written_down(operator, result):
         setattr(result, _VALUE, _run_for_real(operator, args, kwargs))
+        if any(map(_is_drawn, tensors)):
+            setattr(result, _DRAWN, True)
     elif is_known(result):  # written to with what is not known
         delattr(result, _VALUE)
 
@@ -144,6 +154,10 @@ def _follow_writes(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str
 def is_known(value: Any) -> bool:
     """Whether the value of a fake tensor is known."""
     return hasattr(value, _VALUE)
+
+
+def _is_drawn(value: Any) -> bool:
+    return hasattr(value, _DRAWN)
 
 
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:

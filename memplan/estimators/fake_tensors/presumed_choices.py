@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.known_values import is_known, know, known_value
-from memplan.user_places import place_of_call
+from memplan.user_places import named_places, place_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,6 @@ _CHOICES = {  # operator -> place among its results of the indices that say what
     _ATEN.argmax.default: None,
     _ATEN.argmin.default: None,
 }
-_NAMED_PLACES = 3
 
 
 class PresumedChoices:
@@ -105,7 +104,7 @@ class PresumedChoices:
             (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
         )
         return tuple(
-            f"{text.format(_named(places))}: computing the model would tell." for places, text in said if places
+            f"{text.format(named_places(places))}: computing the model would tell." for places, text in said if places
         )
 
 
@@ -156,9 +155,3 @@ def _even_indices(like: torch.Tensor, choices: int) -> torch.Tensor:
 
 def _place() -> str:
     return place_of_call() or "the backward pass"
-
-
-def _named(places: dict[str, None]) -> str:
-    named = list(places)[:_NAMED_PLACES]
-    more = len(places) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
@@ -91,15 +92,20 @@ class StepRecorder:
     host_copies: HostCopies | None = None
     results: RememberedResults = field(default_factory=RememberedResults)
 
-    def record(self, micro_batch_size: int, batch: Any) -> RecordedRun:
+    def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
+
+        Args:
+            micro_batch_size: samples of each forward pass.
+            batch: what they are.
+            draws: answers for lone random numbers.
 
         Raises:
             WorkloadError: one of the workload's functions raises or breaks its contract.
         """
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
-        fakes = Fakes(self.results) if self.on_fakes else None
+        fakes = Fakes(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
         on_host = batch
         if fakes is not None:
@@ -122,13 +128,14 @@ class StepRecorder:
             lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
-        with surroundings, recorder, paths.watched(), compiled.heard(), to_numpy, passing_for_real():
+        with draws.heard(), surroundings, recorder, paths.watched(), compiled.heard(), to_numpy, passing_for_real():
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         evaluates = not any(each.training for each in model.modules())
         notes = (
             *compiled.notes,
+            *draws.notes,
             *recorder.presumed.notes,
             *(() if choices is None else choices.notes),
             *((_ONLY_EVALUATES,) if evaluates else ()),

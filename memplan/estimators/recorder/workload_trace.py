@@ -19,6 +19,7 @@ from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.lowering.target_device import cuda_words_understood, lower_to, lowering_notes, uncounted_on
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
+from memplan.estimators.recorder.drawn_runs import DrawnRuns
 from memplan.estimators.recorder.fake_model import assign_where_torch_swaps, is_special
 from memplan.estimators.recorder.host_context import resident_context_bytes
 from memplan.estimators.recorder.linear import enveloping, generalised, proportional, same_structure
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.absent_card.cuda_words import CudaWords
     from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Timeline
     from memplan.estimators.tracing import TraceRequest
@@ -142,13 +144,14 @@ def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: 
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
-    def record(size: int) -> RecordedRun:
+    def record(size: int, draws: RandomDraws) -> RecordedRun:
         if size not in batches:
-            return recorder.record(size, call_user("batch function", recorder.workload.batch, size))
-        return recorder.record(size, batches[size])
+            return recorder.record(size, call_user("batch function", recorder.workload.batch, size), draws)
+        return recorder.record(size, batches[size], draws)
 
+    drawn = DrawnRuns(record)
     runner = SizeRunner(
-        record=record,
+        record=drawn.record,
         sizes=request.batch_sizes,
         own=request.recipe.micro_batch_size,
         may_run=lambda run, size: recorder.on_fakes or _is_soon_computed(run, size),  # fakes take no memory
@@ -156,7 +159,7 @@ def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, An
     if samples_vary(batches) and len(request.batch_sizes) > 2:
         batches |= _made_batches(recorder.workload, request.batch_sizes[2:])
     runs = runner.runs_of_varying_samples() if samples_vary(batches) else runner.runs_of_equal_samples()
-    return _as_trace(recorder, runs, _typical_run(recorder, runs.reference.micro_batch_size))
+    return _as_trace(recorder, runs, _typical_run(recorder, runs.reference.micro_batch_size, drawn.draws()))
 
 
 def _is_soon_computed(run: RecordedRun, size: int) -> bool:
@@ -167,11 +170,11 @@ def _is_soon_computed(run: RecordedRun, size: int) -> bool:
     return fits and share * sum(recording.block_bytes) <= _LONGEST_REAL_RUN_BYTES
 
 
-def _typical_run(recorder: StepRecorder, size: int) -> RecordedRun | None:
+def _typical_run(recorder: StepRecorder, size: int, draws: RandomDraws) -> RecordedRun | None:
     typical_batch = recorder.workload.typical_batch
     if typical_batch is None:
         return None
-    return recorder.record(size, call_user("typical batch function", typical_batch, size))
+    return recorder.record(size, call_user("typical batch function", typical_batch, size), draws)
 
 
 def _traced_for_real(

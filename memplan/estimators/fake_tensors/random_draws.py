@@ -1,0 +1,120 @@
+"""Lone random numbers that a step draws: by them models choose what runs, as by dropping layers at random.
+
+They are set to one place of their range, for a trace follows one branch of each choice, and must follow the same one
+every time. What else is drawn by the generators of Python, NumPy and PyTorch starts from the same state in every run.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import contextmanager
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from memplan.user_places import named_places, place_of_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch._ops import OpOverload
+
+MIDDLE, LOW, HIGH = 0.5, 0.001, 0.999
+_MOST_ALIKE = 4096  # a loop that draws until a number is of another kind ends
+_CHOSEN = (
+    "What the step chooses by random numbers that it draws one by one ({}) is traced with the draw that takes most, of "
+    "a low, a middle and a high one."
+)
+_DRAWN = "The step draws further random numbers of Python or NumPy: it is traced with one draw of them."
+
+
+class RandomDraws:
+    """Answers draws of lone random numbers, and remembers where they were asked for.
+
+    Args:
+        fraction: place in their range, above 0 and below 1.
+    """
+
+    def __init__(self, fraction: float = MIDDLE) -> None:
+        self.fraction = fraction
+        self._places: dict[str, None] = {}
+        self._count = 0
+        self._others = random.Random(0)  # noqa: S311 - nothing is kept secret
+        self._were_others = False
+
+    @property
+    def were_asked(self) -> bool:
+        """Whether a lone number was drawn."""
+        return self._count > 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what was drawn, one sentence for each kind."""
+        chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_asked else ()
+        return (*chosen, _DRAWN) if self._were_others else chosen
+
+    def drawn(self, operator: OpOverload, args: tuple[Any, ...], like: torch.Tensor) -> torch.Tensor | None:
+        """Return what an operator draws that makes a tensor of one element; None where it has another range."""
+        name = operator._schema.name  # noqa: SLF001 - the only place that says it
+        if name == "aten::rand":
+            number: float = self._next()
+        elif name == "aten::randn":
+            number = NormalDist().inv_cdf(self._next())
+        elif name == "aten::randint":
+            low, high = (0, args[0]) if isinstance(args[1], list | tuple) else args[:2]
+            number = int(low + self._next() * (high - low))
+        else:
+            return None
+        with unset_fake_temporarily():
+            return torch.full(like.shape, number, dtype=like.dtype)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Answer Python and NumPy, too, while the context is open, and leave all generators as they were."""
+        numpy_random: Any = sys.modules.get("numpy.random")
+        before = random.getstate(), torch.get_rng_state(), None if numpy_random is None else numpy_random.get_state()
+        sources = [(random, name) for name in ("random", "uniform")]
+        sources += [] if numpy_random is None else [(numpy_random, name) for name in ("random", "uniform", "rand")]
+        replaced = [(source, name, getattr(source, name)) for source, name in sources]
+        for source, name, original in replaced:
+            source.seed(0)
+            setattr(source, name, self._lone(name, original))
+        torch.default_generator.manual_seed(0)
+        started = _states(numpy_random)
+        try:
+            yield
+        finally:
+            for source, name, original in replaced:
+                setattr(source, name, original)
+            self._were_others = _states(numpy_random) != started
+            random.setstate(before[0])
+            torch.set_rng_state(before[1])
+            if numpy_random is not None:
+                numpy_random.set_state(before[2])
+
+    def _lone(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            low, high = args if name == "uniform" and len(args) == 2 else (0.0, 1.0)
+            is_lone = not kwargs and (not args or (name == "uniform" and len(args) == 2))
+            if not is_lone or not all(isinstance(each, int | float) for each in (low, high)):
+                return draw(*args, **kwargs)
+            return low + self._next() * (high - low)
+
+        return drawn
+
+    def _next(self) -> float:
+        self._count += 1
+        if self._count > _MOST_ALIKE:
+            return self._others.random()
+        self._places.setdefault(place_of_call() or "a package")
+        return self.fraction
+
+
+def _states(numpy_random: Any) -> list[object]:
+    if numpy_random is None:
+        return [random.getstate()]
+    _, keys, position, *_ = numpy_random.get_state()
+    return [random.getstate(), keys.tobytes(), position]
