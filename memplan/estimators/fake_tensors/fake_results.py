@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -31,10 +32,12 @@ _PLACE_OF_REDUCTION = {_LOSSES[2]: 3}  # after the weight; third in the others
 _NO_REDUCTION = 0
 
 
-def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Return a fake tensor as the kernel would make it; None where torch's own rule does."""
+def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Return fake tensors as the kernel would make them; None where torch's own rule does."""
     if operator is _FOLD:
         return _folded(*args)
+    if operator is LAYER:
+        return recurrent_layer(*args)
     if operator in _LOSSES:
         place = _PLACE_OF_REDUCTION.get(operator, 2)
         return None if len(args) > place and args[place] == _NO_REDUCTION else _reduced_in_place(*args[:2])

@@ -32,7 +32,7 @@ _DRAWN = "The step draws further random numbers of Python or NumPy: it is traced
 
 
 class RandomDraws:
-    """Answers draws of lone random numbers, and remembers where they were asked for.
+    """Answers draws of lone random numbers, and remembers where Python got one to choose by.
 
     Args:
         fraction: place in their range, above 0 and below 1.
@@ -47,8 +47,8 @@ class RandomDraws:
 
     @property
     def were_asked(self) -> bool:
-        """Whether a lone number was drawn."""
-        return self._count > 0
+        """Whether Python was given a number that was drawn."""
+        return bool(self._places)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -101,16 +101,18 @@ class RandomDraws:
             is_lone = not kwargs and (not args or (name == "uniform" and len(args) == 2))
             if not is_lone or not all(isinstance(each, int | float) for each in (low, high)):
                 return draw(*args, **kwargs)
+            self.read()
             return low + self._next() * (high - low)
 
         return drawn
 
+    def read(self) -> None:
+        """Remember that Python is given a number that was drawn."""
+        self._places.setdefault(place_of_call() or "a package")
+
     def _next(self) -> float:
         self._count += 1
-        if self._count > _MOST_ALIKE:
-            return self._others.random()
-        self._places.setdefault(place_of_call() or "a package")
-        return self.fraction
+        return self.fraction if self._count <= _MOST_ALIKE else self._others.random()
 
 
 def _states(numpy_random: Any) -> list[object]:
