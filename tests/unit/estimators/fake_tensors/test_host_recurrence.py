@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from memplan.estimators.fake_tensors.fake_results import kernels_result
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.host_recurrence import LAYER
-from memplan.estimators.recorder.fake_model import Fakes
 
 LSTM = 2
 

@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import run_knowing
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
-from memplan.estimators.recorder.fake_model import Fakes
 
 ATEN = torch.ops.aten
 
 
 def drawn_by_torch(draws: RandomDraws, operator: Any, *args: Any) -> float:
-    fakes = Fakes()
+    fakes = Fakes(draws=draws)
     with fakes:
-        fake = run_knowing(operator, args, {}, make_fake=fakes.from_tensor, draws=draws)
-        return float(
-            run_knowing(ATEN._local_scalar_dense.default, (fake,), {}, make_fake=fakes.from_tensor, draws=draws)
-        )
+        fake = run_knowing(operator, args, {}, fakes=fakes)
+        assert not draws.were_asked
+        return float(run_knowing(ATEN._local_scalar_dense.default, (fake,), {}, fakes=fakes))
 
 
 @pytest.mark.parametrize(
@@ -38,8 +37,10 @@ def drawn_by_torch(draws: RandomDraws, operator: Any, *args: Any) -> float:
 def test_a_lone_number_of_torch_lies_low_in_the_middle_or_high_in_its_range(
     operator: Any, args: tuple[Any, ...], found: dict[float, float]
 ) -> None:
-    answers = {fraction: drawn_by_torch(RandomDraws(fraction), operator, *args) for fraction in found}
+    draws = {fraction: RandomDraws(fraction) for fraction in found}
+    answers = {fraction: drawn_by_torch(draws[fraction], operator, *args) for fraction in found}
     assert answers == pytest.approx(found, abs=0.001)
+    assert all(each.were_asked for each in draws.values())
 
 
 @pytest.mark.parametrize(
