@@ -192,7 +192,7 @@ def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = Non
 def _precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
     table = plain_table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
-    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    table.columns[-1].justify = "left"
     for row in report.precisions:
         table.add_row(
             str(row.precision),

@@ -87,6 +87,12 @@ def test_a_finished_run(golden) -> None:
     golden("reports/finished_run.txt", rendered(run_view(report_run("run-1", PLAN.trials, PLAN))))
 
 
+def test_a_narrow_terminal_breaks_cells_and_cuts_no_figure() -> None:
+    said = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)), width=50)
+    assert "…" not in said
+    assert {"280.0", "690.0", "300.0", "700.0"} <= set(said.split())
+
+
 def test_a_plan_that_changes_nothing(golden) -> None:
     settled = replace(
         PLAN, recipe=PLAN.current, chosen=CURRENT, trials=(CURRENT,), config_patch=None, precisions=(), notes=()
