@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.devices.resolving import resolve_device
 from memplan.errors import MemplanError, UsageError
 from memplan.estimators import trace_template
 from memplan.launchers import read_launch
@@ -14,6 +14,7 @@ from memplan.planning.absent import recommend_by_estimate
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.launched.sharing import shared
 from memplan.planning.present import recommend_live
+from memplan.planning.question import question_of
 from memplan.planning.recall import recalled
 from memplan.planning.traces import Traces
 from memplan.planning.trials.live import LiveSearch
@@ -27,7 +28,6 @@ from memplan.progress import ignore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan.devices.cards import DeviceSpec
     from memplan.planning.question import Question
     from memplan.planning.recommendation import Recommendation
     from memplan.plans import Plan
@@ -118,35 +118,29 @@ class Planning:
         question = self._question
         if question.device.is_here:
             return recommend_live(question, self._search(run, traces), traces)
-        cpu = resolve_device("cpu")
-        return recommend_by_estimate(question, traces, self._session(cpu, run, self._traces(cpu)))
+        on_cpu = question_of(question.subject, replace(question.request, device="cpu", budget_bytes=None))
+        return recommend_by_estimate(question, traces, self._session(on_cpu, run, self._traces(on_cpu)))
 
     def _search(self, run: JournalRun, traces: Traces) -> LiveSearch:
-        session = self._session(self._question.device, run, traces)
+        session = self._session(self._question, run, traces)
         return LiveSearch(self._question, session, traces, self._observer)
 
-    def _session(self, device: DeviceSpec, run: JournalRun, traces: Traces) -> TrialSession:
-        subject = self._question.subject
-        return TrialSession(
-            source=subject.source,
-            device=device,
-            budget_bytes=device.total_bytes,
-            run=run,
-            traces=traces,
-            observer=self._observer,
-            template=self._trial_template,
-            configured_learning_rate=subject.current.learning_rate,
-            trial_limit_s=self._question.request.trial_limit_s,
-        )
+    def _session(self, question: Question, run: JournalRun, traces: Traces) -> TrialSession:
+        return TrialSession(question, run, traces, self._observer, template=self._trial_template)
 
-    def _traces(self, device: DeviceSpec) -> Traces:
-        source, limit_s = self._question.subject.source, self._question.request.trace_limit_s
-        return Traces(source, device, self._observer, trace_limit_s=limit_s, template=self._trace_template)
+    def _traces(self, question: Question) -> Traces:
+        return Traces(
+            question.subject.source,
+            question.device,
+            self._observer,
+            trace_limit_s=question.request.trace_limit_s,
+            template=self._trace_template,
+        )
 
     def _proven_traces(self) -> Traces:
         """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
         device, current = self._question.device, self._question.subject.current
-        traces = self._traces(device)
+        traces = self._traces(self._question)
         if device.live_index is not None or not traces.can_trace:
             traces.of_if_traceable(current)  # the card may run what cannot be traced
         else:

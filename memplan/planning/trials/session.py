@@ -12,13 +12,12 @@ from memplan.results import OutcomeKind, Trial
 
 if TYPE_CHECKING:
     from memplan.children import Template
-    from memplan.devices.cards import DeviceSpec
+    from memplan.planning.question import Question
     from memplan.planning.traces import Traces
     from memplan.probe.journal import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.results import Outcome
-    from memplan.workload import WorkloadSource
 
 # Endings that would come again; a crash or a bug may have been mended since the run was interrupted.
 _WORTH_KEEPING = frozenset(OutcomeKind) - {
@@ -30,42 +29,32 @@ _WORTH_KEEPING = frozenset(OutcomeKind) - {
 
 
 class TrialSession:
-    """Runs recipes of one workload on one device.
+    """Runs recipes of a question's subject on its device; a device peak up to all of that counts as fitting.
 
     Args:
-        source: how the children get hold of the workload.
-        device: where the trials run.
-        budget_bytes: largest device peak that counts as fitting.
+        question: what is trained where, and how long a trial may take.
         run: the journal entry; its finished trials are not run again.
         traces: predicts each recipe, so that every trial is kept with its estimate.
         observer: told what happens.
-        configured_learning_rate: the rate with which the workload makes its optimizer; None where it is not known.
         template: forks the trials' processes; None starts each from nothing.
-        trial_limit_s: how long a trial may take to its first step, and for its steps; None for the probe's own limits.
     """
 
     def __init__(
         self,
-        *,
-        source: WorkloadSource,
-        device: DeviceSpec,
-        budget_bytes: int,
+        question: Question,
         run: JournalRun,
         traces: Traces,
         observer: Observer,
-        configured_learning_rate: float | None,
+        *,
         template: Template | None = None,
-        trial_limit_s: float | None = None,
     ) -> None:
-        self._source = source
-        self._device = device
-        self._budget_bytes = budget_bytes
+        self._subject = question.subject
+        self._device = question.device
+        self._trial_limit_s = question.request.trial_limit_s
         self._run = run
         self._traces = traces
         self._observer = observer
-        self._configured_learning_rate = configured_learning_rate
         self._template = template
-        self._trial_limit_s = trial_limit_s
         self._trials: list[Trial] = []
         self._told: set[str] = set()
 
@@ -96,7 +85,7 @@ class TrialSession:
         self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
         request = self._request(recipe, step_limit_s, reference)
         outcome = self._run_in_turn(request)
-        if was_disturbed(outcome, budget_bytes=self._budget_bytes):
+        if was_disturbed(outcome, budget_bytes=self._device.total_bytes):
             self._tell_once(f"trial {number} is run again: {outcome.evidence}")
             outcome = self._run_in_turn(request)
         trial = Trial(
@@ -104,7 +93,7 @@ class TrialSession:
             purpose=purpose,
             recipe=recipe,
             device_name=self._device.name,
-            budget_bytes=self._budget_bytes,
+            budget_bytes=self._device.total_bytes,
             outcome=outcome,
             estimate=estimate,
         )
@@ -115,16 +104,16 @@ class TrialSession:
 
     def _request(self, recipe: Recipe, step_limit_s: float | None, reference: Trial | None) -> TrialRequest:
         return TrialRequest(
-            source=self._source,
+            source=self._subject.source,
             recipe=recipe,
             device=self._device,
-            budget_bytes=self._budget_bytes,
+            budget_bytes=self._device.total_bytes,
             build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
             time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
             step_limit_s=step_limit_s,
             reference_step_s=usual_step_s(reference, recipe),
             reference_precision=reference.recipe.precision if reference else None,
-            configured_learning_rate=self._configured_learning_rate,
+            configured_learning_rate=self._subject.current.learning_rate,
         )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:
