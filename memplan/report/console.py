@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.syntax import Syntax
 from rich.text import Text
 
-from memplan.recommend.speeds import fastest_run
+from memplan.recommend.speeds import apart_from_rate, fastest_run
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
@@ -227,16 +227,17 @@ def _accumulation_table(report: RunReport) -> Table:
 
 def _throughput_plot(report: RunReport) -> Text:
     """Draw samples per second over the micro-batch: where the bars stop growing, more memory buys no more speed."""
+    chosen = None if report.subject is None else apart_from_rate(report.subject.recipe)
     fastest = max(trial.samples_per_s or 0 for trial in report.throughput)
     plot = Text("Throughput by micro-batch", style="bold")
     for trial in report.throughput:
-        is_subject = report.subject is not None and trial.recipe == report.subject.recipe
+        is_chosen = apart_from_rate(trial.recipe) == chosen
         share = (trial.samples_per_s or 0) / fastest
         bar = _BAR * max(round(_PLOT_COLUMNS * share), 1)
         plot.append(f"\n{trial.recipe.micro_batch_size:>6}  ", style="not bold")
-        plot.append(f"{bar:<{_PLOT_COLUMNS}}", style=f"not bold {GOOD if is_subject else QUIET}")
+        plot.append(f"{bar:<{_PLOT_COLUMNS}}", style=f"not bold {GOOD if is_chosen else QUIET}")
         figures = f"  {rate_text(trial.samples_per_s)} per s, {share_text(trial.utilisation)}"
-        plot.append(figures, style="bold" if is_subject else "not bold")
+        plot.append(figures, style="bold" if is_chosen else "not bold")
     return plot
 
 

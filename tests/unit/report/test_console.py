@@ -87,6 +87,15 @@ def test_a_finished_run(golden) -> None:
     golden("reports/finished_run.txt", rendered(run_view(report_run("run-1", PLAN.trials, PLAN))))
 
 
+def test_the_bar_of_the_recommended_size_is_green_though_its_last_run_had_another_rate() -> None:
+    last = replace(BEST, number=5, purpose="final check", recipe=replace(BEST.recipe, learning_rate=0.3))
+    report = report_run("run-1", (*PLAN.trials, last), replace(PLAN, chosen=last, trials=(*PLAN.trials, last)))
+    console = Console(file=io.StringIO(), width=80, color_system="standard", force_terminal=True)
+    console.print(plan_view(report))
+    bars = [line for line in console.file.getvalue().splitlines() if "█" in line]
+    assert [(line.split()[0], "\x1b[32m█" in line) for line in bars] == [("4", False), ("12", True)]
+
+
 def test_a_narrow_terminal_breaks_cells_and_cuts_no_figure() -> None:
     said = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)), width=50)
     assert "…" not in said
