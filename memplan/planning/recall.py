@@ -27,30 +27,34 @@ if TYPE_CHECKING:
 
 def recalled(journal: Journal, fingerprint: str, question: Question) -> Plan | None:
     """Return the plan stored for a fingerprint, marked as such; None where there is none, or it holds no more."""
-    subject, device = question.subject, question.device
     try:
         stored = journal.find_plan(fingerprint)
     except StoreError:  # written by another version; planning anew says what is wrong where that matters
         return None
-    if stored is None or stored.plan is None or not _still_fits(stored.plan, question.band, device):
+    if stored is None or stored.plan is None or not _still_fits(stored.plan, question.band, question.device):
         return None
     request = replace(stored.plan.request, store=journal.path.parent.absolute())
     plan = replace(stored.plan, cached_from=None, request=request)
     if plan.config_patch is not None and not _is_current(plan.config_patch):
         try:
-            patch = write_patch(
-                plan.recipe,
-                subject,
-                plan.request,
-                why=plan.evidence,
-                device_total_bytes=plan.device_total_bytes,
-                loader=loader_changes(subject.config, device, plan.estimate) if plan.request.change_loader else None,
-            )
+            plan = replace(plan, config_patch=_patch_anew(plan, question))
         except PatchError:
             return None
-        plan = replace(plan, config_patch=patch)
     journal.recall(stored.run_id, plan)
     return replace(plan, cached_from=stored.created_at)
+
+
+def _patch_anew(plan: Plan, question: Question) -> ConfigPatch | None:
+    """Write a plan's patch for the files as they are now."""
+    config = question.subject.config
+    return write_patch(
+        plan.recipe,
+        question.subject,
+        plan.request,
+        why=plan.evidence,
+        device_total_bytes=plan.device_total_bytes,
+        loader=loader_changes(config, question.device, plan.estimate) if plan.request.change_loader else None,
+    )
 
 
 def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
