@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import MemplanOptions, UserConfig, apply_patch
+from memplan.configs import MemplanOptions, apply_patch
 from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
@@ -29,6 +29,7 @@ from memplan.workload import Workload
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memplan.configs import UserConfig
     from memplan.planning.commands import CommandWish
     from memplan.planning.question import Question
     from memplan.planning.subject import Subject
@@ -126,7 +127,7 @@ def probe(
 
 
 def plan(
-    config_or_workload: str | Path | Sequence[str | Path] | UserConfig | Workload = (),
+    config_or_workload: str | Path | Sequence[str | Path] | Workload = (),
     device: str | None = None,
     max_util: float | None = None,
     min_util: float | None = None,
@@ -276,7 +277,7 @@ class _Asked:
 
 
 def _asked(
-    what: str | Path | Sequence[str | Path] | UserConfig | Workload,
+    what: str | Path | Sequence[str | Path] | Workload,
     recipe: Recipe | None,
     command: str | None,
     wishes: MemplanOptions,
@@ -291,9 +292,6 @@ def _asked(
         return _asked_of_workload(what, recipe, command, has_config_options=bool(keys or format_name or target))
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    if isinstance(what, UserConfig):
-        wish = command_wish(command, (what.path,), steps=steps, batch_size=batch_size, workload=target)
-        return _Asked(wish=wish, config=what)
     paths = tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
     wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=target)
     config, notes = config_beside(wish, paths, format_name=format_name, knob_keys=keys, workload=target)
