@@ -7,7 +7,7 @@ small tensors are computed beside the fake ones, as long as all that they are ma
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -164,6 +164,13 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the value of a tensor, fake or not; None where it is not known."""
     with _disable_current_modes():
         return _known(tensor)
+
+
+def value_read(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the value of a tensor, fake or not, that Python reads; None where it is not known."""
+    if isinstance(tensor, FakeTensor) and _is_drawn(tensor):
+        cast("Fakes", tensor.fake_mode).draws.read()
+    return known_value(tensor)
 
 
 def true_count(mask: torch.Tensor) -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memplan.estimators.fake_tensors.known_values import known_value
+from memplan.estimators.fake_tensors.known_values import value_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def passing_for_real() -> Iterator[None]:
 
 def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
     def number(tensor: torch.Tensor) -> Any:
-        real = known_value(tensor)
+        real = value_read(tensor)
         return read(tensor if real is None else real)
 
     return number

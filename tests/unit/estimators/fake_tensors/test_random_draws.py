@@ -12,6 +12,7 @@ import torch
 
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import run_knowing
+from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
 
 ATEN = torch.ops.aten
@@ -41,6 +42,18 @@ def test_a_lone_number_of_torch_lies_low_in_the_middle_or_high_in_its_range(
     answers = {fraction: drawn_by_torch(draws[fraction], operator, *args) for fraction in found}
     assert answers == pytest.approx(found, abs=0.001)
     assert all(each.were_asked for each in draws.values())
+
+
+def test_a_branch_taken_by_a_lone_number_is_told_and_one_that_is_only_computed_with_is_not() -> None:
+    draws = RandomDraws(HIGH)
+    fakes = Fakes(draws=draws)
+    with fakes:
+        number = run_knowing(ATEN.rand.default, ([1],), {}, fakes=fakes)
+        is_high = run_knowing(ATEN.gt.Scalar, (number, 0.7), {}, fakes=fakes)
+    assert not draws.were_asked
+    with passing_for_real():
+        assert bool(is_high)
+    assert draws.were_asked
 
 
 @pytest.mark.parametrize(
