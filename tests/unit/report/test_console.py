@@ -88,7 +88,8 @@ def test_a_finished_run(golden) -> None:
 
 
 def test_the_bar_of_the_recommended_size_is_green_though_its_last_run_had_another_rate() -> None:
-    last = replace(BEST, number=5, purpose="final check", recipe=replace(BEST.recipe, learning_rate=0.3))
+    slower = trial(12, 700, number=5, purpose="final check", samples_per_s=14.0, estimated_mib=690)
+    last = replace(slower, recipe=replace(slower.recipe, learning_rate=0.3))
     report = report_run("run-1", (*PLAN.trials, last), replace(PLAN, chosen=last, trials=(*PLAN.trials, last)))
     console = Console(file=io.StringIO(), width=80, color_system="standard", force_terminal=True)
     console.print(plan_view(report))
