@@ -212,6 +212,18 @@ def test_a_model_that_is_left_in_evaluation_mode_is_told() -> None:
     assert notes(lambda model, batch: model.train()(batch).sum()) == []
 
 
+@pytest.mark.parametrize(("precision", "is_told"), [("fp32", True), ("bf16-true", False)])
+def test_weights_that_the_model_factory_makes_half_as_wide_are_told(precision: str, *, is_told: bool) -> None:
+    workload = linear_workload(
+        model=lambda: nn.Linear(512, 512, bias=False).to(torch.bfloat16),
+        loss=lambda model, batch: model(batch.to(torch.bfloat16)).float().sum(),
+    )
+    trace = traced(source_of(workload), Recipe(micro_batch_size=4, precision=precision), CARD)
+    found = estimate(trace, micro_batch_size=4, device=CARD)
+    assert found.breakdown.parameters == MIB // 2
+    assert any("weights are bfloat16" in note for note in found.notes) is is_told
+
+
 class RoutesTokens(nn.Module):
     """Sends each sample to one of two experts, by a score that only computing it tells."""
 

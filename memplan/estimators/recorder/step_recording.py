@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.fake_tensors.fakes import Fakes
@@ -32,6 +35,7 @@ from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.recorder.user_calls import copied
 from memplan.estimators.step_trace import Category
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,6 +49,10 @@ if TYPE_CHECKING:
 _ONLY_EVALUATES = (
     "The model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps "
     "its statistics. Where your training calls train(), call it in the model factory too; from_pretrained calls eval()."
+)
+_HALF_ALREADY = (
+    "Most of the model's weights are {kind}, as the workload makes them; {precision} says that autocast is off, not "
+    "that the weights are 32 bits wide."
 )
 STEPS = 2  # the first makes the optimizer state, the second is the steady one
 
@@ -132,13 +140,12 @@ class StepRecorder:
             optimizer_name = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
-        evaluates = not any(each.training for each in model.modules())
         notes = (
             *compiled.notes,
             *draws.notes,
             *recorder.presumed.notes,
             *(() if choices is None else choices.notes),
-            *((_ONLY_EVALUATES,) if evaluates else ()),
+            *_notes_on(model, self.recipe.precision),
         )
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
 
@@ -185,3 +192,15 @@ class StepRecorder:
         recorder.settle()
         ledger.close()  # while what is resident between steps still is
         return type(step.optimizer).__name__
+
+
+def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
+    """Say what about a model, as the workload made it, is easily overlooked."""
+    mode = () if any(each.training for each in model.modules()) else (_ONLY_EVALUATES,)
+    sizes: Counter[torch.dtype] = Counter()
+    for each in model.parameters():
+        sizes[each.dtype] += each.numel()
+    kind = max(sizes, key=lambda each: sizes[each], default=torch.float32)
+    if precision not in (Precision.FP32, Precision.TF32) or kind not in (torch.float16, torch.bfloat16):
+        return mode
+    return (*mode, _HALF_ALREADY.format(kind=str(kind).removeprefix("torch."), precision=precision))
