@@ -32,6 +32,7 @@ LAYERS = (
 # The same for the rooms within configs.
 LAYERS_OF_CONFIGS = (
     ("attribute_dict", "keys", "object_access", "precision_words"),
+    ("sharding",),
     ("languages",),
     ("documents",),
     ("user_config",),

@@ -85,14 +85,16 @@ def _show(found: Predictions, *, as_json: bool) -> None:
 
     if as_json:
         estimates = [each.to_dict() for each in found.estimates]
-        answer = {"estimates": estimates, "largest": found.largest, "savings": found.savings}
-        typer.echo(json_document(answer))
+        answers = {"largest": found.largest, "savings": found.savings, "notes": found.config_notes}
+        typer.echo(json_document({"estimates": estimates, **answers}))
         return
     show(estimate_table(found.estimates))
     show(spaced(largest_table(found.largest)))
     if found.savings:
         show(savings_view(found.savings))
-    show(breakdown_view(found.estimates[0]) if len(found.estimates) == 1 else remarks_view(found.estimates))
+    if len(found.estimates) == 1:
+        show(breakdown_view(found.estimates[0]))
+    show(remarks_view(found.estimates, found.config_notes))
 
 
 def _write_snapshot(path: Path, content: bytes, console: Console) -> None:

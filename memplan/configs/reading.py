@@ -15,6 +15,7 @@ from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.several_files import load_named
+from memplan.configs.sharding import remarks_on_sharding
 from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
@@ -74,6 +75,7 @@ def read_config(
             *_notes_on(document, ecosystem, keys, declared=declared),
             *remarks_on(beside, document, format_name=ecosystem.name),
             *remarks_on_sidecar(document),
+            *remarks_on_sharding([document.values, *(each.document.values for each in beside)]),
         ),
         companions=tuple(_companion(each, document, recipe) for each in beside if each.spelled_out),
     )

@@ -58,12 +58,14 @@ class Predictions:
         estimates: one for each precision and micro-batch size, in the order asked for.
         largest: for each precision the largest micro-batch within the upper edge of the band, and within the device.
         savings: what changes to the one recipe would save; empty where several were asked for.
+        config_notes: what a reader should know of the config, one sentence each.
         snapshot: content of a file that PyTorch's memory visualiser opens; None where none was asked for.
     """
 
     estimates: tuple[Estimate, ...]
     largest: tuple[LargestMicroBatch, ...]
     savings: tuple[Saving, ...]
+    config_notes: tuple[str, ...]
     snapshot: bytes | None
 
 
@@ -98,6 +100,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         is_single = len(recipes) == 1
         return Predictions(
             estimates=estimates,
+            config_notes=config.notes,
             largest=_largest_micro_batches(recipes, device, section.max_util, traces),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
             savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),

@@ -86,7 +86,7 @@ def savings_view(savings: Sequence[Saving]) -> RenderableType:
 
 
 def breakdown_view(estimate: Estimate) -> RenderableType:
-    """Show where the process peak of one estimate goes, who holds most of it, and what is not counted."""
+    """Show where the process peak of one estimate goes, and who holds most of it."""
     table = plain_table(f"At the peak of {recipe_text(estimate.recipe)}", "component", "bytes", "share")
     for name, held_bytes in estimate.breakdown.items():
         if held_bytes:
@@ -100,20 +100,15 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
     for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
         if shares:
             parts.append(_shares_table(title, shares, estimate.peak_allocated_bytes))
-    parts.append(_remarks([estimate]))
     return Group(*(spaced(part) for part in parts))
 
 
-def remarks_view(estimates: Sequence[Estimate]) -> RenderableType:
-    """Show once each how estimates of several recipes were made, what was presumed and what is not counted."""
-    return spaced(_remarks(estimates))
-
-
-def _remarks(estimates: Sequence[Estimate]) -> RenderableType:
+def remarks_view(estimates: Sequence[Estimate], config_notes: Sequence[str] = ()) -> RenderableType:
+    """Show once each how estimates were made, what the config left open, what was presumed and what is not counted."""
     methods = [f"method: {each.method}" for each in estimates]
-    notes = [f"note: {note}" for each in estimates for note in each.notes]
+    notes = [f"note: {note}" for note in (*config_notes, *(said for each in estimates for said in each.notes))]
     uncounted = [f"not counted: {what}" for each in estimates for what in each.uncounted]
-    return _quiet_lines(dict.fromkeys([*methods, *notes, *uncounted]))
+    return spaced(_quiet_lines(dict.fromkeys([*methods, *notes, *uncounted])))
 
 
 def _quiet_lines(lines: Iterable[str]) -> Group:
