@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -67,7 +68,10 @@ def target_of(reference: str, at: tuple[str, ...]) -> str | None:
 
 def get(values: Mapping[str, Any], key: str) -> Any:
     """Return the value at a dotted key, or None where there is none."""
-    return lookup(values, key) if contains(values, key) else None
+    try:
+        return lookup(values, key)
+    except KeyError:
+        return None
 
 
 def with_value(values: Any, key: str, new: Any) -> Any:
@@ -119,7 +123,7 @@ def nested_under(prefix: str, values: Any) -> Any:
 
 def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
     """Return up to three existing dotted keys that a mistyped one may have meant."""
-    known = list(_dotted(values, "", [_MAX_LISTED_KEYS]))
+    known = list(_dotted(values))
     last = key.rpartition(".")[2]
     same_leaf = [each for each in known if each.rpartition(".")[2] == last]
     return (same_leaf + [each for each in difflib.get_close_matches(key, known, n=3) if each not in same_leaf])[:3]
@@ -127,7 +131,7 @@ def near_matches(values: Mapping[str, Any], key: str) -> list[str]:
 
 def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[str]:
     """Return the dotted keys, in the config's order, of the single values whose last part fits."""
-    named = (each for each in _dotted(values, "", [_MAX_LISTED_KEYS]) if fits(each.rpartition(".")[2]))
+    named = (each for each in _dotted(values) if fits(each.rpartition(".")[2]))
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 
@@ -180,11 +184,12 @@ def _member(container: Any, part: str) -> Any:
     raise KeyError(part)
 
 
-def _dotted(values: Any, prefix: str, remaining: list[int]) -> Iterator[str]:
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            remaining[0] -= 1
-            if remaining[0] < 0:
-                return
-            yield f"{prefix}{name}"
-            yield from _dotted(value, f"{prefix}{name}.", remaining)
+def _dotted(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted keys of sections and values in their order, as many as are worth listing."""
+    return itertools.islice(_every_key(values, ""), _MAX_LISTED_KEYS)
+
+
+def _every_key(values: Any, prefix: str) -> Iterator[str]:
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        yield f"{prefix}{name}"
+        yield from _every_key(value, f"{prefix}{name}.")

@@ -21,10 +21,10 @@ from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
-from memplan.configs.reading import followed_keys, require_present
+from memplan.configs.reading import followed_keys, recipe_within, require_present
 from memplan.configs.replicas import for_replicas
 from memplan.configs.user_config import Knob, KnobName, UserConfig
-from memplan.errors import ConfigError, UsageError
+from memplan.errors import UsageError
 
 if TYPE_CHECKING:
     from memplan.configs.ecosystem import Ecosystem, KnobKeys
@@ -67,7 +67,11 @@ def config_of_object(
         document=document,
         format_name=ecosystem.name,
         recipe=_completed(ecosystem, document, keys, assumed),
-        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        knobs=tuple(
+            Knob(name=name, key=key, value=lookup(document.values, key))
+            for name, found in keys.items()
+            for key in found
+        ),
     )
     return for_replicas(read, assumed.world_size)
 
@@ -113,10 +117,7 @@ def _recognised(document: Document, format_name: str | None) -> tuple[Ecosystem,
 
 def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed: Recipe) -> Recipe:
     """Read the recipe; what the object does not say is as assumed."""
-    try:
-        found = ecosystem.recipe(document, keys)
-    except UsageError as error:
-        raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
+    found = recipe_within(document, ecosystem, keys)
     if not isinstance(ecosystem, Plain):
         return found
     absent = [name for name in RECIPE_KNOBS if not keys.get(name)]
@@ -158,7 +159,3 @@ def _places(values: Mapping[str, Any], leaf: str, prefix: str = "") -> Iterator[
             yield from _places(value, leaf, f"{prefix}{key}.")
         elif key == leaf:
             yield f"{prefix}{key}"
-
-
-def _knob(document: Document, name: KnobName, key: str) -> Knob:
-    return Knob(name=name, key=key, value=lookup(document.values, key), file=None, line=None, obstacle=None)

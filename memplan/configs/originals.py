@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import read_source
 from memplan.configs.keys import get
@@ -44,15 +44,15 @@ def find_original(document: Document) -> OriginalRecipe | None:
     Raises:
         ConfigError: the marker was damaged.
     """
-    for source in (document.source, *document.inherited):
-        match = MARKER.search(source.text)
-        if match is not None:
-            return _parsed(source, match)
+    marked = next((each for each in (document.source, *document.inherited) if has_marker(each.text)), None)
+    if marked is not None:
+        return _parsed(marked)
     sidecar = _sidecar_source(document)
-    match = None if sidecar is None else MARKER.search(sidecar.text)
-    if sidecar is None or match is None or not _still_stands(document, match):
+    if sidecar is None or not has_marker(sidecar.text):
         return None
-    return _parsed(sidecar, match)
+    original, written = _parsed(sidecar), _said(sidecar, WRITTEN)
+    stands = isinstance(written, dict) and all(get(document.values, key) == value for key, value in written.items())
+    return original if stands and written else None
 
 
 def original_within(original: OriginalRecipe | None, section: str) -> OriginalRecipe | None:
@@ -78,15 +78,8 @@ def remarks_on_sidecar(document: Document) -> Iterator[str]:
 
 def bases_named_in(source: SourceFile) -> tuple[str, ...]:
     """Return the relative paths of what an overlay of memplan's is laid over, the nearest last; else none."""
-    match = MARKER.search(source.text)
-    if match is None:
-        return ()
-    try:
-        found = json.loads(match[1]).get(OVER, [])
-    except ValueError:
-        return ()
-    named = found if isinstance(found, list) else [found]
-    return tuple(each for each in named if isinstance(each, str))
+    found = _said(source, OVER)
+    return tuple(each for each in (found if isinstance(found, list) else [found]) if isinstance(each, str))
 
 
 def has_marker(text: str) -> bool:
@@ -99,22 +92,24 @@ def _sidecar_source(document: Document) -> SourceFile | None:
     return read_source(path) if document.syntax.comment_prefix is None and path.is_file() else None
 
 
-def _still_stands(document: Document, match: re.Match[str]) -> bool:
+def _said(source: SourceFile, name: str) -> Any:
+    """Return what a file's marker says under a name; None where there is no marker, or a damaged one."""
+    match = MARKER.search(source.text)
     try:
-        written = json.loads(match[1]).get(WRITTEN, {})
+        return None if match is None else json.loads(match[1]).get(name)
     except ValueError:
-        return True  # what is wrong with it is said where it is read
-    return bool(written) and all(get(document.values, key) == value for key, value in written.items())
+        return None
 
 
-def _parsed(source: SourceFile, match: re.Match[str]) -> OriginalRecipe:
+def _parsed(source: SourceFile) -> OriginalRecipe:
+    match = MARKER.search(source.text)
     try:
-        facts = json.loads(match[1])
+        facts = json.loads(match[1] if match else "")
         recipe = Recipe(**{name: facts[name] for name in RECIPE_FIELDS if name in facts})
         return OriginalRecipe(recipe=recipe, values=dict(facts["values"]), options=dict(facts["options"]))
     except (ValueError, KeyError, TypeError, UsageError) as error:
         raise ConfigError(
             f"the memplan comment cannot be read: {error}",
-            where=f"{source.path}:{line_at(source.text, match.start())}",
+            where=f"{source.path}:{line_at(source.text, match.start() if match else 0)}",
             hint="restore it, or delete the line to take this config as the original",
         ) from None

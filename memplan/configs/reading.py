@@ -118,8 +118,17 @@ def _recipe(ecosystem: Ecosystem, document: Document, keys: KnobKeys, micro_batc
     values, name = document.resolved_values, KnobName.MICRO_BATCH_SIZE
     if micro_batch_size is not None and not keys.get(name):
         values, keys = {**values, name: micro_batch_size}, {**keys, name: (name,)}
+    return recipe_within(replace(document, values=values), ecosystem, keys)
+
+
+def recipe_within(document: Document, ecosystem: Ecosystem, keys: KnobKeys) -> Recipe:
+    """Return the recipe that a config sets.
+
+    Raises:
+        ConfigError: it sets none, or one that cannot be.
+    """
     try:
-        return ecosystem.recipe(replace(document, values=values), keys)
+        return ecosystem.recipe(document, keys)
     except UsageError as error:
         raise ConfigError(error.problem, where=str(document.path), hint=error.hint) from None
 
@@ -153,7 +162,7 @@ def _knob(document: Document, name: KnobName, key: str) -> Knob:
         inherited = source is not document.source
         obstacle = f"it is inherited from {source.path.name}" if inherited else location.obstacle
         return Knob(name=name, key=key, value=value, file=str(source.path), line=location.line, obstacle=obstacle)
-    return Knob(name=name, key=key, value=value, file=None, line=None, obstacle="no file of the config spells it out")
+    return Knob(name=name, key=key, value=value, obstacle="no file of the config spells it out")
 
 
 def _notes_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:

@@ -64,9 +64,9 @@ class Knob:
     name: KnobName
     key: str
     value: Any
-    file: str | None
-    line: int | None
-    obstacle: str | None
+    file: str | None = None
+    line: int | None = None
+    obstacle: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,16 +101,12 @@ def _inheriting(
     values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty), notes)
     if not isinstance(values, dict):
         return YamlChain(values=values, notes=tuple(notes))
-    named = values.get(BASE_KEY)
-    if isinstance(named, str):
+    named = values.pop(BASE_KEY) if isinstance(values.get(BASE_KEY), str) else None
+    if named is not None:
         base_source = read_source(_path_of(named, source), texts=texts)
         base = _inheriting(base_source, texts, above=(*above, source.path))
-        own = {name: value for name, value in values.items() if name != BASE_KEY}
-        return YamlChain(
-            values=merged(base.values, own),
-            inherited=(base_source, *base.inherited),
-            notes=(*base.notes, *notes),
-        )
+        inherited = (base_source, *base.inherited)
+        return YamlChain(values=merged(base.values, values), inherited=inherited, notes=(*base.notes, *notes))
     if has_defaults(values):
         composed = compose(source, values, texts)
         return YamlChain(values=composed.values, inherited=composed.inherited, notes=(*notes, *composed.notes))

@@ -49,6 +49,18 @@ def line_at(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
+def line_end(text: str, position: int) -> int:
+    """Return where the line of a position ends, its line ending not counted."""
+    feed = text.find("\n", position)
+    end = len(text) if feed < 0 else feed
+    return end - 1 if feed > 0 and text[end - 1] == "\r" else end
+
+
+def line_start(text: str, position: int) -> int:
+    """Return where the line of a position starts."""
+    return text.rfind("\n", 0, position) + 1
+
+
 def line_ending(text: str) -> str:
     """Return the line ending of a text's first line; a line feed where there is none."""
     first, feed, _ = text.partition("\n")
@@ -61,6 +73,12 @@ def appended_lines(text: str, lines: list[str]) -> Edit:
     joined = newline.join(lines)
     end = Span(start=len(text), end=len(text))
     return Edit(span=end, text=f"{joined}{newline}" if text.endswith("\n") else f"{newline}{joined}")
+
+
+def lines_below(text: str, position: int, lines: list[str], *, indent: str) -> Edit:
+    """Return the edit that adds lines below the one of a position."""
+    end, gap = line_end(text, position), f"{line_ending(text)}{indent}"
+    return Edit(span=Span(start=end, end=end), text="".join(f"{gap}{each}" for each in lines))
 
 
 def splice(text: str, edits: Iterable[Edit]) -> str:

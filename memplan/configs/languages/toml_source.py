@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_at, line_ending
+from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_at, line_start, lines_below
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,17 +88,14 @@ def add_to_toml(text: str, entries: dict[str, str]) -> Edit | None:
         return None
     if not last:
         return None if "[" in text else appended_lines(text, lines)
-    end = text.find("\n", last[-1].span.end)
-    end = len(text) if end < 0 else end - (text[end - 1] == "\r")
-    indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, last[-1].span.start) + 1 :])
-    gap = f"{line_ending(text)}{indent[0] if indent else ''}"
-    return Edit(span=Span(start=end, end=end), text="".join(f"{gap}{each}" for each in lines))
+    start = line_start(text, last[-1].span.start)
+    indent = text[start : _BLANK.match(text, start).end()]  # type: ignore[union-attr]  # it matches nothing as well
+    return lines_below(text, last[-1].span.end, lines, indent=indent)
 
 
 def _is_alone(text: str, start: int) -> bool:
     """Say whether a pair stands on a line of its own, not in an inline table."""
-    line = text[text.rfind("\n", 0, start) + 1 : start]
-    return "{" not in _STRING.sub("", line)
+    return "{" not in _STRING.sub("", text[line_start(text, start) : start])
 
 
 def _obstacle_at(text: str, start: int) -> str | None:

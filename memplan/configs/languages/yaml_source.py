@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending
+from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending, line_start, lines_below
 from memplan.errors import ConfigError
 
 _MAX_EXPANDED_NODES = 200_000
@@ -132,25 +132,14 @@ def _added_to_section(text: str, node: yaml.MappingNode, lines: list[str]) -> Ed
         is_alias = last.start_mark.index < name.start_mark.index
         return None if is_alias else Edit(span=Span(start=end, end=end), text="".join(f", {each}" for each in lines))
     first, last = node.value[0][0], node.value[-1][1]
-    gap = f"{line_ending(text)}{' ' * first.start_mark.column}"
-    own_line = text[text.rfind("\n", 0, first.start_mark.index) + 1 : first.start_mark.index].strip() == ""
-    if not own_line:
+    start, indent = first.start_mark.index, " " * first.start_mark.column
+    if text[line_start(text, start) : start].strip():
         return None
-    if (
-        isinstance(last, yaml.ScalarNode)
-        and last.style not in ("|", ">")
-        and last.start_mark.line >= first.start_mark.line
-    ):
-        end = _line_end(text, last.end_mark.index)
-        return Edit(span=Span(start=end, end=end), text="".join(f"{gap}{each}" for each in lines))
-    start = first.start_mark.index
+    is_single = isinstance(last, yaml.ScalarNode) and last.style not in ("|", ">")
+    if is_single and last.start_mark.line >= first.start_mark.line:
+        return lines_below(text, last.end_mark.index, lines, indent=indent)
+    gap = f"{line_ending(text)}{indent}"
     return Edit(span=Span(start=start, end=start), text="".join(f"{each}{gap}" for each in lines))
-
-
-def _line_end(text: str, position: int) -> int:
-    feed = text.find("\n", position)
-    end = len(text) if feed < 0 else feed
-    return end - 1 if feed > 0 and text[end - 1] == "\r" else end
 
 
 def _descend(node: yaml.Node, parts: list[str]) -> tuple[yaml.Node | None, str | None]:

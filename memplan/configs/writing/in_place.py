@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.keys import contains, get
 from memplan.configs.languages.python_source import is_read_elsewhere
 from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.languages.spans import Edit, appended_lines, splice
+from memplan.configs.languages.spans import Edit, appended_lines, line_end, splice
 from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.errors import PatchError
@@ -59,8 +59,7 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
         if location is None or document.syntax.comment_prefix is None:
             continue
         old = text[location.span.start : location.span.end]
-        line_end = text.find("\n", location.span.end)
-        rest = text[location.span.end : None if line_end < 0 else line_end]
+        rest = text[location.span.end : line_end(text, location.span.end)]
         _, _, comment = rest.partition(document.syntax.comment_prefix)
         if old and re.search(rf"(?<![\w.]){re.escape(old)}(?![\w.])", comment):
             notes.append(f"{document.path.name}:{location.line}: the comment beside {each.key} still says {old}")
@@ -81,7 +80,7 @@ def _edit(document: Document, assignment: Assignment, location: Location | None)
     if location.obstacle is not None:
         raise _refusal(document, assignment, location.obstacle, line=location.line)
     text, span = document.source.text, location.span
-    written = _literal(document, assignment, like=text[span.start : span.end])
+    written = document.syntax.write(assignment.value, like=text[span.start : span.end])
     touches = span.start == span.end and not text[span.start - 1 : span.start].isspace()
     return Edit(span=span, text=f" {written}" if touches else written)
 
@@ -96,15 +95,11 @@ def _additions(document: Document, assignments: list[Assignment]) -> list[Edit]:
 
 
 def _addition(document: Document, assignments: list[Assignment]) -> Edit:
-    entries = {each.key: _literal(document, each) for each in assignments}
+    entries = {each.key: document.syntax.write(each.value) for each in assignments}
     edit = document.syntax.add(document.source.text, entries)
     if edit is None:
         raise _refusal(document, assignments[0], "the config does not set it")
     return edit
-
-
-def _literal(document: Document, assignment: Assignment, *, like: str | None = None) -> str:
-    return document.syntax.write(assignment.value, like=like)
 
 
 def _refusal(document: Document, assignment: Assignment, reason: str, *, line: int | None = None) -> PatchError:
