@@ -28,12 +28,17 @@ def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
     return output, hidden, cell, workspace
 
 
+def gates_bytes(rows: int, hidden: int, element_bytes: int) -> int:
+    """Return what the gates of some steps and samples take, each a padded row."""
+    return rows * _padded(_GATES * hidden, element_bytes)
+
+
 def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_bytes: int) -> int:
     rows, more_rows = steps * samples, 2 * (steps + 1) * samples
     widest = max(width, hidden)
     gradients = more_rows * _padded(widest, _FP32)
     parts = (
-        rows * _padded(_GATES * hidden, element_bytes),
+        gates_bytes(rows, hidden, element_bytes),
         rows * _padded(hidden, element_bytes),
         more_rows * _padded(widest, element_bytes),  # what goes into each step
         gradients,  # of what goes in

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.fake_tensors.host_recurrence import gates_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
 _INT64_BYTES = 8
+_PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
+              "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are
 
 
@@ -78,6 +81,27 @@ def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     return HiddenBytes(beside=_bytes(args[1])) if args[9][0] else NOTHING_HIDDEN
 
 
+def _promotion(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Operands in the type that both are computed in, where one is of another (``compute_types``, TensorIterator.cpp).
+
+    Kernels of CUDA convert as they read.
+    """
+    first, second = args[:2]
+    if not isinstance(second, torch.Tensor) or not isinstance(first, torch.Tensor) or first.dtype is second.dtype:
+        return NOTHING_HIDDEN
+    common = torch.result_type(first, second)
+    others = [each for each in (first, second) if each.dtype is not common]
+    return HiddenBytes(around=sum(each.numel() * common.itemsize for each in others))
+
+
+def _recurrence(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Both weights in oneDNN's layout, and the gates of all steps once more."""
+    data, weight, recurrent_weight = args[:3]
+    rows, hidden = data.shape[0] * data.shape[1], recurrent_weight.shape[1]
+    weights = _bytes(weight) + _bytes(recurrent_weight)
+    return HiddenBytes(beside=weights + gates_bytes(rows, hidden, data.element_size()))
+
+
 def _alignment_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
     return HiddenBytes(beside=_bytes(args[6]))
@@ -132,6 +156,9 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]] = {
     "aten.convolution_backward": _convolution_backward,
     "aten.native_batch_norm_backward": _normalisation_backward,
     "aten._ctc_loss_backward": _alignment_backward,
+    "aten.mkldnn_rnn_layer": _recurrence,
+    "aten.mkldnn_rnn_layer_backward": _recurrence,
+    **dict.fromkeys((f"aten.{name}" for name in _PROMOTING), _promotion),
     "aten.kthvalue": _order_statistic,
     **composite_rules(on_cuda=False),
 }
