@@ -174,7 +174,7 @@ def _has_range(trial: TrialRow) -> bool:
 def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> list[Text]:
     """Say in one line how a trial ended; of one that did not fit also why, and which command runs it again."""
     line = Text()
-    line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<13} ")
+    line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<14} ")
     if trial.fits:
         line.append("✓ ", style=GOOD)
         line.append(f"{bytes_text(trial.peak_device_bytes):>10} {share_text(trial.utilisation):>4} ")

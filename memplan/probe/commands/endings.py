@@ -112,7 +112,7 @@ def why_no_steps(events: Sequence[Event]) -> str:
     if not any(isinstance(event, OptimizersImported) for event in events):
         return "none of its Python processes imported torch.optim"
     if not any(isinstance(event, OptimizerBuilt) for event in events):
-        return "made no torch optimizer"
+        return "made no torch optimizer, whose steps a trial counts; updates by hand are not seen"
     return "took no optimizer step"
 
 

@@ -38,7 +38,7 @@ def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
     )
     assert lines == [
         "the CPU has no TF32 units",
-        " 1  confirm             fp32, 4 x 1   ✓  700.0 MiB  70%  10.0/s   4 s",
+        " 1  confirm             fp32, 4 x 1    ✓  700.0 MiB  70%  10.0/s   4 s",
     ]
 
 
@@ -71,7 +71,7 @@ def test_from_python_events_are_logged_and_what_to_know_is_a_warning(caplog: pyt
         (logging.INFO, "estimating fp32, 4 x 1"),
         (logging.WARNING, "the CPU has no TF32 units"),
         (logging.INFO, "trial 1  confirm  fp32, 4 x 1"),
-        (logging.INFO, " 1  confirm             fp32, 4 x 1   ✓  700.0 MiB  70%  10.0/s   4 s"),
+        (logging.INFO, " 1  confirm             fp32, 4 x 1    ✓  700.0 MiB  70%  10.0/s   4 s"),
     ]
 
 
