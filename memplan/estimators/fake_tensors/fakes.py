@@ -51,7 +51,7 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
         return cast("nn.Parameter", fake)
 
     def from_number(self, number: torch.Tensor) -> FakeTensor:
-        """Make a fake tensor of a lone number that code has written down, as torch does: the number stays known."""
+        """Make a fake tensor of at most one number that code has written down, as torch does: it stays known."""
         with torch._C._DisableTorchDispatch():  # noqa: SLF001 - public under no other name
             constant = number.clone()
         fake = fake_of(form_of(constant), self, constant=constant)

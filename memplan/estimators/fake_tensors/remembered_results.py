@@ -50,10 +50,15 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Results:
-    """The forms of what one call returned: None for what was not computed, a lone form for a lone tensor."""
+    """What one call returned.
+
+    Args:
+        container: list or tuple; None for a lone tensor.
+        forms: of each tensor; what is none is kept as it is: a whole number, or None for what was not computed.
+    """
 
     container: type | None
-    forms: tuple[Form | None, ...]
+    forms: tuple[Form | int | None, ...]
 
 
 class RememberedResults:
@@ -133,7 +138,12 @@ def _key(
     """Return all that the results depend on, and gather the tensors given; None where that cannot be told."""
     parts: list[Any] = [operator, torch.get_default_dtype(), *kwargs]
     is_told = _describe(args, parts, given) and (not kwargs or _describe(kwargs.values(), parts, given))
-    return tuple(parts) if is_told else None
+    return tuple(parts) if is_told and not _are_constant(given) else None
+
+
+def _are_constant(given: list[FakeTensor]) -> bool:
+    """Whether torch knows the values of all that is given, and computes with them."""
+    return bool(given) and all(tensor.constant is not None for tensor in given)
 
 
 def _describe(values: Iterable[Any], parts: list[Any], given: list[FakeTensor]) -> bool:
@@ -161,18 +171,12 @@ def _traits(tensor: FakeTensor) -> tuple[Any, ...]:
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether a tensor is dense, unknown and as it lies in memory."""
-    return (
-        tensor.constant is None
-        and tensor.layout is torch.strided
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not tensor.is_inference()
-    )
+    """Whether a tensor is dense and as it lies in memory."""
+    return tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg() and not tensor.is_inference()
 
 
 def _made(results: _Results, given: list[FakeTensor], fakes: FakeTensorMode) -> Any:
-    made = [None if form is None else fake_of(form, fakes, given) for form in results.forms]
+    made = [fake_of(form, fakes, given) if isinstance(form, Form) else form for form in results.forms]
     return made[0] if results.container is None else results.container(made)
 
 
@@ -180,11 +184,11 @@ def _results_of(returned: Any, given: list[FakeTensor], fakes: FakeTensorMode) -
     """Return the forms of what was returned; None where what is made from them would not be the same."""
     container = type(returned) if type(returned) in {list, tuple} else None
     values = [returned] if container is None else returned
-    tensors = [value for value in values if value is not None]
+    tensors = [value for value in values if value is not None and type(value) is not int]
     if not tensors or not all(_is_new(tensor, given) for tensor in tensors):
         return None
-    forms = tuple(None if value is None else form_of(value, given) for value in values)
-    made = [fake_of(form, fakes, given) for form in forms if form is not None]
+    forms = tuple(form_of(value, given) if isinstance(value, FakeTensor) else value for value in values)
+    made = [fake_of(form, fakes, given) for form in forms if isinstance(form, Form)]
     if not all(map(_are_alike, made, tensors)) or _sharing(made) != _sharing(tensors):
         return None
     return _Results(container=container, forms=forms)
@@ -195,7 +199,9 @@ def _sharing(tensors: list[FakeTensor]) -> int:
 
 
 def _is_new(value: Any, given: list[FakeTensor]) -> bool:
-    return type(value) is FakeTensor and _is_plain(value) and not any(value is each for each in given)
+    """Whether a value is a plain tensor that torch knows no value of, and none of those given."""
+    is_unknown = type(value) is FakeTensor and value.constant is None and _is_plain(value)
+    return is_unknown and not any(value is each for each in given)
 
 
 def _are_alike(made: FakeTensor, tensor: FakeTensor) -> bool:
