@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _DEEPSPEED, _ACCELERATE = "deepspeed", "accelerate"
-_NAMES_DEEPSPEED = ("huggingface", "llama-factory", "axolotl")
+TRAINING_ARGUMENTS = ("huggingface", "llama-factory", "axolotl")  # ecosystems whose files may name DeepSpeed's
 _NAMES_ACCELERATE = ("huggingface", "launch-script")
 _DEEPSPEED_KEY, _ACCELERATE_KEY = "deepspeed", "accelerate_config"  # the second as TRL's commands take it
 _SECTIONS = {_DEEPSPEED_KEY: "the deepspeed section", LAUNCHER: "accelerate launch"}
@@ -149,7 +149,7 @@ def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_
 
 
 def _named_deepspeed(document: Document, format_name: str) -> Any:
-    return get(document.values, _DEEPSPEED_KEY) if format_name in _NAMES_DEEPSPEED else None
+    return get(document.values, _DEEPSPEED_KEY) if format_name in TRAINING_ARGUMENTS else None
 
 
 def _named_launch_file(document: Document, format_name: str) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.configs.companions import Companion
+from memplan.configs.companions import TRAINING_ARGUMENTS, Companion
 from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.languages.syntaxes import YAML
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _LAID_OVER = ("lightning-cli",)
 # What stands beside a config -> the ecosystems of that config.
-_ARGUMENTS = ("huggingface", "llama-factory", "axolotl")
-_BESIDE = {"deepspeed": _ARGUMENTS, "accelerate": (*_ARGUMENTS, "launch-script")}
+_BESIDE = {"deepspeed": TRAINING_ARGUMENTS, "accelerate": (*TRAINING_ARGUMENTS, "launch-script")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
