@@ -122,7 +122,9 @@ def test_a_file_that_leaves_all_to_the_arguments_is_said_to(project: Path) -> No
     (project / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
     config = read_config(project / "x.yaml")
     assert config.companions == ()
-    assert config.notes == ("ds.json is all 'auto', so it follows the arguments",)
+    on_settings, on_sharding = config.notes
+    assert on_settings == "ds.json is all 'auto', so it follows the arguments"
+    assert on_sharding.startswith("zero_optimization.stage=2 shards the model")
 
 
 SECTION = """\
@@ -165,7 +167,10 @@ def test_a_second_run_on_patched_settings_starts_from_the_original(tmp_path: Pat
     ("section", "notes"),
     [
         (" {}", ()),
-        (" {zero_optimization: {stage: 2}}", ("the deepspeed section is all 'auto', so it follows the arguments",)),
+        (
+            " {zero_optimization: {stage: 2}}",
+            ("the deepspeed section is all 'auto', so it follows the arguments", "zero_optimization.stage=2 shards"),
+        ),
         (" not-there.json", ("what not-there.json sets and is not 'auto' must agree with the patched values; ",)),
     ],
 )
@@ -219,10 +224,12 @@ def read_launched(path: Path) -> UserConfig:
 def test_the_launch_file_changes_with_the_arguments_it_is_named_beside(launched: Path) -> None:
     config = read_launched(launched)
     assert config.recipe.precision == "fp32"
-    assert config.notes == (
+    *on_launch_file, on_sharding = config.notes
+    assert on_launch_file == [
         "launch.yaml sets mixed_precision, deepspeed_config.gradient_accumulation_steps: it is changed with this file",
         "launch.yaml: num_processes=4: figures are those of one of them; --world-size 4 counts them all",
-    )
+    ]
+    assert on_sharding.startswith("deepspeed_config.zero_stage=2 shards the model")
     apply_patch(plan_patch(config, WIDER))
     changed = LAUNCH.replace("'no'", "'bf16'").replace("accumulation_steps: 2", "accumulation_steps: 1")
     assert (launched.parent / "launch.yaml").read_text().startswith(f"{changed}# memplan: ")
