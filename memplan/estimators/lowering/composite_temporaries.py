@@ -37,8 +37,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
 
     return {
         **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
-        "aten.cumsum": _scan,
-        "aten.cumprod": _scan,
+        **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
         "aten.mse_loss": _reduced_loss,
         "aten.smooth_l1_loss": _reduced_loss,

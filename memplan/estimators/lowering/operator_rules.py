@@ -22,9 +22,8 @@ _PLAIN_PREFIXES = ("_foreach_", "_fused_", "_amp_", "upsample_", "_upsample_", "
                    "sym_", "is_")  # fmt: skip
 _PLAIN = frozenset(
     (
-        "all", "amax", "amin", "any", "argmax", "argmin", "max", "mean", "min", "norm", "prod", "std", "std_mean",
-        "sum", "var", "var_mean", "linalg_vector_norm", "logsumexp", "cumsum", "cumprod", "logcumsumexp",
-        "count_nonzero",
+        "all", "amax", "amin", "any", "argmax", "argmin", "max", "min", "norm", "std", "std_mean",
+        "var", "var_mean", "logcumsumexp", "count_nonzero",
         "aminmax", "arange", "bernoulli", "bernoulli_", "clone", "contiguous", "_to_copy", "copy", "copy_", "cat",
         "stack", "fill", "fill_", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like", "randn",
         "randn_like", "randint", "randint_like", "normal_", "uniform_", "exponential_", "random_", "scalar_tensor",
@@ -33,7 +32,7 @@ _PLAIN = frozenset(
         "slice_backward", "select_scatter", "slice_scatter", "as_strided_scatter", "diagonal_scatter",
         "diagonal_backward", "constant_pad_nd", "roll", "flip", "repeat", "repeat_interleave", "tril", "triu", "tril_",
         "triu_", "tril_indices", "triu_indices", "one_hot", "where", "masked_fill", "masked_fill_", "embedding",
-        "gather", "index", "_unsafe_index", "take_along_dim", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle",
+        "gather", "take_along_dim", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle",
         "native_dropout", "native_dropout_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
         "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
         "_batch_norm_with_update", "batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
@@ -42,8 +41,8 @@ _PLAIN = frozenset(
         "silu_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
         "elu_backward", "softplus_backward", "threshold_backward", "sigmoid_backward", "tanh_backward", "mish_backward",
         "logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel", "_prelu_kernel_backward",
-        "rrelu_with_noise", "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
-        "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward", "grid_sampler_2d",
+        "rrelu_with_noise", "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward",
+        "binary_cross_entropy", "binary_cross_entropy_backward", "grid_sampler_2d",
         "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "_cdist_forward", "bucketize",
         "searchsorted", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
         "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical", "squeeze_copy", "isin",
