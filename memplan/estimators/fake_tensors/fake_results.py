@@ -3,7 +3,8 @@
 Sparse tensors come out empty, where kernels keep every element. Images folded from columns get memory of their own
 size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/src/ATen/native/cuda/Col2Im.cu``). Some
 losses are one number in the memory that was laid out for those of all elements (``aten/src/ATen/native/Loss.cpp``:
-``build_borrowing_binary_op(maybe_get_output(), ...)``, then ``resize_({})``, which gives nothing back).
+``build_borrowing_binary_op(maybe_get_output(), ...)``, then ``resize_({})``, which gives nothing back). Alignments with
+lengths in tensors have no rule: kernels read these (``ctc_loss_cpu_template`` in ``aten/src/ATen/native/LossCTC.cpp``).
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import torch
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
+from memplan.estimators.fake_tensors.known_values import numbers_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch._ops import OpOverload
 
 SPARSE_CLONE = torch.ops.aten.clone.default
@@ -23,6 +27,7 @@ _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default  # noqa: SLF001 - an operator
 _FOLD = torch.ops.aten.col2im.default
+_ALIGN = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
 _LOSSES = (
     torch.ops.aten.mse_loss.default,
     torch.ops.aten.smooth_l1_loss.default,
@@ -38,6 +43,8 @@ def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> Any:
         return _folded(*args)
     if operator is LAYER:
         return recurrent_layer(*args)
+    if operator is _ALIGN:
+        return _aligned(*args)
     if operator in _LOSSES:
         place = _PLACE_OF_REDUCTION.get(operator, 2)
         return None if len(args) > place and args[place] == _NO_REDUCTION else _reduced_in_place(*args[:2])
@@ -58,6 +65,22 @@ def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int
 def _reduced_in_place(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     shape = torch.broadcast_shapes(values.shape, targets.shape)  # type: ignore[no-untyped-call]  # untyped in torch
     return torch.empty(shape, dtype=torch.result_type(values, targets)).resize_(())
+
+
+def _aligned(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: torch.Tensor, *__: Any) -> Any:
+    longest = longest_target(targets, lengths)
+    if longest is None:
+        return None
+    steps, samples = log_probs.shape[:2]
+    return log_probs.new_empty(samples), log_probs.new_empty(samples, steps, 2 * longest + 1)
+
+
+def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> int | None:
+    """Return how many labels the longest target of an alignment has at most; None where nothing tells."""
+    known = numbers_in(lengths) if isinstance(lengths, torch.Tensor) else list(lengths)
+    if known is not None:
+        return max(known)
+    return targets.shape[1] if targets.dim() == 2 else None
 
 
 def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from memplan.estimators.fake_tensors.known_values import numbers_in
+from memplan.estimators.fake_tensors.fake_results import longest_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,22 +30,16 @@ def ctc_loss(  # noqa: PLR0917 - the operator's own signature
     Raises:
         DynamicOutputShapeException: the length of the longest target is not known.
     """
+    longest = longest_target(targets, target_lengths)
+    if longest is None:
+        raise DynamicOutputShapeException(_OPERATOR)
     batched = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
-    losses: torch.Tensor = _Alignment.apply(batched, 2 * _longest(targets, target_lengths) + 1)  # type: ignore[no-untyped-call]  # untyped in torch
+    losses: torch.Tensor = _Alignment.apply(batched, 2 * longest + 1)  # type: ignore[no-untyped-call]  # untyped in torch
     if zero_infinity:
         losses = torch.where(losses == float("inf"), losses.new_zeros(()), losses)
     if reduction == _MEAN:
         return (losses / torch.ones_like(losses)).mean()
     return losses.sum() if reduction == _SUM else losses
-
-
-def _longest(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> int:
-    known = numbers_in(lengths) if isinstance(lengths, torch.Tensor) else list(lengths)
-    if known is not None:
-        return max(known)
-    if targets.dim() == 2:
-        return targets.shape[1]
-    raise DynamicOutputShapeException(_OPERATOR)
 
 
 class _Alignment(torch.autograd.Function):

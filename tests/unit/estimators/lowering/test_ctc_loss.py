@@ -7,10 +7,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from memplan.estimators.fake_tensors.fake_results import kernels_result
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 
+ALIGN = torch.ops.aten._ctc_loss.Tensor
 STEPS, SAMPLES, CLASSES = 20, 2, 7
 LENGTHS = torch.tensor([5, 3])
 
@@ -44,3 +46,13 @@ def test_lengths_that_nobody_knows_are_as_long_as_padded_targets_allow() -> None
         with pytest.raises(DynamicOutputShapeException):
             ctc_loss(log_probs, joined, known, unknown)
     assert [each.grad_fn.saved_tensors[2].shape[-1] for each in kept] == [2 * 5 + 1, 2 * 9 + 1]
+
+
+def test_on_the_host_lengths_that_are_known_tell_the_shapes_of_torchs_own() -> None:
+    real = torch.zeros(STEPS, SAMPLES, CLASSES).log_softmax(-1), torch.ones(SAMPLES, 9, dtype=torch.long), LENGTHS
+    log_probs, padded, lengths, unknown = (Fakes().from_tensor(each) for each in (*real, LENGTHS.clone()))
+    learn([lengths], [LENGTHS])
+    shapes = [[each.shape for each in kernels_result(ALIGN, (log_probs, padded, lengths, lengths))]]
+    shapes += [[each.shape for each in ALIGN(*real[:2], LENGTHS, LENGTHS)]]
+    assert shapes[0] == shapes[1] == [(SAMPLES,), (SAMPLES, STEPS, 2 * 5 + 1)]
+    assert kernels_result(ALIGN, (log_probs, unknown, lengths, unknown)) is None
