@@ -222,6 +222,23 @@ def test_gradients_that_are_zeroed_in_place_stay(trace: Trace, set_to_none: bool
     assert after_forward(found, Category.GRADIENTS) == gradients
 
 
+def descent_in_the_backward_pass(parameters: Any) -> torch.optim.Optimizer:
+    optimizers = {each: plain_descent([each]) for each in parameters}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(step)
+    return plain_descent(list(optimizers))
+
+
+def test_hooks_that_step_the_optimizer_in_the_backward_pass_leave_no_gradient(trace: Trace) -> None:
+    found = trace(model=two_layers, optimizer=descent_in_the_backward_pass)
+    assert peak(trace(model=two_layers), Phase.OPTIMIZER_STEP) == peak(found, Phase.OPTIMIZER_STEP) + 2
+
+
 def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
 

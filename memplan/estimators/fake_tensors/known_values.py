@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
+LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of pixels, among which models look for empty images
 _VALUE = "memplan_known_value"
 _DRAWN = "memplan_drawn"  # of a value that follows from a random number
 _ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -40,11 +41,13 @@ _WRITTEN_DOWN = (
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 
 
-def learn(fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor]) -> None:
-    """Remember the values of those tensors that are small."""
+def learn(
+    fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor], *, largest_elements: int = LARGEST_ELEMENTS
+) -> None:
+    """Remember the values of those tensors that are not larger."""
     for fake, real in zip(fakes, reals, strict=True):
-        if real.numel() <= LARGEST_ELEMENTS:
-            know(fake, real.detach().clone())
+        if real.numel() <= largest_elements:
+            setattr(fake, _VALUE, real.detach().clone())
 
 
 def know(fake: torch.Tensor, real: torch.Tensor) -> bool:
@@ -90,7 +93,7 @@ def _follow_all(
         if truth is not None:
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
-        elif result.numel() <= LARGEST_ELEMENTS and _may_be_known(args, result):
+        elif _is_small(result, args) and _may_be_known(args, result):
             _follow(operator, args, kwargs, result, draws)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
         _follow_parts(operator, args, kwargs, result)
@@ -101,6 +104,11 @@ def _follow_all(
 @functools.cache
 def _depends_on_values(operator: OpOverload) -> bool:
     return any(tag in operator.tags for tag in _ANSWERS)
+
+
+def _is_small(result: FakeTensor, args: tuple[Any, ...]) -> bool:
+    elements = result.numel()
+    return elements <= LARGEST_ELEMENTS or any(is_known(each) and elements <= each.numel() for each in args)
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:

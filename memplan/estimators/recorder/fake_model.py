@@ -15,6 +15,7 @@ from memplan.estimators.fake_tensors.fakes import is_simple
 from memplan.estimators.fake_tensors.known_values import learn
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.model_copies import model_copy
+from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
@@ -72,6 +73,13 @@ def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
             yield value
         elif hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
             yield from _tensors_within(vars(value))
+
+
+def learn_buffers(fake: nn.Module, real: nn.Module) -> None:
+    """Remember whole numbers in small buffers, such as how often weights were averaged; large ones are not filled."""
+    for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True):
+        if not buffer.is_floating_point():
+            learn([copied], [buffer], largest_elements=LARGE_ELEMENTS - 1)
 
 
 def learn_attributes(fake: nn.Module, real: nn.Module) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, learn
 from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.remembered_results import RememberedResults
@@ -25,6 +25,7 @@ from memplan.estimators.recorder.fake_model import (
     is_scripted,
     lay_out_in_place,
     learn_attributes,
+    learn_buffers,
     moved_batch,
 )
 from memplan.estimators.recorder.model_copies import model_copy
@@ -118,7 +119,8 @@ class StepRecorder:
         on_host = batch
         if fakes is not None:
             on_host = fake_batch(batch, fakes)
-            learn(tensors_in(on_host), tensors_in(batch))
+            learn(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
+            learn_buffers(model, self.model)
             learn_attributes(model, self.model)
         paths = ModulePaths(model)
         choices = PresumedChoices() if self.presumes else None

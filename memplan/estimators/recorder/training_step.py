@@ -138,7 +138,7 @@ class TracedStep:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
-        if all(each.grad is None for each in self._model.parameters()):
+        if not any(map(_was_reached, self._model.parameters())):
             raise WorkloadError(
                 f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
                 hint="compute the loss with the model that the function is given, not with another",
@@ -178,6 +178,11 @@ class TracedStep:
         module = self._owners.get(id(owner), "")
         for block in self._ledger.blocks_of(tensors):
             self._recording.attribute(block, category, module=module)
+
+
+def _was_reached(parameter: torch.Tensor) -> bool:
+    """Whether the backward pass may have made a gradient; hooks that step the optimizer in it leave none behind."""
+    return parameter.grad is not None or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
 def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:

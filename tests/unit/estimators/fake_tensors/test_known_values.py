@@ -10,7 +10,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, learn, run_knowing
+from memplan.estimators.fake_tensors.known_values import (
+    LARGEST_ELEMENTS,
+    LARGEST_GIVEN_ELEMENTS,
+    is_known,
+    learn,
+    run_knowing,
+)
 from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 
 
@@ -71,6 +77,25 @@ def test_large_inputs_are_not_kept(fakes: Fakes) -> None:
     large = learned(fakes, torch.zeros(LARGEST_ELEMENTS + 1, dtype=torch.long))
     with fakes, Knowing(fakes), pytest.raises(DataDependentOutputException):
         large[0].item()
+
+
+def test_images_of_the_batch_tell_which_of_them_are_empty(fakes: Fakes) -> None:
+    images = torch.stack([torch.zeros(LARGEST_ELEMENTS), torch.ones(LARGEST_ELEMENTS)])
+    fake = fakes.from_tensor(images)
+    learn([fake], [images], largest_elements=LARGEST_GIVEN_ELEMENTS)
+    with fakes, Knowing(fakes):
+        are_empty = (fake.view(4, -1) == 0).sum(dim=1) == LARGEST_ELEMENTS // 2
+        assert are_empty.tolist() == [True, True, False, False]
+        assert fake.view(4, -1)[~are_empty].shape == (2, LARGEST_ELEMENTS // 2)
+
+
+def test_of_a_large_tensor_no_larger_one_is_computed(fakes: Fakes) -> None:
+    numbers = torch.arange(LARGEST_ELEMENTS + 1)
+    fake = fakes.from_tensor(numbers)
+    learn([fake], [numbers], largest_elements=LARGEST_GIVEN_ELEMENTS)
+    with fakes, Knowing(fakes):
+        assert is_known(fake + 1)
+        assert not is_known(torch.cat([fake, fake]))
 
 
 def test_boxes_of_the_batch_say_which_anchors_they_cover(fakes: Fakes) -> None:

@@ -11,7 +11,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.recorder.fake_model import carried_by, fake_copy
+from memplan.estimators.fake_tensors.known_values import is_known, known_value
+from memplan.estimators.recorder.fake_model import carried_by, fake_copy, learn_buffers
+from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS
 
 
 class Packed(nn.Parameter):
@@ -58,3 +60,20 @@ def test_a_parameter_of_a_class_of_its_own_keeps_what_it_carries() -> None:
     assert [tuple(each.shape) for each in carried_by(weight)] == [(2,), (1,)]
     assert carried_by(weight)[0] is weight.state.scales
     assert all(isinstance(each, FakeTensor) for each in carried_by(weight))
+
+
+class Averaging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("unfilled", torch.empty(LARGE_ELEMENTS, dtype=torch.long))
+
+
+def test_whole_numbers_in_small_buffers_are_known() -> None:
+    real, fakes = Averaging(), Fakes()
+    fake = fake_copy(real, fakes)
+    learn_buffers(fake, real)
+    assert known_value(fake.count) == 3
+    assert not is_known(fake.mean)
+    assert not is_known(fake.unfilled)
