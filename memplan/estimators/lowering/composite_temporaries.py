@@ -26,7 +26,8 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
     def reduction(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
         """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
         source: torch.Tensor = args[0]
-        is_read_as_it_is = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
+        is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
+        is_read_as_it_is = is_widened or source.is_complex()  # norms of complex numbers are real
         return NOTHING_HIDDEN if is_read_as_it_is else _converted(source, result)
 
     def selected(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:

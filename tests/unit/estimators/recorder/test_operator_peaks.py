@@ -56,6 +56,7 @@ CALLS: dict[str, Call] = {
     "count of a mask": lambda x, _: x.sum() / (x > 0).sum(),
     "running count of a mask": lambda x, _: x.sum() / (x > 0).cumsum(0).sum(),
     "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),
+    "norm of complex numbers": lambda x, y: torch.linalg.vector_norm(torch.complex(x, y)),
     "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
     "selection by a mask": lambda x, y: x[y > 0],
     "selection of rows by a mask": lambda x, y: x[y[:, :, 0] > 0],
