@@ -54,6 +54,8 @@ _SHORTEST_HANG_S = 60.0
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
+# A smaller one could help against these alone: memory, and steps that take too long.
+_MAY_BE_OF_SIZE = frozenset(kind for kind in OutcomeKind if kind.is_too_large) | {OutcomeKind.TIMEOUT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,17 +171,31 @@ class LiveSearch:
 
         Raises:
             NothingFitsError: not even the smaller ones stay below the band's upper edge.
+            WorkloadError: it fails for another reason than memory, as a scaled learning rate lets a loss diverge.
         """
         sizes = [size for size in self._sizes() if size <= wanted.micro_batch_size]
         for _ in range(_CONFIRMATIONS):
             trial = self._session.try_recipe(scaled(self._at(wanted, sizes[-1])), "final check")
             if trial.fits and self._is_allowed(trial):
                 return trial
+            if not trial.fits and trial.outcome.kind not in _MAY_BE_OF_SIZE:
+                raise self._unconfirmed(trial)
             smaller = [size for size in sizes if size <= sizes[-1] * _STEP_DOWN]
             if not smaller:
                 break
             sizes = smaller
         raise self._failure()
+
+    def _unconfirmed(self, trial: Trial) -> WorkloadError:
+        """Say why what ran before fails as it would be recommended, at another learning rate."""
+        before, after = self._subject.current.learning_rate, trial.recipe.learning_rate
+        rates = None if before is None or after is None or before == after else f"{before:g} to {after:g}"
+        return WorkloadError(
+            f"the final check of micro-batch {trial.recipe.micro_batch_size} ended as {trial.outcome.kind}: "
+            f"{trial.outcome.evidence}",
+            hint=rates and f"the learning rate goes from {rates} there; --lr-rule sqrt or none scales it less",
+            detail=trial.outcome.log_tail,
+        )
 
     def _is_allowed(self, trial: Trial) -> bool:
         measured = trial.outcome.measurement

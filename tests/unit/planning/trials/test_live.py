@@ -230,6 +230,16 @@ def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
     assert final.recipe.micro_batch_size == 11
 
 
+def test_a_final_check_that_fails_for_another_reason_than_memory_makes_nothing_smaller() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search = search_on(device, current=Recipe(micro_batch_size=4, learning_rate=0.1), precisions=(Precision.FP32,))
+    chosen = search.compare().choice.trial.recipe
+    device.mib_per_sample[Precision.FP32] = 3000
+    with pytest.raises(WorkloadError, match=r"user error: expected Float.*goes from 0.1 to 0.5 there; --lr-rule sqrt"):
+        search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
+    assert [each.purpose for each in device.trials].count("final check") == 1
+
+
 def test_without_a_trace_the_slope_of_the_first_precision_serves_the_others() -> None:
     device = SimulatedDevice({Precision.FP32: 10, Precision.BF16: 10}, mib_kept_in={Precision.BF16: 200})
     search_on(device, factor=0.0, precisions=(Precision.FP32, Precision.BF16)).compare()
