@@ -80,6 +80,12 @@ class Recipe:
         if self.learning_rate is not None and not self.learning_rate > 0:
             raise UsageError(f"learning_rate={self.learning_rate!r} must be above 0")
 
+    def __str__(self) -> str:
+        """Write the knobs that shape a step, e.g. ``bf16, 12 x 2`` for micro-batch 12 and two accumulation steps."""
+        world = f" x {self.world_size} replicas" if self.world_size > 1 else ""
+        checkpointing = ", checkpointed" if self.activation_checkpointing else ""
+        return f"{self.precision}, {self.micro_batch_size} x {self.accumulation_steps}{world}{checkpointing}"
+
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step over all replicas."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from memplan.json_documents import json_ready
 from memplan.recipe import Precision, Recipe
+from memplan.units import format_bytes
 
 
 class Phase(StrEnum):
@@ -165,6 +166,16 @@ class Estimate:
     def utilisation(self) -> float:
         """Process peak over the device's total; other processes on the card are not counted."""
         return self.peak_process_bytes / self.device_total_bytes
+
+    def __str__(self) -> str:
+        """Write the peaks in one line each, as ``print`` shows them in a notebook."""
+        return (
+            f"{self.workload_name} on {self.device_name}, {self.recipe}\n"
+            f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n"
+            f"peak reserved: {format_bytes(self.peak_reserved_bytes)}\n"
+            f"peak process: {format_bytes(self.peak_process_bytes)}, {self.utilisation:.0%} of "
+            f"{format_bytes(self.device_total_bytes)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON-ready data."""

@@ -11,7 +11,6 @@ from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
 from memplan.progress import Notice, Observer, Stage
-from memplan.report.wording import recipe_text
 from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
 
@@ -98,7 +97,7 @@ class Traces:
             raise self._failures[kind]
         if kind not in self._traces:
             fused = ", fused optimizer" if kind.fused_optimizer else ""
-            self._observer(Stage(text=f"estimating {recipe_text(recipe)}{fused}"))
+            self._observer(Stage(text=f"estimating {recipe}{fused}"))
             try:
                 self._traces[kind] = trace_step(
                     self._source,

@@ -82,6 +82,11 @@ class Plan:
         """What was seen of the recommended recipe, in a few words."""
         return evidence_of(self.chosen, self.estimate, self.device_total_bytes)
 
+    def __str__(self) -> str:
+        """Write the recommendation and its reasons, as ``print`` shows them in a notebook."""
+        rate = "" if self.recipe.learning_rate is None else f", learning rate {self.recipe.learning_rate:g}"
+        return "\n".join([f"{self.workload_name} on {self.device_name}: {self.recipe}{rate}", *self.reasons])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""
         return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}

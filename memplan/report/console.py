@@ -23,7 +23,6 @@ from memplan.report.wording import (
     error_text,
     outcome_text,
     rate_text,
-    recipe_text,
     share_text,
 )
 from memplan.training_checks import CheckVerdict
@@ -55,7 +54,7 @@ def plan_heading(started: PlanStarted) -> list[Text]:
     """Say in lines what is planned, for which device and into which band, and what the config's reader remarked."""
     device = ("device", _device_text(started.device, started.band))
     if started.command is not None:
-        first = ("first", f"{recipe_text(started.current)} ({RECIPE_SIZES})")
+        first = ("first", f"{started.current} ({RECIPE_SIZES})")
         return _named_lines((("command", started.command), device, first), started.notes)
     named = () if started.config is None else (("config", _config_text(started.config)),)
     return _named_lines((*named, device, ("current", _current_text(started.current))), started.notes)
@@ -68,7 +67,7 @@ def _config_text(config: UserConfig) -> str:
 def _current_text(current: Recipe) -> str:
     rate = "" if current.learning_rate is None else f", learning rate {current.learning_rate:g}"
     batch = f", global batch {current.global_batch_size}" if current.world_size > 1 else ""
-    return f"{recipe_text(current)} ({RECIPE_SIZES}){batch}{rate}"
+    return f"{current} ({RECIPE_SIZES}){batch}{rate}"
 
 
 def _device_text(device: DeviceSpec, band: Band) -> str:
@@ -147,7 +146,7 @@ def _trial_table(report: RunReport) -> Table:
     for trial in report.trials:
         table.add_row(
             f"{trial.number} {trial.purpose}",
-            recipe_text(trial.recipe),
+            str(trial.recipe),
             Text(outcome_text(trial.outcome), style=GOOD if trial.fits else BAD),
             bytes_text(trial.process.estimated_bytes),
             bytes_text(trial.process.measured_bytes),
@@ -174,7 +173,7 @@ def _has_range(trial: TrialRow) -> bool:
 def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> list[Text]:
     """Say in one line how a trial ended; of one that did not fit also why, and which command runs it again."""
     line = Text()
-    line.append(f"{trial.number:>2}  {trial.purpose:<18}  {recipe_text(trial.recipe):<14} ")
+    line.append(f"{trial.number:>2}  {trial.purpose:<18}  {trial.recipe!s:<14} ")
     if trial.fits:
         line.append("✓ ", style=GOOD)
         line.append(f"{bytes_text(trial.peak_device_bytes):>10} {share_text(trial.utilisation):>4} ")
@@ -212,10 +211,10 @@ def _accumulation_table(report: RunReport) -> Table:
     shown: set[str] = set()
     for trial in report.trials:
         is_wanted = (trial.recipe.precision, trial.recipe.micro_batch_size) in settings
-        if trial.fits and is_wanted and recipe_text(trial.recipe) not in shown:
-            shown.add(recipe_text(trial.recipe))
+        if trial.fits and is_wanted and str(trial.recipe) not in shown:
+            shown.add(str(trial.recipe))
             table.add_row(
-                recipe_text(trial.recipe),
+                str(trial.recipe),
                 str(trial.recipe.global_batch_size),
                 bytes_text(trial.peak_allocated_bytes),
                 bytes_text(trial.process.measured_bytes),
@@ -256,7 +255,7 @@ def _accumulates(trial: TrialRow) -> bool:
 
 def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Table:
     """Set a trial's estimated and measured components side by side; the measured alone where nothing was estimated."""
-    title = f"Memory of trial {subject.number} ({recipe_text(subject.recipe)}) on {subject.device_name}"
+    title = f"Memory of trial {subject.number} ({subject.recipe}) on {subject.device_name}"
     has_estimate = any(row.estimated_bytes is not None for row in components)
     table = plain_table(title, "component", *(("estimated", "measured", "error") if has_estimate else ("measured",)))
     for index, row in enumerate(components):
@@ -279,14 +278,14 @@ def _comparison_cells(row: Comparison, device_name: str) -> tuple[str, str, str,
 def _recommendation(plan: Plan) -> RenderableType:
     """Say what is recommended and why, or that nothing needs to change."""
     if plan.changes_anything:
-        head = Text("Recommended: ", style="bold").append(recipe_text(plan.recipe), style=GOOD)
+        head = Text("Recommended: ", style="bold").append(str(plan.recipe), style=GOOD)
         if plan.recipe.learning_rate is not None:
             head.append(f", learning rate {plan.recipe.learning_rate:g}", style=GOOD)
         before = "now" if plan.command is None else "started from"
-        head.append(f"  ({before} {recipe_text(plan.current)})", style=f"not bold {QUIET}")
+        head.append(f"  ({before} {plan.current})", style=f"not bold {QUIET}")
     else:
         said = "Nothing to change: " if plan.config_patch is None else "The recipe stays: "
-        head = Text(said, style="bold").append(recipe_text(plan.current), style=GOOD)
+        head = Text(said, style="bold").append(str(plan.current), style=GOOD)
     cached = [] if plan.cached_from is None else [Text(cached_text(plan.cached_from), style="yellow")]
     reasons = [Text(f"  {reason}") for reason in plan.reasons]
     notes = [Text(f"  note: {note}", style="yellow") for note in plan.notes]

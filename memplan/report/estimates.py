@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, recipe_text, share_text
+from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     )  # fmt: skip
     for each in estimates:
         table.add_row(
-            recipe_text(each.recipe),
+            str(each.recipe),
             bytes_text(each.peak_allocated_bytes),
             bytes_text(each.peak_reserved_bytes),
             bytes_text(each.peak_process_bytes),
@@ -87,7 +87,7 @@ def savings_view(savings: Sequence[Saving]) -> RenderableType:
 
 def breakdown_view(estimate: Estimate) -> RenderableType:
     """Show where the process peak of one estimate goes, and who holds most of it."""
-    table = plain_table(f"At the peak of {recipe_text(estimate.recipe)}", "component", "bytes", "share")
+    table = plain_table(f"At the peak of {estimate.recipe}", "component", "bytes", "share")
     for name, held_bytes in estimate.breakdown.items():
         if held_bytes:
             share = held_bytes / estimate.peak_process_bytes

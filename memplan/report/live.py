@@ -11,7 +11,6 @@ from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnd
 from memplan.report.console import EVIDENCE_INDENT, NAME_COLUMNS, plan_heading, trial_lines
 from memplan.report.facts import trial_row
 from memplan.report.hanging import hanging
-from memplan.report.wording import recipe_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -64,7 +63,7 @@ class LiveView:
             case Notice(text=text):
                 self._console.print(Text(text, style="yellow"))
             case TrialStarted(number=number, purpose=purpose, recipe=recipe):
-                self._begin(f"trial {number}  {purpose}  {recipe_text(recipe)}")
+                self._begin(f"trial {number}  {purpose}  {recipe}")
             case TrialAdvanced(doing=doing, done_steps=done, total_steps=total):
                 if self._task is not None:
                     self._progress.update(self._task, completed=done, total=total, doing=doing)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from memplan.progress import Notice, PlanStarted, Stage, TrialEnded, TrialStarted
 from memplan.report.console import plan_heading, trial_lines
 from memplan.report.facts import trial_row
-from memplan.report.wording import recipe_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +29,7 @@ def log(event: Event) -> None:
         case Notice(text=text):
             _LOGGER.warning(text)
         case TrialStarted(number=number, purpose=purpose, recipe=recipe):
-            _LOGGER.info("trial %d  %s  %s", number, purpose, recipe_text(recipe))
+            _LOGGER.info("trial %d  %s  %s", number, purpose, recipe)
         case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
             _LOGGER.info(_one_text(trial_lines(trial_row(trial), was_resumed=was_resumed, command=command)))
         case _:

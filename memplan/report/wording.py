@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from memplan.results import OutcomeKind
 from memplan.units import format_bytes
-
-if TYPE_CHECKING:
-    from memplan.recipe import Recipe
 
 NOTHING = "-"
 RECIPE_SIZES = "micro-batch x accumulation"
@@ -34,13 +30,6 @@ def component_text(name: str, device_name: str) -> str:
 def outcome_text(kind: OutcomeKind) -> str:
     """Write an outcome in at most ten letters."""
     return _SHORT_OUTCOMES.get(kind, str(kind))
-
-
-def recipe_text(recipe: Recipe) -> str:
-    """Write the knobs that shape a step, e.g. ``bf16, 12 x 2`` for micro-batch 12 and two accumulation steps."""
-    world = f" x {recipe.world_size} replicas" if recipe.world_size > 1 else ""
-    checkpointing = ", checkpointed" if recipe.activation_checkpointing else ""
-    return f"{recipe.precision}, {recipe.micro_batch_size} x {recipe.accumulation_steps}{world}{checkpointing}"
 
 
 def cached_text(made_at: str) -> str:

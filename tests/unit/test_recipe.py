@@ -17,6 +17,11 @@ def test_knobs_may_be_given_in_their_order() -> None:
     assert Recipe(4, 3, "bf16", 0.1) == named
 
 
+def test_a_recipe_is_written_by_the_knobs_that_shape_a_step() -> None:
+    assert str(Recipe(12, 2, "bf16", 0.1)) == "bf16, 12 x 2"
+    assert str(Recipe(1, activation_checkpointing=True, world_size=4)) == "fp32, 1 x 1 x 4 replicas, checkpointed"
+
+
 def test_a_precision_is_taken_by_name() -> None:
     assert Recipe(micro_batch_size=1, precision="bf16").precision is Precision.BF16
 

@@ -54,6 +54,10 @@ def plan_for(path: Path) -> Plan:
     return plan(NOW, THEN, config_path=str(path), config_patch=patch_of(config, change, PlanRequest()))
 
 
+def test_a_plan_is_printed_with_its_recipe_and_its_reasons() -> None:
+    assert str(plan(NOW, THEN, reasons=("It fits.",))) == "net on cpu: bf16, 16 x 1, learning rate 0.4\nIt fits."
+
+
 def test_a_plan_for_a_workload_gives_all_knobs_by_name() -> None:
     assert plan(NOW, THEN).overrides() == {
         "micro_batch_size": 16,
