@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.torch_version import TorchVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+AS_MEASURED = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512" or torch.__version__ < TorchVersion("2.11"),
+    reason="the layouts of recurrent layers were measured with AVX-512 and oneDNN 3.10 to 3.12",
+)
 
 
 def measured_peak_bytes(run: Callable[[], object]) -> int:

@@ -8,6 +8,7 @@ import torch
 from memplan.estimators.fake_tensors.fake_results import kernels_result
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.host_recurrence import LAYER
+from tests.host_allocations import AS_MEASURED
 
 LSTM = 2
 
@@ -28,7 +29,7 @@ def faked(arguments: list[object]) -> list[torch.Tensor]:
         return list(kernels_result(LAYER, tuple(fake)))
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
+@AS_MEASURED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 1, 32, 32), (20, 16, 128, 256), (20, 16, 512, 256), (32, 6, 64, 96)])
 def test_the_workspace_is_what_the_operator_returns(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
@@ -36,7 +37,7 @@ def test_the_workspace_is_what_the_operator_returns(sizes: tuple[int, int, int, 
     assert faked(arguments)[3].nbytes == LAYER(*arguments)[3].nbytes
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
+@AS_MEASURED
 @pytest.mark.parametrize("hidden", [30, 33, 100])
 def test_odd_widths_come_out_within_some_percent(hidden: int) -> None:
     arguments = layer(20, 16, 40, hidden, torch.float32)

@@ -19,7 +19,7 @@ from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.step_trace import Category
 from memplan.results import Phase
 from memplan.units import KIB
-from tests.host_allocations import measured_peak_bytes
+from tests.host_allocations import AS_MEASURED, measured_peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_the_peak_of_a_call_and_its_gradients_is_what_the_allocator_tells(call: 
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the measured layouts are AVX-512's")
+@AS_MEASURED
 def test_a_recurrent_layer_is_predicted_but_for_copies_of_its_states() -> None:
     predicted, measured = peaks(lambda x, _: nn.LSTM(SIDE, SIDE)(x)[0])
     assert predicted == pytest.approx(measured, rel=0.005)
