@@ -18,11 +18,12 @@ from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan.probe.training_loop import TrainingState
 
 _MICRO_STEPS = 2
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def known_components(state: TrainingState) -> dict[int, Component]:
@@ -55,10 +56,9 @@ def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[in
     return {storage.data_ptr(): component for tensor in tensors for storage in _storages(tensor)}
 
 
-def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The storages of a tensor; none where it is a wrapper around others that are found by themselves."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        yield from (part.untyped_storage() for part in dense_parts(tensor))
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    """The storages of a tensor, or of what it wraps; none of a subclass that does not tell what it is made of."""
+    return [part.untyped_storage() for part in dense_parts(tensor) if type(part) in _PLAIN_TENSORS]
 
 
 def shortened(state: TrainingState) -> TrainingState:

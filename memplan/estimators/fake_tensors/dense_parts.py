@@ -1,4 +1,4 @@
-"""What a tensor is stored in: one dense part, or the indices and values of a sparse one."""
+"""What a tensor is stored in: itself, the indices and values of a sparse one, or the tensors that a subclass wraps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ _PARTS = {
 }
 
 
+def wraps_others(kind: type) -> bool:
+    """Whether tensors of this type only wrap others, and their own storage is none (``_make_wrapper_subclass``)."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return what a tensor is stored in: itself, or the indices and values of a sparse one."""
+    """Return what a tensor is stored in: itself, the indices and values of a sparse one, or what a subclass wraps."""
+    if wraps_others(type(tensor)):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # the protocol of such subclasses
+        return [part for name in names for part in dense_parts(getattr(tensor, name))]
     if tensor.layout is torch.strided:
         return [tensor]
     with _disable_current_modes():

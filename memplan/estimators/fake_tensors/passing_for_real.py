@@ -2,6 +2,7 @@
 
 - Libraries that ask whether they are being traced are told no, because a real step takes other paths: transformers 5
   leaves away a mask that hides nothing, and attention then runs without one, unless the mask is fake.
+- ``CausalBias`` is an empty tensor beside the two lengths that it stands for; a fake one cannot become a subclass.
 - ``torch.tensor`` takes known numbers out of the fake ones in a list; it sets modes aside, and would read empty memory.
 """
 
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention.bias import CausalBias
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.known_values import value_read
 
@@ -33,7 +36,14 @@ def passing_for_real() -> Iterator[None]:
                 stack.enter_context(_replaced(module, question, lambda *_: False))
         for read in _READS:
             stack.enter_context(_replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
+        stack.enter_context(_replaced(CausalBias, "__new__", staticmethod(_made_for_real)))
         yield
+
+
+def _made_for_real(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
+    """Make an empty tensor as ``kind(*sizes)`` does where nothing is traced."""
+    with _disable_current_modes():
+        return torch.Tensor.__new__(kind, *sizes)
 
 
 def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:

@@ -129,6 +129,8 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten.sort": _sort,
     "aten.bmm": _batched_product,
     "aten.baddbmm": _batched_product,
+    "aten.baddbmm_": _batched_product,
     "aten.mm": _batched_product,
     "aten.addmm": _batched_product,
+    "aten.addmm_": _batched_product,
 }

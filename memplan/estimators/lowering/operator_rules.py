@@ -22,33 +22,32 @@ _PLAIN_PREFIXES = ("_foreach_", "_fused_", "_amp_", "upsample_", "_upsample_", "
                    "sym_", "is_")  # fmt: skip
 _PLAIN = frozenset(
     (
-        "all", "amax", "amin", "any", "argmax", "argmin", "max", "min", "norm", "std", "std_mean",
-        "var", "var_mean", "logcumsumexp", "count_nonzero",
-        "aminmax", "arange", "bernoulli", "bernoulli_", "clone", "contiguous", "_to_copy", "copy", "copy_", "cat",
-        "stack", "fill", "fill_", "full", "full_like", "linspace", "ones", "ones_like", "rand", "rand_like", "randn",
-        "randn_like", "randint", "randint_like", "normal_", "uniform_", "exponential_", "random_", "scalar_tensor",
-        "zero_", "zeros", "zeros_like", "eye", "lift_fresh", "lift_fresh_copy", "lift", "detach", "detach_", "alias",
-        "resize_", "set_", "_local_scalar_dense", "equal", "item", "_unsafe_view", "unfold_backward", "select_backward",
-        "slice_backward", "select_scatter", "slice_scatter", "as_strided_scatter", "diagonal_scatter",
-        "diagonal_backward", "constant_pad_nd", "roll", "flip", "repeat", "repeat_interleave", "tril", "triu", "tril_",
-        "triu_", "tril_indices", "triu_indices", "one_hot", "where", "masked_fill", "masked_fill_", "embedding",
-        "gather", "take_along_dim", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle",
-        "native_dropout", "native_dropout_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
-        "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
-        "_batch_norm_with_update", "batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-        "native_group_norm", "native_group_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
-        "_weight_norm_interface", "_weight_norm_interface_backward", "glu", "glu_backward", "gelu_backward",
-        "silu_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward",
-        "elu_backward", "softplus_backward", "threshold_backward", "sigmoid_backward", "tanh_backward", "mish_backward",
-        "logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "_prelu_kernel", "_prelu_kernel_backward",
-        "rrelu_with_noise", "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward",
-        "binary_cross_entropy", "binary_cross_entropy_backward", "grid_sampler_2d",
-        "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "_cdist_forward", "bucketize",
-        "searchsorted", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
-        "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical", "squeeze_copy", "isin",
-        "mv", "addr", "outer", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention", "_assert_async", "_assert_scalar", "nan_to_num",
-        "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
+        "all", "_is_all_true", "_is_any_true", "amax", "amin", "any", "argmax", "argmin", "max", "min", "norm", "std",
+        "std_mean", "var", "var_mean", "logcumsumexp", "count_nonzero", "aminmax", "arange", "bernoulli", "clone",
+        "contiguous", "_to_copy", "copy", "cat", "stack", "fill", "full", "full_like", "linspace", "ones", "ones_like",
+        "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "normal_", "uniform_", "exponential_",
+        "random_", "scalar_tensor", "zero_", "zeros", "zeros_like", "eye", "lift_fresh", "lift_fresh_copy", "lift",
+        "detach", "alias", "resize_", "set_", "_local_scalar_dense", "equal", "item", "_unsafe_view",
+        "unfold_backward", "select_backward", "slice_backward", "select_scatter", "slice_scatter",
+        "as_strided_scatter", "diagonal_scatter", "diagonal_backward", "diagonal_copy", "constant_pad_nd", "roll",
+        "flip", "repeat", "repeat_interleave", "tril", "triu", "tril_indices", "triu_indices", "one_hot", "where",
+        "masked_fill", "embedding", "floor_divide", "gather", "take_along_dim", "im2col", "col2im", "pixel_shuffle",
+        "pixel_unshuffle", "native_dropout", "native_dropout_backward", "_softmax", "_softmax_backward_data",
+        "_log_softmax", "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward",
+        "_native_batch_norm_legit", "_batch_norm_with_update", "batch_norm_backward", "native_layer_norm",
+        "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "_fused_rms_norm",
+        "_fused_rms_norm_backward", "_weight_norm_interface", "_weight_norm_interface_backward", "glu", "glu_backward",
+        "gelu_backward", "silu_backward", "hardswish", "hardswish_backward", "hardsigmoid_backward",
+        "hardtanh_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "threshold_backward",
+        "sigmoid_backward", "tanh_backward", "mish_backward", "logit_backward", "log_sigmoid_forward",
+        "log_sigmoid_backward", "_prelu_kernel", "_prelu_kernel_backward", "rrelu_with_noise", "mse_loss_backward",
+        "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward",
+        "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "_cdist_forward",
+        "bucketize", "searchsorted", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl",
+        "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical",
+        "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_assert_async",
+        "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
         "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias", "device",
     )
 )  # fmt: skip
@@ -61,12 +60,20 @@ _PARTLY = {f"aten.{name}": _OF_CONVOLUTIONS for name in ("convolution", "convolu
 def is_plain(operator: OpOverload) -> bool:
     """Whether the operator's CUDA kernel is known to take next to nothing beside its results."""
     name = operator.overloadpacket.__name__
+    return _is_plain(operator, name) or (name.endswith("_") and _is_plain_out_of_place(name.removesuffix("_")))
+
+
+def _is_plain_out_of_place(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and any(_is_plain(getattr(packet, each), name) for each in packet.overloads())
+
+
+def _is_plain(operator: OpOverload, name: str) -> bool:
     return (
         operator.namespace in ("prim", "profiler")
         or torch.Tag.pointwise in operator.tags
         or bool(getattr(operator, "is_view", False))
         or name in _PLAIN
-        or name.removesuffix("_") in _PLAIN
         or name.startswith(_PLAIN_PREFIXES)
     )
 

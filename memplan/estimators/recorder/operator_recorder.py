@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.estimators.fake_tensors.dense_parts import dense_parts, wraps_others
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, kernels_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_knowing
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
@@ -138,6 +138,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """Run the operator and record the new storages among its results."""
         if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
             return args[0].fake_device
+        if any(map(wraps_others, types)):
+            return NotImplemented  # the subclass runs operators on what it wraps, and those come here
         # what follows is no user's code, and in the backward pass too no function mode need hear it
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - public under no other name
             return self._dispatched(func, args, kwargs or {})

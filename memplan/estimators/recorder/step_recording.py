@@ -18,6 +18,7 @@ from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.remembered_results import RememberedResults
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
+from memplan.estimators.recorder.cached_tensors import forget_cached_tensors
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
     fake_batch,
@@ -112,6 +113,8 @@ class StepRecorder:
         Raises:
             WorkloadError: one of the workload's functions raises or breaks its contract.
         """
+        if self.presumes or not self.on_fakes:  # after a run on fakes that failed, whose tensors must not come back
+            forget_cached_tensors()
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
         fakes = Fakes(self.results, draws) if self.on_fakes else None

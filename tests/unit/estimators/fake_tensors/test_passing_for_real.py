@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
 
@@ -28,7 +30,17 @@ def test_of_numbers_that_are_not_known_no_tensor_is_made(fakes: FakeTensorMode) 
         torch.tensor([unknown])
 
 
+def test_a_causal_bias_is_made_as_where_nothing_is_traced(fakes: FakeTensorMode) -> None:
+    query, key = (fakes.from_tensor(torch.empty(1, 1, length, 8)) for length in (2, 4))
+    with fakes, passing_for_real():
+        bias = causal_lower_right(2, 4)
+        attended = functional.scaled_dot_product_attention(query, key, key, attn_mask=bias)
+    assert (bias.seq_len_q, bias.seq_len_kv) == (2, 4)
+    assert attended.shape == (1, 1, 2, 8)
+
+
 def test_torchs_own_answers_are_there_again_afterwards() -> None:
     with passing_for_real():
         assert "__index__" in vars(FakeTensor)
     assert "__index__" not in vars(FakeTensor)
+    assert "__new__" not in vars(CausalBias)

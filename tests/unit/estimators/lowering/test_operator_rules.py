@@ -16,7 +16,8 @@ aten = torch.ops.aten
     [
         aten.add.Tensor, aten.relu_.default, aten.view.default, aten.mm.default, aten.cat.default,
         aten.native_layer_norm.default, aten.sort.default, aten._foreach_add_.List, aten.empty.memory_format,
-        aten._prelu_kernel.default,
+        aten._prelu_kernel.default, aten.as_strided_.default, aten.hardswish_.default, aten.gelu_.default,
+        aten.floor_divide_.Tensor, aten.addmm_.default,
     ],
     ids=str,
 )  # fmt: skip
@@ -25,7 +26,9 @@ def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops
 
 
 @pytest.mark.parametrize(
-    "operator", [aten.linalg_qr.default, aten._fft_r2c.default, aten.convolution.default, aten.topk.default], ids=str
+    "operator",
+    [aten.linalg_qr.default, aten._fft_r2c.default, aten.convolution.default, aten.topk.default, aten.renorm_.default],
+    ids=str,
 )
 def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOverload) -> None:
     assert not cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))

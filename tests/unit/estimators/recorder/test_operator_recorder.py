@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
@@ -54,6 +55,15 @@ def test_a_storage_is_a_block_from_the_operator_that_makes_it_until_its_last_vie
         del part
     assert session.recording.event_allocates == [True, False]
     assert session.recording.block_bytes == [MIB]
+
+
+def test_of_a_subclass_only_what_it_wraps_is_counted_and_what_runs_on_that() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        pair = TwoTensor(torch.empty(512, 512), torch.empty(512, 512))
+        doubled = pair + pair
+    assert session.recording.block_bytes == 4 * [MIB]
+    assert session.ledger.blocks_of([doubled]) == {2, 3}
 
 
 def test_what_only_writes_values_makes_no_block() -> None:
