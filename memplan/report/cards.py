@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.padding import Padding
 from rich.text import Text
 
 from memplan.report.wording import NOTHING, bytes_text
@@ -22,7 +21,7 @@ def cards_view(cards: Sequence[CardReading]) -> RenderableType:
     """Show each card with its memory, load, temperature and the processes on it."""
     if not cards:
         return Text("no card is visible: CUDA_VISIBLE_DEVICES hides them all")
-    return Group(*(Padding(_card_view(card), (0, 0, 1, 0)) for card in cards))
+    return Group(*(part for card in cards for part in (_card_view(card), Text())))
 
 
 def _card_view(card: CardReading) -> Text:

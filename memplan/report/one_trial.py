@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.padding import Padding
 
 from memplan.report.console import EVIDENCE_INDENT, component_table, trial_lines
 from memplan.report.facts import compare, trial_row
-from memplan.report.hanging import hanging
+from memplan.report.hanging import hanging, spaced
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,8 +27,7 @@ def one_trial_view(stored: Trial, again: Trial | None) -> RenderableType:
     parts: list[RenderableType] = [hanging(ends, indent=EVIDENCE_INDENT)]
     measured = shown.outcome.measurement
     if measured is not None:
-        table = component_table(trial_row(shown), compare(shown.estimate, measured))
-        parts.append(Padding(table, (1, 0, 0, 0)))
+        parts.append(spaced(component_table(trial_row(shown), compare(shown.estimate, measured))))
     return Group(*parts)
 
 

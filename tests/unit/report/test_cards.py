@@ -32,7 +32,7 @@ CARD = CardReading(
 def shown(*cards: CardReading) -> list[str]:
     console = Console(file=io.StringIO(), width=100)
     console.print(cards_view(cards))
-    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+    return [line for line in console.file.getvalue().splitlines() if line]
 
 
 def test_a_card_is_shown_with_its_memory_its_load_and_who_uses_it() -> None:
