@@ -110,7 +110,7 @@ def _are_texts(value: Any) -> bool:
     return _is_text(value) or (isinstance(value, list | tuple) and all(map(_is_text, value)))
 
 
-_UTILISATION = (_is_number, "give a number above 0 and at most 1")
+_UTILISATION = (lambda value: _is_number(value) and 0 <= value <= 1, "give a number from 0 to 1, such as 0.8")
 # Option -> what its values are told by, and what to give where one is something else; text for the others.
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "knobs": (

@@ -81,6 +81,7 @@ def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
     [
         ({"worklod": "a:b"}, "no memplan option 'worklod'.*did you mean workload"),
         ({"max_util": "high"}, "memplan.max_util='high' is not understood"),
+        ({"max_util": 80}, "memplan.max_util=80 is not understood; give a number from 0 to 1, such as 0.8"),
         ({"knobs": "data.n"}, "memplan.knobs='data.n' is not understood"),
         ({"loader": "yes"}, r"memplan.loader='yes' is not understood.*give true or false"),
         ("a:b", "memplan = 'a:b' is not a section"),
