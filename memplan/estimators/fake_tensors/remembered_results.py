@@ -70,7 +70,8 @@ class RememberedResults:
     def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: FakeTensorMode) -> Any:
         """Return what an operator returns on fake tensors of a mode."""
         given: list[FakeTensor] = []
-        key = _key(operator, args, kwargs, given) if _follows_forms(operator) else None
+        is_remembered = _follows_forms(operator) and not torch.is_inference_mode_enabled()  # whose tensors are others
+        key = _key(operator, args, kwargs, given) if is_remembered else None
         if key is None:
             return operator(*args, **kwargs)
         results = self._results.get(key)

@@ -5,6 +5,7 @@ Sources are in ``aten/src/ATen/native`` of torch 2.13; each rule names its own.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,25 +18,13 @@ if TYPE_CHECKING:
 
 _INT64_BYTES = 8
 _NO_REDUCTION = 0
+_GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer are left to one thread
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
     """Return the rules by operator without overload, for CUDA or for the CPU."""
-
-    def reduction(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
-        """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
-        source: torch.Tensor = args[0]
-        is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
-        is_read_as_it_is = is_widened or source.is_complex()  # norms of complex numbers are real
-        return NOTHING_HIDDEN if is_read_as_it_is else _converted(source, result)
-
-    def selected(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
-        """Positions of what is selected (``masked_select_out_cuda_impl``), or on the CPU a mask to count it by."""
-        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
-        numbers = result.numel() * len(shape) if on_cuda else shape.numel()
-        return HiddenBytes(before=numbers * _INT64_BYTES)
-
+    reduction, selected, padded = (partial(rule, on_cuda=on_cuda) for rule in (_reduction, _selected, _padded_selection))
     return {
         **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
@@ -50,7 +39,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
             ("aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put"), _selected_writes
         ),
         "aten.masked_select": selected,
-        "aten.masked_scatter_backward": selected,
+        "aten.masked_scatter_backward": padded,
         "aten.linalg_matrix_exp": _matrix_exponential,
     }
 
@@ -75,6 +64,42 @@ def selected_positions(source: torch.Tensor, indices: list[torch.Tensor | None],
 
 def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
     return [each for each in indices if each is not None and each.dtype is torch.bool]
+
+
+def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+    """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
+    source: torch.Tensor = args[0]
+    is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
+    is_read_as_it_is = is_widened or source.is_complex()  # norms of complex numbers are real
+    return NOTHING_HIDDEN if is_read_as_it_is else _converted(source, result)
+
+
+def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+    return _selecting(args, result.numel(), on_cuda=on_cuda)
+
+
+def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+    """What is selected of a gradient, before it is padded (``masked_scatter_backward`` in ``TensorAdvancedIndexing.cpp``)."""
+    known = true_count(args[1])
+    elements = result.numel() if known is None else min(known, result.numel())
+    selecting = _selecting(args, elements, on_cuda=on_cuda)
+    selected_bytes = elements * result.element_size()
+    return HiddenBytes(before=max(selecting.before, selecting.around + selecting.beside + selected_bytes))
+
+
+def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> HiddenBytes:
+    """Positions of what is selected (``masked_select_out_cuda_impl`` indexes by the mask), or on the CPU masks.
+
+    There one copy of the mask is made to count it by, and unless one thread reads all as it lies in memory, a copy and
+    its running sum beside the result (``masked_select_out_impl_cpu`` in ``TensorAdvancedIndexing.cpp``).
+    """
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
+    if on_cuda:
+        return HiddenBytes(around=elements * len(shape) * _INT64_BYTES)
+    mask_bytes = shape.numel() * _INT64_BYTES
+    on_one_thread = torch.get_num_threads() == 1 or args[0].numel() < _GRAIN_ELEMENTS
+    is_serial = on_one_thread and all(each.shape == shape and each.is_contiguous() for each in args[:2])
+    return HiddenBytes(before=mask_bytes, beside=0 if is_serial else 2 * mask_bytes)
 
 
 def _converted(source: torch.Tensor, result: torch.Tensor) -> HiddenBytes:

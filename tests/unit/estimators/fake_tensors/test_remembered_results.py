@@ -130,6 +130,17 @@ def test_what_is_written_to_is_left_to_torch() -> None:
     assert fakes.count > count
 
 
+def test_tensors_that_only_inference_makes_are_left_to_torch() -> None:
+    fakes = Fakes()
+    tensor = real(fakes, 4, 8)
+    outside = [run(fakes, operator, tensor) for operator in (aten.t.default, aten.relu.default)]
+    with torch.inference_mode():
+        inside = [run(fakes, operator, tensor) for operator in (aten.t.default, aten.relu.default)]
+    assert [each.is_inference() for each in outside] == [False, False]
+    assert [each.is_inference() for each in inside] == [False, True]  # views are what they are taken from
+    assert [each.is_inference() for each in outside] == [False, False]
+
+
 def test_numbers_that_torch_knows_are_left_to_it() -> None:
     fakes = Counting()
     for number in (2.0, 3.0):

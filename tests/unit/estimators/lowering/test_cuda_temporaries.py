@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.estimators.lowering.cuda_temporaries import cuda_hidden_bytes
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 from memplan.units import KIB, MIB
 
 
@@ -77,6 +77,12 @@ def test_a_mask_that_selects_is_turned_into_positions_along_each_of_its_dimensio
     accumulated = cuda_hidden_bytes("aten.index_put", (source, [mask], picked, True), source)
     assert (accumulated.around, accumulated.beside) == (positions_bytes, MIB + 48 * KIB)  # and 6 * 1024 * 8
     assert cuda_hidden_bytes("aten.index_put", (source, [mask], meta()), source) == NOTHING_HIDDEN  # a masked fill
+
+
+def test_positions_of_all_that_a_mask_shows_are_there_while_the_result_is_made() -> None:
+    source, mask = meta(512, 512), meta(512, 512, dtype=torch.bool)
+    hidden = cuda_hidden_bytes("aten.masked_select", (source, mask), meta(1024))
+    assert hidden == HiddenBytes(around=16 * KIB)  # 1024 * 2 * 8
 
 
 def test_what_an_unknown_mask_selects_is_told_by_what_is_taken() -> None:

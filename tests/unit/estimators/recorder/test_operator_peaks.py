@@ -61,6 +61,7 @@ CALLS: dict[str, Call] = {
     "selection by a mask": lambda x, y: x[y > 0],
     "selection of rows by a mask": lambda x, y: x[y[:, :, 0] > 0],
     "selection of all that a mask shows": lambda x, y: x.masked_select(y > 0),
+    "selection of all rows that a mask shows": lambda x, y: x.masked_select(y[:, :, :1] > 0),
     "scatter to where a mask shows": lambda x, y: y.masked_scatter(y > 0, x),
     "fill where a mask shows": lambda x, y: torch.index_put(x, (y > 0,), torch.tensor(1.0)),
     "batch normalisation": lambda x, _: functional.batch_norm(x, None, None, training=True),
@@ -78,6 +79,17 @@ CALLS: dict[str, Call] = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_peak_of_a_call_and_its_gradients_is_what_the_allocator_tells(call: Call) -> None:
     predicted, measured = peaks(call)
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("name", ["selection of all that a mask shows", "scatter to where a mask shows"])
+def test_threads_that_share_a_selection_take_more(name: str) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        predicted, measured = peaks(CALLS[name])
+    finally:
+        torch.set_num_threads(threads)
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
