@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -83,12 +84,12 @@ class RememberedResults:
         return returned
 
 
-def form_of(tensor: torch.Tensor, given: Sequence[torch.Tensor] = ()) -> Form:
+def form_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({})) -> Form:
     """Return the form of a dense tensor.
 
     Args:
         tensor: it; a real one shares its storage with none.
-        given: the tensors whose storage it may be a view of.
+        places: by the identity of storages that it may be a view of, the place of the tensor that owns each.
     """
     storage = tensor.untyped_storage()
     return Form(
@@ -97,7 +98,7 @@ def form_of(tensor: torch.Tensor, given: Sequence[torch.Tensor] = ()) -> Form:
         dtype=tensor.dtype,
         device=tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device,
         offset=int(tensor.storage_offset()),
-        owner=next((place for place, each in enumerate(given) if each.untyped_storage() is storage), None),
+        owner=places.get(id(storage)),
     )
 
 
@@ -186,9 +187,11 @@ def _results_of(returned: Any, given: list[FakeTensor], fakes: FakeTensorMode) -
     container = type(returned) if type(returned) in {list, tuple} else None
     values = [returned] if container is None else returned
     tensors = [value for value in values if value is not None and type(value) is not int]
-    if not tensors or not all(_is_new(tensor, given) for tensor in tensors):
+    identities = frozenset(map(id, given))
+    if not tensors or not all(_is_unknown(tensor) and id(tensor) not in identities for tensor in tensors):
         return None
-    forms = tuple(form_of(value, given) if isinstance(value, FakeTensor) else value for value in values)
+    places = {id(each.untyped_storage()): place for place, each in reversed(tuple(enumerate(given)))}
+    forms = tuple(form_of(value, places) if isinstance(value, FakeTensor) else value for value in values)
     made = [fake_of(form, fakes, given) for form in forms if isinstance(form, Form)]
     if not all(map(_are_alike, made, tensors)) or _sharing(made) != _sharing(tensors):
         return None
@@ -199,10 +202,9 @@ def _sharing(tensors: list[FakeTensor]) -> int:
     return len({id(tensor.untyped_storage()) for tensor in tensors})
 
 
-def _is_new(value: Any, given: list[FakeTensor]) -> bool:
-    """Whether a value is a plain tensor that torch knows no value of, and none of those given."""
-    is_unknown = type(value) is FakeTensor and value.constant is None and _is_plain(value)
-    return is_unknown and not any(value is each for each in given)
+def _is_unknown(value: Any) -> bool:
+    """Whether a value is a plain tensor that torch knows no value of."""
+    return type(value) is FakeTensor and value.constant is None and _is_plain(value)
 
 
 def _are_alike(made: FakeTensor, tensor: FakeTensor) -> bool:

@@ -24,7 +24,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
     """Return the rules by operator without overload, for CUDA or for the CPU."""
-    reduction, selected, padded = (partial(rule, on_cuda=on_cuda) for rule in (_reduction, _selected, _padded_selection))
+    reduction = partial(_reduction, on_cuda=on_cuda)
     return {
         **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
@@ -38,8 +38,8 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         **dict.fromkeys(
             ("aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put"), _selected_writes
         ),
-        "aten.masked_select": selected,
-        "aten.masked_scatter_backward": padded,
+        "aten.masked_select": partial(_selected, on_cuda=on_cuda),
+        "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
         "aten.linalg_matrix_exp": _matrix_exponential,
     }
 
@@ -79,7 +79,7 @@ def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> 
 
 
 def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
-    """What is selected of a gradient, before it is padded (``masked_scatter_backward`` in ``TensorAdvancedIndexing.cpp``)."""
+    """What is selected of a gradient before that is padded (``TensorAdvancedIndexing.cpp``)."""
     known = true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
     selecting = _selecting(args, elements, on_cuda=on_cuda)
