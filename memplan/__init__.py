@@ -6,6 +6,7 @@ The public names are loaded on first use, so that importing memplan costs nothin
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memplan' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    state = random.getstate()  # rich draws a number when it is imported, which is not to change the caller's next one
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    finally:
+        random.setstate(state)
 
 
 def __dir__() -> list[str]:

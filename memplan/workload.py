@@ -57,7 +57,7 @@ class Workload:
         """Refuse what would fail in every child process."""
         for role in ("model", "batch", "loss", "optimizer"):
             if not callable(given := getattr(self, role)):
-                raise WorkloadError(f"the workload's {role} is a {type(given).__name__}", hint="give a function")
+                raise WorkloadError(f"the workload's {role} is of type {type(given).__name__}", hint="give a function")
         if not isinstance(self.model, type) and hasattr(self.model, "parameters"):
             raise WorkloadError(
                 f"the workload's model is a {type(self.model).__name__}, not a function that makes one",

@@ -80,7 +80,7 @@ def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Frac
     fitting = LearningRateRule.SQRT if is_adaptive else LearningRateRule.LINEAR
     if rule is LearningRateRule.NONE:
         said = (
-            f"the learning rate is kept while the global batch changes by a factor of {float(ratio):.3g}; "
+            f"the learning rate is kept while the global batch changes by a factor of {float(ratio):.4g}; "
             f"--lr-rule {fitting} is the usual rule for {optimizer_name}"
         )
     elif rule is fitting:
@@ -91,7 +91,7 @@ def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Frac
         said = f"the sqrt rule is meant for adaptive optimizers; for {optimizer_name} --lr-rule linear is the usual one"
     if Fraction(1, _TRUSTED_RATIO) <= ratio <= _TRUSTED_RATIO:
         return said
-    return f"{said}; the batch changes by a factor of {float(ratio):.3g}, outside 1/8 to 8: check the rate by hand"
+    return f"{said}; the batch changes by a factor of {float(ratio):.4g}, outside 1/8 to 8: check the rate by hand"
 
 
 def iteration_factor(current: Recipe, new: Recipe) -> Fraction:

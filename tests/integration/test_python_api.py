@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCRIPT = """
-import json, sys
+import json, random, sys
 import torch
 from torch import nn
 import memplan
@@ -26,12 +26,14 @@ workload = memplan.Workload(
     optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 )
 torch.manual_seed(7)
-before = torch.get_rng_state()
+random.seed(7)
+before = torch.get_rng_state(), random.getstate()
 recipe = memplan.Recipe(micro_batch_size=2, precision="fp32")
 """
 
 CHECK = """
-assert torch.equal(before, torch.get_rng_state()), "the caller's random state has changed"
+assert torch.equal(before[0], torch.get_rng_state()), "the caller's random state of torch has changed"
+assert before[1] == random.getstate(), "the caller's random state of Python has changed"
 with torch.autocast("cpu", dtype=torch.bfloat16):
     normed = nn.functional.layer_norm(torch.ones(2, 4, dtype=torch.bfloat16), (4,))
 assert normed.dtype == torch.bfloat16, "the caller's autocast policy has changed"

@@ -18,7 +18,7 @@ def workload(**changes: object) -> memplan.Workload:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"optimizer": "adamw"}, "the workload's optimizer is a str; give a function"),
+        ({"optimizer": "adamw"}, "the workload's optimizer is of type str; give a function"),
         ({"model": nn.Linear(2, 2)}, "the workload's model is a Linear, not a function that makes one; write model="),
     ],
     ids=["a name for a function", "a model for its factory"],

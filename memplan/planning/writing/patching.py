@@ -36,7 +36,7 @@ def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name
     if ratio == 1:
         return ScaledRecipe(recipe=scaled, remark=None)
     if original.learning_rate is None:
-        remark = f"the global batch changes by a factor of {ratio:.3g}, and memplan knows no learning rate to scale"
+        remark = f"the global batch changes by a factor of {ratio:.4g}, and memplan knows no learning rate to scale"
         return ScaledRecipe(recipe=scaled, remark=remark)
     return ScaledRecipe(recipe=scaled, remark=rule_remark(optimizer_name, request.rate_rule, ratio))
 

@@ -87,6 +87,10 @@ def test_a_large_change_of_the_batch_is_warned_of(ratio: float, warns: bool) -> 
     assert ("by hand" in rule_remark("SGD", LearningRateRule.LINEAR, ratio)) is warns
 
 
+def test_the_factor_of_a_very_large_change_is_written_in_full() -> None:
+    assert "changes by a factor of 4096, outside" in rule_remark("SGD", LearningRateRule.LINEAR, 4096)
+
+
 def test_a_global_batch_is_split_exactly_or_not_at_all() -> None:
     assert split_global_batch(32, 1, [1, 3, 8, 12, 32, 64]) == ((1, 32), (8, 4), (32, 1))
     assert split_global_batch(32, 4, [8, 4]) == ((8, 1), (4, 2))
