@@ -5,6 +5,8 @@ size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/
 losses are one number in the memory that was laid out for those of all elements (``aten/src/ATen/native/Loss.cpp``:
 ``build_borrowing_binary_op(maybe_get_output(), ...)``, then ``resize_({})``, which gives nothing back). Alignments with
 lengths in tensors have no rule: kernels read these (``ctc_loss_cpu_template`` in ``aten/src/ATen/native/LossCTC.cpp``).
+The CPU's batch norm returns what is contiguous or channels-last, and no other order of dimensions
+(``empty_like(self, self.suggest_memory_format())`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 from memplan.estimators.fake_tensors.known_values import numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
@@ -33,18 +36,23 @@ _LOSSES = (
     torch.ops.aten.smooth_l1_loss.default,
     torch.ops.aten.binary_cross_entropy.default,
 )
+_PLACE_OF_IMAGE = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
 _PLACE_OF_REDUCTION = {_LOSSES[2]: 3}  # after the weight; third in the others
 _NO_REDUCTION = 0
 
 
-def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> Any:
-    """Return fake tensors as the kernel would make them; None where torch's own rule does."""
-    if operator is _FOLD:
-        return _folded(*args)
-    if operator is LAYER:
-        return recurrent_layer(*args)
-    if operator is _ALIGN:
-        return _aligned(*args)
+def kernels_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
+    """Return fake tensors as the kernel would make them; None where torch's own rule does.
+
+    Args:
+        operator: what is run.
+        args: its positional arguments.
+        on_host: whether the kernel is the CPU's.
+    """
+    if on_host and operator in _PLACE_OF_IMAGE:
+        return _normalised(operator, args, _PLACE_OF_IMAGE[operator])
+    if operator in _MADE_BY:
+        return _MADE_BY[operator](*args)
     if operator in _LOSSES:
         place = _PLACE_OF_REDUCTION.get(operator, 2)
         return None if len(args) > place and args[place] == _NO_REDUCTION else _reduced_in_place(*args[:2])
@@ -54,6 +62,14 @@ def kernels_result(operator: OpOverload, args: tuple[Any, ...]) -> Any:
         is_coalesced = operator is _COALESCE or like.is_coalesced()  # taken to hold no index twice
         return sparse_of(indices, values.to(args[0].dtype), like=like, is_coalesced=is_coalesced)
     return None
+
+
+def _normalised(operator: OpOverload, args: tuple[Any, ...], place: int) -> Any:
+    image: torch.Tensor = args[place]
+    layout = suggest_memory_format(image)
+    if image.is_contiguous(memory_format=layout):
+        return None
+    return operator(*args[:place], torch.empty_like(image, memory_format=layout), *args[place + 1 :])
 
 
 def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
@@ -90,3 +106,6 @@ def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor
         dtype=values.dtype, layout=like.layout, device=like.device, is_coalesced=is_coalesced,
     )  # fmt: skip
     return made
+
+
+_MADE_BY: dict[OpOverload, Callable[..., Any]] = {_FOLD: _folded, LAYER: recurrent_layer, _ALIGN: _aligned}

@@ -177,7 +177,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._fakes is None:
             return func(*args, **kwargs)
-        made = kernels_result(func, args)
+        made = kernels_result(func, args, on_host=self._host_copies is None)
         if made is not None:
             return made
         return run_knowing(func, args, kwargs, fakes=self._fakes)

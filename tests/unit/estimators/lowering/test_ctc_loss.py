@@ -52,7 +52,7 @@ def test_on_the_host_lengths_that_are_known_tell_the_shapes_of_torchs_own() -> N
     real = torch.zeros(STEPS, SAMPLES, CLASSES).log_softmax(-1), torch.ones(SAMPLES, 9, dtype=torch.long), LENGTHS
     log_probs, padded, lengths, unknown = (Fakes().from_tensor(each) for each in (*real, LENGTHS.clone()))
     learn([lengths], [LENGTHS])
-    shapes = [[each.shape for each in kernels_result(ALIGN, (log_probs, padded, lengths, lengths))]]
+    shapes = [[each.shape for each in kernels_result(ALIGN, (log_probs, padded, lengths, lengths), on_host=True)]]
     shapes += [[each.shape for each in ALIGN(*real[:2], LENGTHS, LENGTHS)]]
     assert shapes[0] == shapes[1] == [(SAMPLES,), (SAMPLES, STEPS, 2 * 5 + 1)]
-    assert kernels_result(ALIGN, (log_probs, unknown, lengths, unknown)) is None
+    assert kernels_result(ALIGN, (log_probs, unknown, lengths, unknown), on_host=True) is None

@@ -1,0 +1,39 @@
+"""Batch norm as CUDA runs it: cuDNN's takes its input contiguous, and the copy is what is saved for the backward pass.
+
+``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in ``aten/src/ATen/native/Normalization.cpp``. cuDNN's
+reserve, which is empty but for its persistent mode, is not counted.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+_LARGEST_TRAINED, _LARGEST_EVALUATED = 880_801, 65_535  # samples
+
+
+def batch_norm(  # noqa: PLR0917 - the operator's own signature
+    image: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> torch.Tensor:
+    """Normalise a copy in the layout that cuDNN wants, or the input itself where ATen's own kernel runs."""
+    if cudnn_enabled and _suits_cudnn(image, weight, training=training):
+        image = image.contiguous(memory_format=suggest_memory_format(image))
+    normalised: torch.Tensor = torch.ops.aten.native_batch_norm(
+        image, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
+    return normalised
+
+
+def _suits_cudnn(image: torch.Tensor, weight: torch.Tensor | None, *, training: bool) -> bool:
+    if weight is None or image.dim() < 3 or torch.bfloat16 in (image.dtype, weight.dtype):
+        return False
+    fits = image.shape[0] <= (_LARGEST_TRAINED if training else _LARGEST_EVALUATED)
+    return fits and (image.dtype is not torch.float16 or weight.dtype is torch.float32)

@@ -1,0 +1,34 @@
+"""Results on fake tensors that are laid out as the kernel's are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memplan.estimators.fake_tensors.fake_results import kernels_result
+from memplan.estimators.fake_tensors.fakes import Fakes
+
+FORWARD = torch.ops.aten.native_batch_norm.default
+BACKWARD = torch.ops.aten.native_batch_norm_backward.default
+REORDERED = [((0, 2, 1), (4, 6, 8)), ((0, 2, 3, 1), (4, 6, 8, 5)), ((1, 0), (4, 6))]
+
+
+@pytest.mark.parametrize(("order", "shape"), REORDERED)
+def test_batch_norm_on_the_cpu_is_laid_out_as_by_the_kernel(order: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    image = torch.randn(shape).permute(order)
+    weight = torch.ones(image.shape[1])
+    forward = (image, weight, weight, None, None, True, 0.1, 1e-5)
+    made = FORWARD(*forward)
+    backward = (made[0], image, weight, None, None, made[1], made[2], True, 1e-5, [True, True, True])
+    fakes = Fakes()
+    for operator, args in ((FORWARD, forward), (BACKWARD, backward)):
+        faked = tuple(fakes.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in args)
+        with fakes:
+            results = kernels_result(operator, faked, on_host=True)
+        assert [each.stride() for each in results] == [each.stride() for each in operator(*args)]
+        assert kernels_result(operator, faked, on_host=False) is None
+
+
+def test_batch_norm_keeps_channels_last() -> None:
+    image = torch.zeros(4, 6, 8, 5).permute(0, 3, 1, 2)
+    assert kernels_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None

@@ -1,0 +1,43 @@
+"""What batch norm of an input in another order of dimensions keeps for its backward pass on a card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.batch_norm import batch_norm
+
+
+def saved_input(image: torch.Tensor, *, cudnn: bool = True, affine: bool = True) -> torch.Tensor:
+    weight, bias = (torch.ones(image.shape[1], requires_grad=True) if affine else None for _ in range(2))
+    made: Any = batch_norm(image.requires_grad_(), weight, bias, None, None, True, 0.1, 1e-5, cudnn)
+    saved: torch.Tensor = made.grad_fn._saved_input
+    return saved
+
+
+def transposed(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(4, 6, 8, dtype=dtype).transpose(1, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_cudnn_keeps_a_contiguous_copy(dtype: torch.dtype) -> None:
+    image = transposed(dtype)
+    saved = saved_input(image)
+    assert saved.is_contiguous()
+    assert saved.data_ptr() != image.data_ptr()
+
+
+@pytest.mark.parametrize("image", [torch.zeros(4, 6, 8), torch.zeros(4, 5, 6, 8).permute(0, 3, 1, 2)])
+def test_what_is_contiguous_or_channels_last_is_kept_as_it_is(image: torch.Tensor) -> None:
+    assert saved_input(image).data_ptr() == image.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [(torch.bfloat16, {}), (torch.float32, {"cudnn": False}), (torch.float32, {"affine": False})],
+)
+def test_atens_own_kernel_reads_any_order(dtype: torch.dtype, options: dict[str, bool]) -> None:
+    image = transposed(dtype)
+    assert saved_input(image, **options).data_ptr() == image.data_ptr()
