@@ -55,7 +55,7 @@ class _Results:
 
     Args:
         container: list or tuple; None for a lone tensor.
-        forms: of each tensor; what is none is kept as it is: a whole number, or None for what was not computed.
+        forms: the form of each tensor among the values; any other value itself: a whole number, or None.
     """
 
     container: type | None
@@ -71,8 +71,8 @@ class RememberedResults:
     def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: FakeTensorMode) -> Any:
         """Return what an operator returns on fake tensors of a mode."""
         given: list[FakeTensor] = []
-        is_remembered = _follows_forms(operator) and not torch.is_inference_mode_enabled()  # whose tensors are others
-        key = _key(operator, args, kwargs, given) if is_remembered else None
+        may_remember = _follows_forms(operator) and not torch.is_inference_mode_enabled()  # its tensors are marked
+        key = _key(operator, args, kwargs, given) if may_remember else None
         if key is None:
             return operator(*args, **kwargs)
         results = self._results.get(key)

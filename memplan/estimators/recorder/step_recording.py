@@ -119,12 +119,7 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = Fakes(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
-        on_host = batch
-        if fakes is not None:
-            on_host = fake_batch(batch, fakes)
-            learn(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
-            learn_buffers(model, self.model)
-            learn_attributes(model, self.model)
+        on_host = batch if fakes is None else self._known_batch(batch, model, fakes)
         paths = ModulePaths(model)
         choices = PresumedChoices() if self.presumes else None
         recorder = OperatorRecorder(
@@ -153,6 +148,14 @@ class StepRecorder:
             *_notes_on(model, self.recipe.precision),
         )
         return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
+
+    def _known_batch(self, batch: Any, model: nn.Module, fakes: Fakes) -> Any:
+        """Make a batch of fake tensors, and let the run know the values in it and in a fake model."""
+        on_host = fake_batch(batch, fakes)
+        learn(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
+        learn_buffers(model, self.model)
+        learn_attributes(model, self.model)
+        return on_host
 
     def _model_of_run(self, fakes: Fakes | None) -> nn.Module:
         """Copy the model, which the next run needs as it was."""
