@@ -13,6 +13,7 @@ import torch
 
 from memplan.estimators.lowering.composite_temporaries import composite_rules, selected_positions
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.top_k import top_k_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +128,7 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten.masked_scatter": _masked_scatter,
     "aten.masked_scatter_": _masked_scatter,
     "aten.sort": _sort,
+    "aten.topk": top_k_bytes,
     "aten.bmm": _batched_product,
     "aten.baddbmm": _batched_product,
     "aten.baddbmm_": _batched_product,

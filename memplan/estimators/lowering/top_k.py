@@ -1,0 +1,49 @@
+"""What CUDA's ``topk`` takes inside, as routers, detectors and samplers call it (``TensorTopK.cu`` and ``.cpp``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_INT64 = 8
+_INT32 = 4
+_COUNT_BYTES = 2
+_DIGITS = 256
+_THREADS = 256
+_FEWEST_ITEMS, _MOST_ITEMS = 4, 64  # of each thread
+_THREADS_AT_ONCE = 132 * 6 * _THREADS  # six blocks of 40 registers a thread on each multiprocessor of an H100
+_LARGEST_SORTED_IN_PLACE = 4096
+# Up to so many slices, those of at least so many elements are read by several blocks (``should_use_multiblock``).
+_SHARED_FROM = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
+_SHARED_FROM_ELSE = 400
+
+
+def top_k_bytes(args: tuple[Any, ...], result: Any) -> int:
+    """Return what is alive at most: a contiguous copy and counts of digits, or what sorts more than 4096 results.
+
+    How many elements a thread reads depends on the card's multiprocessors; another number than is taken here moves the
+    counts of digits by some hundred KiB.
+    """
+    keys: torch.Tensor = args[0]
+    values: torch.Tensor = result[0]
+    dim = args[2] if len(args) > 2 else -1
+    is_sorted = len(args) <= 4 or bool(args[4])
+    size, found = (keys.shape[dim], values.shape[dim]) if keys.dim() else (1, 1)
+    if not size or not found:
+        return 0
+    copied = 0 if keys.is_contiguous() else keys.nbytes
+    selecting = copied + _counts_bytes(keys.numel() // size, size, keys.element_size())
+    sorts = is_sorted and found > _LARGEST_SORTED_IN_PLACE
+    return max(selecting, 2 * (values.nbytes + values.numel() * _INT64) if sorts else 0)
+
+
+def _counts_bytes(slices: int, size: int, element_bytes: int) -> int:
+    """How often each digit occurs in each block and in each slice, and what is known of each slice so far."""
+    if size < next((least for most, least in _SHARED_FROM if slices <= most), _SHARED_FROM_ELSE):
+        return 0
+    items = min(max(-(-slices * size // _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
+    blocks = slices * -(-size // (items * _THREADS))
+    of_slice = element_bytes + 2 * _INT32 + 2 * element_bytes + _DIGITS * _INT32
+    return blocks * (_DIGITS * _COUNT_BYTES + 2 * _INT32) + slices * of_slice
