@@ -22,5 +22,9 @@ class AttributeDict(dict[str, Any]):
     def __delattr__(self, name: str) -> None:
         del self[name]
 
+    def copy(self) -> Self:
+        """Return a shallow copy with attribute access."""
+        return type(self)(self)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return type(self)({name: deepcopy(value, memo) for name, value in self.items()})

@@ -42,8 +42,8 @@ def remarks_on_sharding(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]
         configs: values of a config, and of what stands beside it.
     """
     return tuple(
-        f"{setting} shards the model over the replicas: memplan's figures are of a whole replica, and one of several "
-        'needs less; memplan probe --command "..." measures the training as it is launched'
+        f"{setting} shards model or optimizer over the replicas: memplan's figures are of a whole replica, and one of "
+        'several needs less; memplan probe --command "..." measures the training as it is launched'
         for setting in islice(chain.from_iterable(map(_settings, configs)), 1)
     )
 

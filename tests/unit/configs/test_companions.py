@@ -124,7 +124,7 @@ def test_a_file_that_leaves_all_to_the_arguments_is_said_to(project: Path) -> No
     assert config.companions == ()
     on_settings, on_sharding = config.notes
     assert on_settings == "ds.json is all 'auto', so it follows the arguments"
-    assert on_sharding.startswith("zero_optimization.stage=2 shards the model")
+    assert on_sharding.startswith("zero_optimization.stage=2 shards model or optimizer")
 
 
 SECTION = """\
@@ -229,7 +229,7 @@ def test_the_launch_file_changes_with_the_arguments_it_is_named_beside(launched:
         "launch.yaml sets mixed_precision, deepspeed_config.gradient_accumulation_steps: it is changed with this file",
         "launch.yaml: num_processes=4: figures are those of one of them; --world-size 4 counts them all",
     ]
-    assert on_sharding.startswith("deepspeed_config.zero_stage=2 shards the model")
+    assert on_sharding.startswith("deepspeed_config.zero_stage=2 shards model or optimizer")
     apply_patch(plan_patch(config, WIDER))
     changed = LAUNCH.replace("'no'", "'bf16'").replace("accumulation_steps: 2", "accumulation_steps: 1")
     assert (launched.parent / "launch.yaml").read_text().startswith(f"{changed}# memplan: ")

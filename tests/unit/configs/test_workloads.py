@@ -28,7 +28,7 @@ def test_copies_and_what_is_set_later_have_attributes_too() -> None:
     config = ConfigNode(VALUES)
     config.data = {"size": {"train": 8}}
     assert config.data.size.train == 8
-    for made in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+    for made in (config.copy(), copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert made == config
         assert made.data.size.train == 8
 
