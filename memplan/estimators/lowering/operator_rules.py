@@ -48,7 +48,8 @@ _PLAIN = frozenset(
         "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_assert_async",
         "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
-        "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias", "device",
+        "nonzero", "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
+        "device",
     )
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ aten = torch.ops.aten
         aten.add.Tensor, aten.relu_.default, aten.view.default, aten.mm.default, aten.cat.default,
         aten.native_layer_norm.default, aten.sort.default, aten._foreach_add_.List, aten.empty.memory_format,
         aten._prelu_kernel.default, aten.as_strided_.default, aten.hardswish_.default, aten.gelu_.default,
-        aten.floor_divide_.Tensor, aten.addmm_.default,
+        aten.floor_divide_.Tensor, aten.addmm_.default, aten.nonzero.default, aten.topk.default,
     ],
     ids=str,
 )  # fmt: skip
