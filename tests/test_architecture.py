@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,12 @@ def test_imports_within_the_large_rooms_go_downwards_too(path: Path) -> None:
     for module in imported_modules(path):
         if module.startswith(f"memplan.{parts[0]}."):
             assert level[module.split(".")[2]] <= level[room], f"{path.name} imports {module}, which lies above it"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in sources()}
+    imports = {name: imported_modules(path) & set(modules) for name, path in modules.items()}
+    assert len(list(TopologicalSorter(imports).static_order())) == len(modules)  # raises where there is a circle
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))

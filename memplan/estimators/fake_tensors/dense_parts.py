@@ -12,6 +12,7 @@ _PARTS = {
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+_MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default  # noqa: SLF001 - an operator
 
 
 def wraps_others(kind: type) -> bool:
@@ -28,3 +29,12 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [tensor]
     with _disable_current_modes():
         return [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())]
+
+
+def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
+    """Make a sparse tensor of its parts, with the shape of another."""
+    made: torch.Tensor = _MADE_OF_PARTS(
+        like.sparse_dim(), like.dense_dim(), list(like.shape), indices, values,
+        dtype=values.dtype, layout=like.layout, device=like.device, is_coalesced=is_coalesced,
+    )  # fmt: skip
+    return made

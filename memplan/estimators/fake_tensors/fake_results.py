@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 from memplan.estimators.fake_tensors.known_values import numbers_in
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 SPARSE_CLONE = torch.ops.aten.clone.default
 _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
-_MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default  # noqa: SLF001 - an operator
 _FOLD = torch.ops.aten.col2im.default
 _ALIGN = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
 _LOSSES = (
@@ -97,15 +96,6 @@ def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int])
     if known is not None:
         return max(known)
     return targets.shape[1] if targets.dim() == 2 else None
-
-
-def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
-    """Make a sparse tensor of its parts, with the shape of another."""
-    made: torch.Tensor = _MADE_OF_PARTS(
-        like.sparse_dim(), like.dense_dim(), list(like.shape), indices, values,
-        dtype=values.dtype, layout=like.layout, device=like.device, is_coalesced=is_coalesced,
-    )  # fmt: skip
-    return made
 
 
 _MADE_BY: dict[OpOverload, Callable[..., Any]] = {_FOLD: _folded, LAYER: recurrent_layer, _ALIGN: _aligned}

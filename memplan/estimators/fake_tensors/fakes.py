@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
-from memplan.estimators.fake_tensors.fake_results import sparse_of
+from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.random_draws import RandomDraws
 from memplan.estimators.fake_tensors.remembered_results import RememberedResults, fake_of, form_of
 
