@@ -30,14 +30,13 @@ _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _FOLD = torch.ops.aten.col2im.default
 _ALIGN = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
-_LOSSES = (
-    torch.ops.aten.mse_loss.default,
-    torch.ops.aten.smooth_l1_loss.default,
-    torch.ops.aten.binary_cross_entropy.default,
-)
+_PLACE_OF_REDUCTION = {
+    torch.ops.aten.mse_loss.default: 2,
+    torch.ops.aten.smooth_l1_loss.default: 2,
+    torch.ops.aten.binary_cross_entropy.default: 3,  # after the weight
+}
 _PLACE_OF_IMAGE = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
-_PLACE_OF_REDUCTION = {_LOSSES[2]: 3}  # after the weight; third in the others
-_NO_REDUCTION = 0
+NO_REDUCTION = 0
 
 
 def kernels_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
@@ -52,9 +51,9 @@ def kernels_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool
         return _normalised(operator, args, _PLACE_OF_IMAGE[operator])
     if operator in _MADE_BY:
         return _MADE_BY[operator](*args)
-    if operator in _LOSSES:
-        place = _PLACE_OF_REDUCTION.get(operator, 2)
-        return None if len(args) > place and args[place] == _NO_REDUCTION else _reduced_in_place(*args[:2])
+    if operator in _PLACE_OF_REDUCTION:
+        place = _PLACE_OF_REDUCTION[operator]
+        return None if len(args) > place and args[place] == NO_REDUCTION else _reduced_in_place(*args[:2])
     if operator in _LIKE_THE_LAST and args[-1].layout is torch.sparse_coo:
         like: torch.Tensor = args[-1]
         indices, values = (part.clone() for part in dense_parts(like))

@@ -18,6 +18,7 @@ from torch.nn.attention.bias import CausalBias
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.known_values import value_read
+from memplan.estimators.fake_tensors.replaced import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,10 +34,10 @@ def passing_for_real() -> Iterator[None]:
         for module_name, question in _QUESTIONS:
             module = sys.modules.get(module_name)
             if hasattr(module, question):
-                stack.enter_context(_replaced(module, question, lambda *_: False))
+                stack.enter_context(replaced(module, question, lambda *_: False))
         for read in _READS:
-            stack.enter_context(_replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
-        stack.enter_context(_replaced(CausalBias, "__new__", staticmethod(_made_for_real)))
+            stack.enter_context(replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
+        stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_made_for_real)))
         yield
 
 
@@ -52,16 +53,3 @@ def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], A
         return read(tensor if real is None else real)
 
     return number
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    own = vars(owner).get(name)
-    setattr(owner, name, stand_in)
-    try:
-        yield
-    finally:
-        if own is None:  # what it inherits is there again
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.known_values import is_known, know, known_value
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call
 
 if TYPE_CHECKING:
@@ -88,11 +89,8 @@ class PresumedChoices:
                 found: npt.NDArray[np.generic] = real.numpy()
             return found
 
-        FakeTensor.numpy = numpy  # type: ignore[method-assign,assignment]  # what it inherits refuses
-        try:
+        with replaced(FakeTensor, "numpy", numpy):  # what it inherits refuses
             yield
-        finally:
-            del FakeTensor.numpy  # the one it inherits is there again
 
     @property
     def notes(self) -> tuple[str, ...]:

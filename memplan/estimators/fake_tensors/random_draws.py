@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call
 
 if TYPE_CHECKING:
@@ -78,17 +79,17 @@ class RandomDraws:
         before = random.getstate(), torch.get_rng_state(), None if numpy_random is None else numpy_random.get_state()
         sources = [(random, name) for name in ("random", "uniform")]
         sources += [] if numpy_random is None else [(numpy_random, name) for name in ("random", "uniform", "rand")]
-        replaced = [(source, name, getattr(source, name)) for source, name in sources]
-        for source, name, original in replaced:
-            source.seed(0)
-            setattr(source, name, self._lone(name, original))
+        random.seed(0)
+        if numpy_random is not None:
+            numpy_random.seed(0)
         torch.default_generator.manual_seed(0)
         started = _states(numpy_random)
         try:
-            yield
+            with ExitStack() as stack:
+                for source, name in sources:
+                    stack.enter_context(replaced(source, name, self._lone(name, getattr(source, name))))
+                yield
         finally:
-            for source, name, original in replaced:
-                setattr(source, name, original)
             self._were_others = _states(numpy_random) != started
             random.setstate(before[0])
             torch.set_rng_state(before[1])
@@ -97,8 +98,9 @@ class RandomDraws:
 
     def _lone(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, **kwargs: Any) -> Any:
-            low, high = args if name == "uniform" and len(args) == 2 else (0.0, 1.0)
-            is_lone = not kwargs and (not args or (name == "uniform" and len(args) == 2))
+            has_range = name == "uniform" and len(args) == 2
+            low, high = args if has_range else (0.0, 1.0)
+            is_lone = not kwargs and (has_range or not args)
             if not is_lone or not all(isinstance(each, int | float) for each in (low, high)):
                 return draw(*args, **kwargs)
             self.read()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.fake_tensors.fake_results import NO_REDUCTION
 from memplan.estimators.fake_tensors.known_values import true_count
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INT64_BYTES = 8
-_NO_REDUCTION = 0
 _GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer are left to one thread
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -120,7 +120,7 @@ def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
 
 def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
     """The loss of each element before all are reduced (``mse_loss_out`` and its like in ``Loss.cpp``)."""
-    if len(args) > 2 and args[2] == _NO_REDUCTION:
+    if len(args) > 2 and args[2] == NO_REDUCTION:
         return NOTHING_HIDDEN
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
     return HiddenBytes(beside=elements * result.element_size())

@@ -6,6 +6,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.fake_tensors.replaced import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -34,11 +36,8 @@ class CompiledCalls:
             self._were_heard |= callable(callback) and not _is_torchs(compiled)
             return ask(callback)
 
-        setattr(frames, _ASKED, asked)
-        try:
+        with replaced(frames, _ASKED, asked):
             yield
-        finally:
-            setattr(frames, _ASKED, ask)
 
     @property
     def notes(self) -> tuple[str, ...]:
