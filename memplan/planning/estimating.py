@@ -14,6 +14,7 @@ from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
 from memplan.plans import PlanRequest
+from memplan.recommend.band import Band
 from memplan.results import LargestMicroBatch
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _largest_micro_batches(
     found = []
     for recipe in of_each_precision.values():
         for share in dict.fromkeys((max_utilisation or defaults.max_utilisation, 1.0)):
-            limit_bytes = int(share * device.total_bytes)
+            limit_bytes = Band(total_bytes=device.total_bytes, min_utilisation=0, max_utilisation=share).upper_bytes
             size = traces.largest(recipe, limit_bytes=limit_bytes, cap=cap)
             found.append(
                 LargestMicroBatch(
