@@ -1,0 +1,28 @@
+"""What memplan finds out, as values: what it predicts, and what live trials measure.
+
+Every figure says which peak it is. *Allocated* is bytes in live blocks of the allocator, *reserved* is what the
+allocator holds from the driver, *process* adds the context and libraries, *device* adds what others use on the card.
+On the CPU no reserved peak is measured (None), process is the resident set, and device equals process.
+"""
+
+from memplan.results.breakdown import COMPONENTS, BreakdownBytes, PeakShare, Phase
+from memplan.results.estimates import ContextBasis, Estimate, LargestMicroBatch, Saving
+from memplan.results.trials import Measurement, Outcome, OutcomeKind, PrecisionVerdict, ProbeResult, Trial, TypicalStep
+
+__all__ = [
+    "COMPONENTS",
+    "BreakdownBytes",
+    "ContextBasis",
+    "Estimate",
+    "LargestMicroBatch",
+    "Measurement",
+    "Outcome",
+    "OutcomeKind",
+    "PeakShare",
+    "Phase",
+    "PrecisionVerdict",
+    "ProbeResult",
+    "Saving",
+    "Trial",
+    "TypicalStep",
+]

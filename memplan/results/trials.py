@@ -1,0 +1,207 @@
+"""What is measured: the outcomes of live trials, and what a probe concludes from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from memplan.json_documents import json_ready
+from memplan.recipe import Precision, Recipe
+from memplan.results.breakdown import BreakdownBytes
+from memplan.results.estimates import Estimate
+
+
+class OutcomeKind(StrEnum):
+    """How a trial ended."""
+
+    FITS = "fits"
+    DEVICE_OUT_OF_MEMORY = "out of memory (device)"
+    HOST_OUT_OF_MEMORY = "out of memory (host)"
+    ALLOCATOR_RETRIES = "allocator retries"
+    KERNEL_FAILURE = "kernel failure"
+    USER_ERROR = "user error"
+    NON_FINITE_LOSS = "non-finite loss"
+    NEVER_STEPPED = "never stepped"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a smaller micro-batch could help; true for nothing but memory."""
+        return self in (
+            OutcomeKind.DEVICE_OUT_OF_MEMORY,
+            OutcomeKind.HOST_OUT_OF_MEMORY,
+            OutcomeKind.ALLOCATOR_RETRIES,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalStep:
+    """A step on a typical batch, beside the worst one that the rest of a measurement is about.
+
+    Args:
+        peak_allocated_bytes: tensor bytes on the CPU, ``max_memory_allocated`` on CUDA.
+        samples_per_s: samples of one optimizer step over the median step time.
+    """
+
+    peak_allocated_bytes: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a live trial read from the device.
+
+    Args:
+        peak_allocated_bytes: tensor bytes on the CPU, ``max_memory_allocated`` on CUDA.
+        peak_reserved_bytes: ``max_memory_reserved``; None on the CPU.
+        peak_process_bytes: resident set on the CPU; reserved plus context on CUDA.
+        peak_device_bytes: process peak plus what others use on the device.
+        breakdown: components of the process peak, at the instant of the allocated peak.
+        step_times_s: wall time of each timed optimizer step, device synchronised.
+        samples_per_s: samples of one optimizer step over the median step time.
+        losses: mean loss of each optimizer step, warm-up included, in order.
+        alloc_retries: times the allocator had to free its cache and try again.
+        loss_scale: gradient scale after the last step; None without a scaler.
+        first_loss_scale: gradient scale before the first step; None without a scaler.
+        skipped_steps: steps that the gradient scaler skipped because gradients overflowed.
+        notes: what the device did not tell and how it was got instead, one sentence each.
+        has_own_context: whether the context is that of one process alone; False where others' use may be in it.
+        optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
+        typical: a step on a typical batch; None where the workload names none, or it did not complete.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    peak_process_bytes: int
+    peak_device_bytes: int
+    breakdown: BreakdownBytes
+    step_times_s: tuple[float, ...]
+    samples_per_s: float
+    losses: tuple[float, ...]
+    alloc_retries: int = 0
+    loss_scale: float | None = None
+    first_loss_scale: float | None = None
+    skipped_steps: int = 0
+    notes: tuple[str, ...] = ()
+    has_own_context: bool = True
+    optimizer_name: str | None = None
+    typical: TypicalStep | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one trial ended, with its evidence.
+
+    Args:
+        kind: the class of ending.
+        evidence: one line that says what was seen.
+        duration_s: wall time of the whole trial, start of the process included.
+        measurement: the readings; None where the trial ended before they were complete.
+        log_tail: the end of what the trial printed, tracebacks included.
+        others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
+        others_after_bytes: likewise after it.
+        notes: what a reader should know of the run, such as samples of an absurd size in the batch, one sentence each.
+    """
+
+    kind: OutcomeKind
+    evidence: str
+    duration_s: float
+    measurement: Measurement | None = None
+    log_tail: str = ""
+    others_before_bytes: int | None = None
+    others_after_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One live run of one recipe.
+
+    Args:
+        number: position within the run, from 1.
+        purpose: why it was run, e.g. ``current recipe`` or ``confirm``.
+        recipe: what was run.
+        device_name: where it ran.
+        budget_bytes: the memory the trial was held to.
+        outcome: how it ended.
+        estimate: what was predicted for this recipe on this device; None where nothing was.
+    """
+
+    number: int
+    purpose: str
+    recipe: Recipe
+    device_name: str
+    budget_bytes: int
+    outcome: Outcome
+    estimate: Estimate | None = None
+
+    @property
+    def utilisation(self) -> float | None:
+        """Device peak over the budget; None where nothing was measured."""
+        measured = self.outcome.measurement
+        return None if measured is None else measured.peak_device_bytes / self.budget_bytes
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Measured speed, as :class:`Measurement` has it; None where nothing was measured."""
+        measured = self.outcome.measurement
+        return None if measured is None else measured.samples_per_s
+
+    @property
+    def fits(self) -> bool:
+        """Whether the trial completed within its budget with a finite loss."""
+        return self.outcome.kind is OutcomeKind.FITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """The micro-batch of one recipe that was found to land in the band and to run fast there, and how it was found.
+
+    Args:
+        best: the trial of the returned micro-batch.
+        trials: every live run, in order.
+        reached_cap: whether the search stopped at the largest micro-batch it was allowed to try.
+        remark: one line on how the search ended.
+    """
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    reached_cap: bool
+    remark: str
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe at the returned micro-batch."""
+        return self.best.recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON-ready data."""
+        return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionVerdict:
+    """What one precision is worth on this device.
+
+    Args:
+        precision: the number format.
+        remark: one line on what it changes, and on why it was kept or dropped.
+        best: the trial of its best micro-batch; None where nothing ran or nothing fits.
+        estimate: prediction at its best micro-batch; None where there is none.
+        loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
+            either is missing.
+        compared_steps: optimizer steps whose losses were compared; None where there are none.
+        allocated_change: allocated peak over that of fp32 at the same setting, less 1; None where either is missing.
+        speed_ratio: samples/s over those of fp32 at the same setting; None where either is missing.
+    """
+
+    precision: Precision
+    remark: str
+    best: Trial | None = None
+    estimate: Estimate | None = None
+    loss_deviation: float | None = None
+    compared_steps: int | None = None
+    allocated_change: float | None = None
+    speed_ratio: float | None = None
