@@ -77,7 +77,7 @@ def measured(name: str, candidates: int) -> Timing:
     started = time.process_time()
     trace = trace_here(workload, precision)
     traced = time.process_time()
-    largest_micro_batch(trace, device=CARD, limit_bytes=CARD.total_bytes, cap=candidates)
+    largest_micro_batch(process_peak(trace, CARD), limit_bytes=CARD.total_bytes, cap=candidates)
     solved = time.process_time()
     peak_at = process_peak(trace, CARD)
     for size in range(1, candidates + 1):

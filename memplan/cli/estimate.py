@@ -49,9 +49,9 @@ def estimate(
     as_json: AsJson = False,
 ) -> None:
     """Predict what one training step needs on a device, without one."""
-    from memplan.configs import read_config
+    from memplan.configs import MemplanOptions, read_config
     from memplan.planning.estimating import EstimateRequest, estimate_config
-    from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_budget, read_duration
+    from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_duration
     from memplan.report.live import LiveView
 
     sizes = parse_sizes(batch_size)
@@ -63,8 +63,7 @@ def estimate(
         micro_batch_size=sizes[0] if sizes else None,
     )
     request = EstimateRequest(
-        device=device,
-        budget_bytes=read_budget(budget),
+        wishes=MemplanOptions(device=device, budget=budget),
         micro_batch_sizes=sizes,
         precisions=parse_precisions(precision),
         with_savings=savings,

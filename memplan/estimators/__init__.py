@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from memplan.estimators.answers import estimate, largest_micro_batch
+from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.step_snapshot import step_snapshot
 from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.tracing import trace_step, trace_template
 
-__all__ = ["StepTrace", "estimate", "largest_micro_batch", "step_snapshot", "trace_step", "trace_template"]
+__all__ = [
+    "StepTrace",
+    "estimate",
+    "largest_micro_batch",
+    "process_peak",
+    "step_snapshot",
+    "trace_step",
+    "trace_template",
+]

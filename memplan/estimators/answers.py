@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,9 @@ def estimate(
     Raises:
         UsageError: the size is below 1, or the trace was lowered to another kind of device.
     """
-    _check(trace, micro_batch_size, device)
+    if micro_batch_size < 1:
+        raise UsageError(f"micro_batch_size={micro_batch_size!r} must be a whole number of at least 1")
+    _check_device(trace, device)
     figures = _figures(trace, micro_batch_size, device, allocator)
     context_bytes = _context_bytes(trace, device)
     breakdown = replace(figures.breakdown, context=context_bytes or 0)
@@ -69,29 +72,43 @@ def estimate(
     )
 
 
-def largest_micro_batch(
-    trace: StepTrace,
-    *,
-    device: DeviceSpec,
-    limit_bytes: int,
-    cap: int,
-    allocator: AllocatorSettings = DEFAULT_SETTINGS,
-) -> int | None:
+def process_peak(
+    trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+) -> Callable[[int], int]:
+    """Return a function from a micro-batch size of at least 1 to the process peak in bytes; it replays a size once.
+
+    Raises:
+        UsageError: the trace was lowered to another kind of device.
+    """
+    _check_device(trace, device)
+    context_bytes = _context_bytes(trace, device) or 0
+    timeline = trace.timelines[0]
+    reserved_peaks = ReservedPeaks(allocator.cuda)
+
+    @functools.cache
+    def peak_at(size: int) -> int:
+        if len(trace.timelines) > 1:
+            return _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
+        if device.kind is DeviceKind.CPU:
+            return peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
+        events = events_at(timeline, size)
+        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
+
+    return peak_at
+
+
+def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap: int) -> int | None:
     """Return the largest micro-batch size up to ``cap`` whose process peak is within the limit; None where 1 is not.
 
     The size is interpolated between a size that fits and one that does not, and both neighbours are replayed.
 
-    Raises:
-        UsageError: the cap is below 1, or the trace was lowered to another kind of device.
+    Args:
+        peak_at: the process peak in bytes at a size, as :func:`process_peak` returns it.
+        limit_bytes: what the process may take.
+        cap: the largest size that may be returned, at least 1.
     """
-    _check(trace, cap, device)
-    process_bytes = process_peak(trace, device, allocator)
-
-    def excess(size: int) -> int:
-        return process_bytes(size) - limit_bytes
-
     fits, fails = 1, cap
-    excess_at_fit, excess_at_fail = excess(fits), excess(fails)
+    excess_at_fit, excess_at_fail = peak_at(fits) - limit_bytes, peak_at(fails) - limit_bytes
     if excess_at_fit > 0:
         return None
     if excess_at_fail <= 0:
@@ -100,37 +117,16 @@ def largest_micro_batch(
     while fails - fits > 1:
         share = -excess_at_fit / (excess_at_fail - excess_at_fit) if tries < _INTERPOLATIONS else 0.5
         size = min(max(fits + int(share * (fails - fits)), fits + 1), fails - 1)
-        found = excess(size)
-        if found > 0:
-            fails, excess_at_fail = size, found
+        excess = peak_at(size) - limit_bytes
+        if excess > 0:
+            fails, excess_at_fail = size, excess
         else:
-            fits, excess_at_fit = size, found
+            fits, excess_at_fit = size, excess
         tries += 1
     return fits
 
 
-def process_peak(
-    trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
-) -> Callable[[int], int]:
-    """Return what answers with the process peak, in bytes and nothing else, at a micro-batch size of at least 1."""
-    context_bytes = _context_bytes(trace, device) or 0
-    if len(trace.timelines) > 1:
-        return lambda size: _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
-    timeline = trace.timelines[0]
-    if device.kind is DeviceKind.CPU:
-        return lambda size: peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
-    reserved_peaks = ReservedPeaks(allocator.cuda)
-
-    def process_bytes(size: int) -> int:
-        events = events_at(timeline, size)
-        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
-
-    return process_bytes
-
-
-def _check(trace: StepTrace, micro_batch_size: int, device: DeviceSpec) -> None:
-    if micro_batch_size < 1:
-        raise UsageError(f"micro_batch_size={micro_batch_size!r} must be a whole number of at least 1")
+def _check_device(trace: StepTrace, device: DeviceSpec) -> None:
     if (trace.device_kind, trace.compute_capability) != (device.kind, device.compute_capability):
         raise UsageError(
             f"the trace was lowered to a {trace.device_kind} device of compute capability {trace.compute_capability}, "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.estimators import largest_micro_batch
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import scale
 from memplan.recommend.band import nothing_fits
@@ -110,7 +111,8 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
 
 
 def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -> Estimate | None:
-    largest = traces.largest(recipe, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
+    peak_at = traces.process_peak(recipe)
+    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
     if largest is None:
         return None
     if request.global_batch_size is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators import trace_template
+from memplan.estimators import largest_micro_batch, trace_template
 from memplan.planning.options import read_budget
 from memplan.planning.question import device_for
 from memplan.planning.savings import possible_savings
@@ -20,7 +20,7 @@ from memplan.results import LargestMicroBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs import UserConfig
+    from memplan.configs import MemplanOptions, UserConfig
     from memplan.devices.cards import DeviceSpec
     from memplan.planning.subject import Subject
     from memplan.progress import Observer
@@ -33,8 +33,7 @@ class EstimateRequest:
     """What is to be predicted of a config's step.
 
     Args:
-        device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; None for the config's own wish, or else ``auto``.
-        budget_bytes: what the step may use; None for the config's own wish, or else all the device offers.
+        wishes: what the caller asks for; the config's own section where it is silent.
         micro_batch_sizes: sizes to predict; None for the config's own.
         precisions: precisions to predict; None for the config's own.
         with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.
@@ -42,8 +41,7 @@ class EstimateRequest:
         trace_limit_s: how long one trace may take; None for the estimator's own limit.
     """
 
-    device: str | None
-    budget_bytes: int | None
+    wishes: MemplanOptions
     micro_batch_sizes: Sequence[int] | None
     precisions: Sequence[Precision] | None
     with_savings: bool
@@ -90,9 +88,8 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for precision in request.precisions or (subject.current.precision,)
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
-    section = config.memplan_options
-    budget_bytes = request.budget_bytes or read_budget(section.budget)
-    device = device_for(request.device or section.device or "auto", budget_bytes)
+    wishes = request.wishes.over(config.memplan_options)
+    device = device_for(wishes.device or "auto", read_budget(wishes.budget))
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
     with trace_template() as template:
@@ -102,7 +99,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         return Predictions(
             estimates=estimates,
             config_notes=config.notes,
-            largest=_largest_micro_batches(recipes, device, section.max_util, traces),
+            largest=_largest_micro_batches(recipes, device, wishes.max_util, traces),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
             savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
         )
@@ -117,9 +114,10 @@ def _largest_micro_batches(
     of_each_precision = {recipe.precision: recipe for recipe in recipes}
     found = []
     for recipe in of_each_precision.values():
+        peak_at = traces.process_peak(recipe)
         for share in dict.fromkeys((max_utilisation or defaults.max_utilisation, 1.0)):
             limit_bytes = Band(total_bytes=device.total_bytes, min_utilisation=0, max_utilisation=share).upper_bytes
-            size = traces.largest(recipe, limit_bytes=limit_bytes, cap=cap)
+            size = largest_micro_batch(peak_at, limit_bytes=limit_bytes, cap=cap)
             found.append(
                 LargestMicroBatch(
                     precision=recipe.precision,

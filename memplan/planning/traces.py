@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.measured_contexts import remember_context
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators import estimate, largest_micro_batch, step_snapshot, trace_step
+from memplan.estimators import estimate, process_peak, step_snapshot, trace_step
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
 from memplan.progress import Notice, Observer, Stage
 from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators import StepTrace
@@ -148,11 +150,9 @@ class Traces:
         trace = self.of_if_traceable(recipe)
         return trace is not None and trace.uses_batch_norm
 
-    def largest(self, recipe: Recipe, *, limit_bytes: int, cap: int) -> int | None:
-        """Return the largest micro-batch whose predicted process peak is within the limit; None where 1 is not."""
-        return largest_micro_batch(
-            self.of(recipe), device=self._device, limit_bytes=limit_bytes, cap=cap, allocator=self._allocator
-        )
+    def process_peak(self, recipe: Recipe) -> Callable[[int], int]:
+        """Return a function from a micro-batch size of a recipe to its predicted process peak in bytes."""
+        return process_peak(self.of(recipe), self._device, self._allocator)
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
         """Predict the process peak, corrected by what the trials so far showed of this device."""

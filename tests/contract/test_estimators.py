@@ -21,6 +21,7 @@ from memplan.estimators import (
     StepTrace,
     estimate,
     largest_micro_batch,
+    process_peak,
     step_snapshot,
     trace_step,
     trace_template,
@@ -133,16 +134,16 @@ def test_the_same_question_gets_the_same_answer(device: DeviceSpec) -> None:
 @DEVICES
 def test_the_largest_micro_batch_fits_and_the_next_does_not(device: DeviceSpec) -> None:
     trace = linear_trace(device)
-    size = largest_micro_batch(trace, device=device, limit_bytes=GIB, cap=10**6)
+    size = largest_micro_batch(process_peak(trace, device), limit_bytes=GIB, cap=10**6)
     assert size is not None
     assert estimate(trace, micro_batch_size=size, device=device).peak_process_bytes <= GIB
     assert estimate(trace, micro_batch_size=size + 1, device=device).peak_process_bytes > GIB
 
 
 def test_the_largest_micro_batch_stops_at_the_cap_and_is_none_where_one_sample_is_too_much() -> None:
-    trace = linear_trace(CPU)
-    assert largest_micro_batch(trace, device=CPU, limit_bytes=GIB, cap=64) == 64
-    assert largest_micro_batch(trace, device=CPU, limit_bytes=MIB, cap=64) is None
+    peak_at = process_peak(linear_trace(CPU), CPU)
+    assert largest_micro_batch(peak_at, limit_bytes=GIB, cap=64) == 64
+    assert largest_micro_batch(peak_at, limit_bytes=MIB, cap=64) is None
 
 
 def test_a_trace_answers_only_for_the_device_it_was_lowered_to() -> None:

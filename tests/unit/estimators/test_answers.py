@@ -117,8 +117,8 @@ def test_a_context_that_is_not_measured_and_samples_that_vary_widen_one_range() 
 
 @pytest.mark.parametrize("room_mib", [1, 17, 500])
 def test_the_largest_size_is_solved_to_the_sample(room_mib: int) -> None:
-    limit_bytes = estimate(trace(timeline(0, 1)), micro_batch_size=room_mib, device=CPU).peak_process_bytes
-    assert largest_micro_batch(trace(timeline(0, 1)), device=CPU, limit_bytes=limit_bytes, cap=10**6) == room_mib
+    peak_at = process_peak(trace(timeline(0, 1)), CPU)
+    assert largest_micro_batch(peak_at, limit_bytes=peak_at(room_mib), cap=10**6) == room_mib
 
 
 def test_a_size_below_one_is_refused() -> None:
