@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from memplan.api import plan
 from memplan.errors import UsageError
@@ -14,6 +14,7 @@ from memplan.workload import Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan.integrations.tuning import PlanOptions
     from memplan.plans import Plan
     from memplan.recipe import Recipe
 
@@ -24,7 +25,7 @@ _ON_REQUEST = ("precision", "learning_rate", "plan")
 
 
 def executable_batch_size(
-    *, workload: Workload | Callable[..., Workload], recipe: Recipe, **options: Any
+    *, workload: Workload | Callable[..., Workload], recipe: Recipe, **options: Unpack[PlanOptions]
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Plan the batch of a training function before it runs, and call it with what was found.
 
@@ -54,7 +55,7 @@ def executable_batch_size(
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         wanted = _requested(function)
-        wishes = options if "precision" in wanted else {"precision": recipe.precision, **options}
+        wishes: PlanOptions = options if "precision" in wanted else {"precision": recipe.precision, **options}
 
         @functools.wraps(function)
         def planned(*arguments: Any, **named: Any) -> T:

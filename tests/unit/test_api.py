@@ -11,7 +11,9 @@ import typer
 import memplan
 from memplan import cli
 from memplan.errors import ConfigError, UsageError
+from memplan.integrations.tuning import PlanOptions
 from memplan.patches import ConfigPatch, ValueChange
+from memplan.plans import PlanRequest
 from memplan.workload import Workload
 from tests.making import plan
 
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
 # What the command line calls otherwise than the API, and what only a command line needs.
 OTHER_NAMES = {"map": "knobs", "format": "format_name"}
 COMMAND_LINE_ONLY = {"json", "help"}
-# What is wanted of a plan, and of the config that it patches, beside what the search of one recipe takes.
-OF_PLANS_ONLY = {
-    *("command", "steps", "batch_size", "precision", "lr_rule", "config_or_workload", "workload", "knobs"),
-    *("format_name", "in_place", "loader", "apply", "output", "fresh"),
+# Options about configs, patches and training commands, which neither a workload nor a framework's settings have.
+OF_CONFIGS_ONLY = {
+    *("config_or_workload", "workload", "knobs", "format_name", "in_place", "loader", "apply", "output"),
+    *("command", "steps", "batch_size"),
 }
+# Options that compare recipes, which the search for the micro-batch of one recipe does not do.
+OF_PLANS_ONLY = OF_CONFIGS_ONLY | {"precision", "lr_rule", "fresh"}
 
 
 def test_a_plan_takes_every_option_of_probe() -> None:
@@ -40,9 +44,28 @@ def test_a_plan_takes_every_option_of_probe() -> None:
     assert wanted <= taken
 
 
+def test_an_option_of_probe_has_the_default_that_it_has_in_a_plan() -> None:
+    commanded, called = (inspect.signature(each).parameters for each in (cli.probe, memplan.plan))
+    names = {each: {"apply_now": "apply"}.get(each, each) for each in commanded if each not in {"configs", "as_json"}}
+    assert {name: commanded[each].default for each, name in names.items()} == {
+        name: called[name].default for name in names.values()
+    }
+
+
 def test_a_probe_takes_every_option_of_a_plan_that_concerns_one_recipe() -> None:
     taken, wanted = (set(inspect.signature(each).parameters) for each in (memplan.probe, memplan.plan))
     assert wanted - OF_PLANS_ONLY <= taken
+
+
+def test_a_probe_has_the_device_and_the_band_of_a_plan_that_asks_for_none() -> None:
+    taken, request = inspect.signature(memplan.probe).parameters, PlanRequest()
+    defaults = tuple(taken[name].default for name in ("device", "max_util", "min_util"))
+    assert defaults == (request.device, request.max_utilisation, request.min_utilisation)
+
+
+def test_every_tune_takes_every_option_of_a_plan_that_concerns_no_config() -> None:
+    wanted = set(inspect.signature(memplan.plan).parameters) - OF_CONFIGS_ONLY - {"recipe"}
+    assert wanted == set(PlanOptions.__annotations__)
 
 
 def test_a_command_is_refused_with_a_workload_and_needed_without_anything() -> None:
