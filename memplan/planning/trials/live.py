@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
+from memplan.planning.trials.batch_sizes import BatchSizes
 from memplan.planning.trials.measured_lines import measured_line
 from memplan.planning.trials.neighbours import others_bytes
-from memplan.planning.trials.session import usual_step_s
+from memplan.planning.trials.step_limits import hopeless_slowdown, step_limit_s
 from memplan.probe.search import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
@@ -22,12 +23,11 @@ from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
 from memplan.recommend.knee import missing_half, smaller_in_band
 from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
-from memplan.recommend.scaling import split_global_batch
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from memplan.planning.question import Question
     from memplan.planning.traces import Traces
@@ -37,20 +37,11 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Trial
 
-# A precision whose step takes this many times as long as the reference's is not worth waiting for.
-_HOPELESS_SLOWDOWN = 10
 # How near the upper edge of the band to aim. On the CPU the heap of large batches varies: of the first proposals of 38
 # searches of a dozen models, 24 landed in a band of 60 to 80 % when aimed at 0.97 of its upper edge, most others above
 # it; at 0.9 of it 28 would have.
 _AIM_SHARE = 0.97
 _AIM_SHARE_ON_CPU = 0.9
-_SHORTEST_STEP_LIMIT_S = 10.0
-# A precision that is this many times as slow at the same micro-batch is not tried at a larger one: what weighs most at
-# small sizes, the casts of autocast and the launches of kernels, does not make up so much.
-_TOO_SLOW = 3
-# A step of the reference's own precision that takes this many times as long hangs, or swaps.
-_HANGS_AFTER = 30
-_SHORTEST_HANG_S = 60.0
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
@@ -89,6 +80,11 @@ class LiveSearch:
         self._request = question.request
         self._device = question.device
         self._band = question.band
+        self._sizes = BatchSizes(
+            current=question.subject.current,
+            global_batch_size=question.request.global_batch_size,
+            largest=question.request.micro_batch_cap,
+        )
         self._session = session
         self._traces = traces
         self._observer = observer
@@ -151,7 +147,7 @@ class LiveSearch:
             if obstacle is None:
                 self._search(precision, current)
         first = self._choose()
-        smaller = self._smaller_in_band(first) or missing_half(first.trial.recipe, self.trials, self._sizes())
+        smaller = self._smaller_in_band(first) or missing_half(first.trial.recipe, self.trials, self._sizes.in_order())
         choice = self._beside(smaller, first, current)
         self._try_accumulation(choice.trial.recipe)
         verdicts = [
@@ -173,9 +169,9 @@ class LiveSearch:
             NothingFitsError: not even the smaller ones stay below the band's upper edge.
             WorkloadError: it fails for another reason than memory, as a scaled learning rate lets a loss diverge.
         """
-        sizes = [size for size in self._sizes() if size <= wanted.micro_batch_size]
+        sizes = [size for size in self._sizes.in_order() if size <= wanted.micro_batch_size]
         for _ in range(_CONFIRMATIONS):
-            trial = self._session.try_recipe(scaled(self._at(wanted, sizes[-1])), "final check")
+            trial = self._session.try_recipe(scaled(self._sizes.at(wanted, sizes[-1])), "final check")
             if trial.fits and self._is_allowed(trial):
                 return trial
             if not trial.fits and trial.outcome.kind not in _MAY_BE_OF_SIZE:
@@ -235,7 +231,7 @@ class LiveSearch:
             return
         size = recipe.micro_batch_size
         found = find_micro_batch(
-            lambda size: _reading_of(self._try(self._at(recipe, size), "in the band", reference)),
+            lambda size: _reading_of(self._try(self._sizes.at(recipe, size), "in the band", reference)),
             self._predicted(recipe, first),
             SearchTarget(
                 lower_bytes=self._band.lower_bytes,
@@ -243,46 +239,27 @@ class LiveSearch:
                 limit_bytes=self._band.total_bytes,
                 aim_share=_AIM_SHARE_ON_CPU if self._device.kind is DeviceKind.CPU else _AIM_SHARE,
             ),
-            sizes=self._sizes(),
-            known={size: reading} if size in self._sizes() and self._at(recipe, size) == recipe else {},
+            sizes=self._sizes.in_order(),
+            known={size: reading} if size in self._sizes.in_order() and self._sizes.at(recipe, size) == recipe else {},
         )
         self._searches[precision] = found
         if found.reached_cap:
             self._observer(Notice(text=f"{precision}: {found.remark}"))
 
     def _is_too_slow(self, first: Trial, reference: Trial) -> bool:
-        """Whether even the fastest step of a precision's first trial is hopelessly slow; kept as a remark."""
-        measured, usual_s = first.outcome.measurement, usual_step_s(reference, first.recipe)
-        if measured is None or usual_s is None or min(measured.step_times_s) < _TOO_SLOW * usual_s:
+        """Whether a precision's first trial was too slow for larger ones to be worth it; kept as a remark."""
+        slowdown = hopeless_slowdown(first, reference)
+        if slowdown is None:
             return False
-        slowdown = min(measured.step_times_s) / usual_s
         said = f"a step takes {slowdown:.1f} times as long as in {reference.recipe.precision}: no larger size was tried"
         self._slow[first.recipe.precision] = said
         return True
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
-        usual_s = usual_step_s(reference, recipe)
-        if usual_s is None:
+        limit_s = step_limit_s(reference, recipe)
+        if limit_s is None:
             return self._session.try_recipe(recipe, purpose)
-        if recipe.precision is reference.recipe.precision:
-            limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
-        else:
-            limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
         return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference=reference)
-
-    def _at(self, recipe: Recipe, micro_batch_size: int) -> Recipe:
-        wanted = self._request.global_batch_size
-        if wanted is None:
-            return recipe.with_micro_batch_size(micro_batch_size)
-        steps = wanted // (micro_batch_size * recipe.world_size)
-        return replace(recipe, micro_batch_size=micro_batch_size, accumulation_steps=steps)
-
-    def _sizes(self) -> Sequence[int]:
-        sizes = range(1, self._request.micro_batch_cap + 1)
-        wanted = self._request.global_batch_size
-        if wanted is None:
-            return sizes
-        return [size for size, _ in split_global_batch(wanted, self._subject.current.world_size, sizes)]
 
     def _predicted(self, recipe: Recipe, first: Trial) -> Callable[[int], float]:
         """Return the device peak in bytes that is expected of a recipe at a micro-batch."""
@@ -299,7 +276,7 @@ class LiveSearch:
         return peak_at
 
     def _choose(self) -> Choice:
-        choice = choose(self._candidates(), self._band, current=self._subject.current)
+        choice = choose(self._sizes.candidates(self.trials), self._band, current=self._subject.current)
         if choice is None:
             raise self._failure()
         return choice
@@ -308,21 +285,14 @@ class LiveSearch:
         recipe = choice.trial.recipe
         found = self._searches.get(recipe.precision)
         smallest_inside = found.smallest_inside if found else None
-        return smaller_in_band(recipe, self.trials, self._sizes(), smallest_inside)
+        return smaller_in_band(recipe, self.trials, self._sizes.in_order(), smallest_inside)
 
     def _beside(self, micro_batch_size: int | None, choice: Choice, reference: Trial) -> Choice:
         """Run a smaller size, if any, beside the chosen one, and choose again."""
         if micro_batch_size is None:
             return choice
-        self._try(self._at(choice.trial.recipe, micro_batch_size), "smaller size", reference)
+        self._try(self._sizes.at(choice.trial.recipe, micro_batch_size), "smaller size", reference)
         return self._choose()
-
-    def _candidates(self) -> list[Trial]:
-        wanted = self._request.global_batch_size
-        if wanted is not None:
-            return [trial for trial in self._session.trials if trial.recipe.global_batch_size == wanted]
-        steps = self._subject.current.accumulation_steps
-        return [trial for trial in self._session.trials if trial.recipe.accumulation_steps == steps]
 
     def _try_accumulation(self, recipe: Recipe) -> None:
         """Show what accumulation does to the recommended recipe, where nothing that was tried shows it."""

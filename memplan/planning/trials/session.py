@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING
 
 from memplan.planning.trials.neighbours import run_in_turn, was_disturbed
+from memplan.planning.trials.step_limits import usual_step_s
 from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
@@ -123,15 +123,3 @@ class TrialSession:
         if text not in self._told:
             self._told.add(text)
             self._observer(Notice(text=text))
-
-
-def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:
-    """Seconds that a recipe's optimizer step takes at the reference's speed; None where nothing was measured."""
-    measured = reference.outcome.measurement if reference else None
-    if reference is None or measured is None:
-        return None
-    return median(measured.step_times_s) / _samples(reference.recipe) * _samples(recipe)
-
-
-def _samples(recipe: Recipe) -> int:
-    return recipe.micro_batch_size * recipe.accumulation_steps

@@ -1,0 +1,50 @@
+"""How long a step of one recipe may take, judged by a trial of another."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.recipe import Recipe
+    from memplan.results import Trial
+
+# A precision whose step takes this many times as long as the reference's is not worth waiting for.
+_HOPELESS_SLOWDOWN = 10
+_SHORTEST_STEP_LIMIT_S = 10.0
+# A step of the reference's own precision that takes this many times as long hangs, or swaps.
+_HANGS_AFTER = 30
+_SHORTEST_HANG_S = 60.0
+# A precision that is this many times as slow at the same micro-batch is not tried at a larger one: what weighs most at
+# small sizes, the casts of autocast and the launches of kernels, does not make up so much.
+_TOO_SLOW = 3
+
+
+def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:
+    """Seconds that a recipe's optimizer step takes at the reference's speed; None where nothing was measured."""
+    measured = reference.outcome.measurement if reference else None
+    if reference is None or measured is None:
+        return None
+    return median(measured.step_times_s) / _samples(reference.recipe) * _samples(recipe)
+
+
+def step_limit_s(reference: Trial, recipe: Recipe) -> float | None:
+    """Seconds that a recipe's optimizer step may take before its trial is given up; None for no such limit."""
+    usual_s = usual_step_s(reference, recipe)
+    if usual_s is None:
+        return None
+    if recipe.precision is reference.recipe.precision:
+        return max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
+    return max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+
+
+def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:
+    """How many times slower than the reference even the fastest step was; None where larger sizes are worth trying."""
+    measured, usual_s = trial.outcome.measurement, usual_step_s(reference, trial.recipe)
+    if measured is None or usual_s is None or min(measured.step_times_s) < _TOO_SLOW * usual_s:
+        return None
+    return min(measured.step_times_s) / usual_s
+
+
+def _samples(recipe: Recipe) -> int:
+    return recipe.micro_batch_size * recipe.accumulation_steps
