@@ -81,7 +81,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps the public names: the import of ``memplan.probe``, the room, would else hide the function of that name."""
+    """Keeps the public names: importing the package ``memplan.probe`` would otherwise hide the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):

@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "memplan"
 
-# A room imports only rooms above it in this list; rooms on one line may import each other without cycles.
+# A part of the package (a module or package at its top) imports only parts above it in this list, and parts on its own
+# line without cycles.
 LAYERS = (
     ("units", "errors", "json_documents", "user_places", "version"),
     ("recipe", "workload", "results", "training_checks", "patches", "run_names"),
@@ -30,7 +31,7 @@ LAYERS = (
     ("integrations",),
     ("cli",),
 )
-# The same for the rooms within configs.
+# The same for the parts of configs.
 LAYERS_OF_CONFIGS = (
     ("attribute_dict", "keys", "object_access", "precision_words"),
     ("sharding",),
@@ -75,9 +76,9 @@ LAYERS_OF_PLANNING = (
     ("stored_runs",),
 )
 INNER_LAYERS = {"configs": LAYERS_OF_CONFIGS, "estimators": LAYERS_OF_ESTIMATORS, "planning": LAYERS_OF_PLANNING}
-ROOF = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
+ROOTS = ("__init__", "__main__")  # the lazy public names and `python -m memplan` reach everything
 
-# Foreign package -> the rooms, or the files of one, that may import it.
+# Foreign package -> the parts, or single files, that may import it.
 GATEWAYS = {
     "pynvml": {"devices/nvml.py"},
     "typer": {"cli"},
@@ -95,7 +96,7 @@ def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
+def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -121,30 +122,30 @@ def imported_modules(path: Path, *, at_run_time_only: bool = False) -> set[str]:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_go_downwards_only(path: Path) -> None:
-    room = room_of(path)
-    if room in ROOF:
+    part = part_of(path)
+    if part in ROOTS:
         return
     level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-    assert room in level, f"{room} has no place in LAYERS"
+    assert part in level, f"{part} has no place in LAYERS"
     for module in imported_modules(path):
         if module.split(".")[0] == "memplan":
             other = module.removeprefix("memplan.").split(".")[0]
-            assert other in level, f"{path.name} imports {module} from the roof, not from the room it lies in"
-            assert level[other] <= level[room], f"{path.name} imports {module}, which lies above it"
+            assert other in level, f"{path.name} imports {module} from the root, not from the part it lies in"
+            assert level[other] <= level[part], f"{path.name} imports {module}, which lies above it"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_within_the_large_rooms_go_downwards_too(path: Path) -> None:
+def test_imports_within_the_large_packages_go_downwards_too(path: Path) -> None:
     parts = path.relative_to(PACKAGE).parts
     layers = INNER_LAYERS.get(parts[0])
-    if layers is None or parts[1].removesuffix(".py") in ROOF:
+    if layers is None or parts[1].removesuffix(".py") in ROOTS:
         return
     level = {name: depth for depth, names in enumerate(layers) for name in names}
-    room = parts[1].removesuffix(".py")
-    assert room in level, f"{room} has no place among the layers of {parts[0]}"
+    part = parts[1].removesuffix(".py")
+    assert part in level, f"{part} has no place among the layers of {parts[0]}"
     for module in imported_modules(path):
         if module.startswith(f"memplan.{parts[0]}."):
-            assert level[module.split(".")[2]] <= level[room], f"{path.name} imports {module}, which lies above it"
+            assert level[module.split(".")[2]] <= level[part], f"{path.name} imports {module}, which lies above it"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -163,7 +164,7 @@ def test_foreign_systems_have_one_gateway_each(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_room_is_a_grab_bag_and_none_is_too_long(path: Path) -> None:
+def test_no_module_is_a_grab_bag_and_none_is_too_long(path: Path) -> None:
     assert path.stem not in {"utils", "util", "common", "helpers", "misc"}
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
 

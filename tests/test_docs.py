@@ -75,12 +75,12 @@ def test_the_readme_names_every_exit_code() -> None:
         assert re.search(rf"\b{code.value}\b", README)
 
 
-def test_the_page_on_the_architecture_draws_every_room_on_its_floor() -> None:
+def test_the_page_on_the_architecture_draws_every_part_in_its_layer() -> None:
     drawing = PAGES["architecture.md"].split("```")[1]
-    level = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
-    drawn = [room for line in drawing.splitlines() for room in re.findall(r"\w+", line[:37])]
+    level = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
+    drawn = [part for line in drawing.splitlines() for part in re.findall(r"\w+", line[:37])]
     assert sorted(drawn) == sorted(level)
-    assert [level[room] for room in drawn] == sorted((level[room] for room in drawn), reverse=True)
+    assert [level[part] for part in drawn] == sorted((level[part] for part in drawn), reverse=True)
 
 
 def test_every_file_and_folder_that_the_page_on_the_architecture_names_is_there() -> None:

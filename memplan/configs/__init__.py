@@ -1,17 +1,17 @@
 """Config ecosystems: read a user's knobs, locate their values, write a patch.
 
-A change takes this way, and each room imports only from those before it:
+A change passes through these packages, each of which imports only from those before it:
 
-``languages``: the text of one file: its data, and where in it a value is written. ``documents`` is one file so read.
-``evaluation``: what a config comes to with its bases, imports and interpolations.
-``layout``: changed values as lines of a child config, or words of a command.
-``ecosystems``: for each kind of config the keys of its knobs, and what a change sets; ``knobs`` and ``knob_changes``
-are what they share. ``registry`` tells them apart.
-``reading`` puts these together to a ``UserConfig``, with ``companions`` and ``several_files`` where there is more than
-one file; ``objects`` does so for a config in memory.
-``writing``: the patch, and its proof; ``packages`` asks those that programs load their configs with.
+``languages``: the text of one file, as data, and where in it a value is written; ``documents`` holds a file read so.
+``evaluation``: the effective values of a config, with its bases, imports and interpolations.
+``layout``: changed values as lines of a child config, or as command-line words.
+``ecosystems``: for each kind of config the keys of its knobs, and what a change sets. They share ``knobs`` and
+``knob_changes``; ``registry`` tells which kind a config is.
+``reading`` combines these into a ``UserConfig``, with ``companions`` and ``several_files`` where there is more than one
+file; ``objects`` does so for a config in memory.
+``writing``: the patch and its verification; ``packages`` loads it with the packages that programs load configs with.
 
-Names are loaded on first use: the child processes that import one module of this package start without the others.
+Names are loaded on first use: child processes that import one module of this package start without the others.
 """
 
 from __future__ import annotations
