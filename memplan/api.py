@@ -12,7 +12,7 @@ from memplan.configs import MemplanOptions, apply_patch
 from memplan.errors import UsageError
 from memplan.launchers import read_launch
 from memplan.planner import Planning
-from memplan.planning.commands import card_count, command_wish, config_beside, subject_for
+from memplan.planning.commands import card_count, command_options, config_beside, subject_for
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.question import question_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs import UserConfig
-    from memplan.planning.commands import CommandWish
+    from memplan.planning.commands import CommandOptions
     from memplan.planning.question import Question
     from memplan.planning.subject import Subject
     from memplan.plans import Plan
@@ -50,7 +50,7 @@ def estimate(
 
     Args:
         workload: what is trained; it is handed to a child process and nothing of it runs here.
-        recipe: the setting to predict; micro-batch 1 in fp32 where it is None.
+        recipe: the setting to predict; None for micro-batch 1 in fp32.
         device: card name, size such as ``24GiB``, live device such as ``cuda:0``, ``cpu`` or ``auto``.
         budget: what the step may use, in bytes or as text; None for the whole device.
         trace_limit: longest time of the trace, imports included, in seconds or as ``30min``; None for ten minutes.
@@ -87,7 +87,8 @@ def probe(
 ) -> ProbeResult:
     """Find, by live trials in child processes, the micro-batch of one recipe that lands in the utilisation band.
 
-    Of a large and a clearly smaller one there, both run, it is the faster, or the smaller within 3 %.
+    A clearly smaller micro-batch in the band is tried too; the faster of the two is returned, or the smaller one where
+    it comes within 3 % of the faster.
 
     Args:
         workload: what is trained; its callables may be anything cloudpickle can carry.
@@ -98,12 +99,13 @@ def probe(
         budget: what the step may use, in bytes or as text; None for the whole device.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
         world_size: data-parallel replicas; None for as many as the recipe says.
-        wait: wait until the memory is free that the step may use at most.
+        wait: wait until as much memory is free as the step may use.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
-        trace_limit: longest time one trace may take, likewise; None for ten minutes.
-        trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
+        trace_limit: longest time one trace may take, in the same form; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps, in the same form; None for 30 and 15
+            minutes.
         store: folder of the trial journal.
-        observer: told what happens; by default it is logged to ``memplan``, what goes on as information.
+        observer: called with every event; by default they go to the logger ``memplan``, progress at level INFO.
 
     Raises:
         NothingFitsError: not even a micro-batch of 1 fits.
@@ -158,22 +160,22 @@ def plan(
 ) -> Plan:
     """Recommend the recipe that puts a device into the utilisation band, with the evidence and the patch.
 
-    A plan that was made before for the same code, config, wishes, versions and device is given out again in no time;
-    its ``cached_from`` says from when it is.
+    A plan made before for the same code, config, options, versions and device is returned from the cache; its
+    ``cached_from`` says when it was made.
 
     Under a launcher of several processes (torchrun, srun) rank 0 plans, before any process group exists; the others
     wait and return the same plan, or raise the same error.
 
-    What is None is taken from the config's own ``memplan`` section, and where that is silent too from the defaults of
-    the command line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
+    An argument that is None falls back to the config's own ``memplan`` section, then to the defaults of the command
+    line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
 
     Args:
-        config_or_workload: a config file, several in the order of the training command, or a workload; beside
-            ``command`` the config that it names, if any.
+        config_or_workload: a config file, several in the order of the training command, or a workload; with
+            ``command``, the config that it names, if any.
         device: card name, size, ``cuda:0``, ``cpu`` or ``auto``; a card that is not present is planned for by estimate.
         max_util: upper edge of the band, as a share of the device or budget.
         min_util: lower edge of the band.
-        recipe: the recipe a workload has now; micro-batch 1 in fp32 where it is None. A config says its own.
+        recipe: the current recipe of a workload; None for micro-batch 1 in fp32. A config has its own.
         command: your own training command, such as ``python train.py {config} --bs {micro_batch_size}``, run as it is.
         steps: with a command, optimizer steps of one trial; None for ten.
         batch_size: with a command, the micro-batch of the first trial.
@@ -185,26 +187,27 @@ def plan(
         world_size: data-parallel replicas; None for as many as the launcher started, else as the config is written for.
         workload: ``package.module:function`` of a config that does not name it.
         knobs: knob name -> dotted key of the config, as ``--map`` takes them.
-        format_name: ecosystem of the config, where it is not recognised rightly.
+        format_name: ecosystem of the config, if it is not recognised correctly.
         in_place: patch the config itself, where the ecosystem's default is a child config.
-        loader: have the patch change settings of the data loader too, by the rules of
-            :mod:`memplan.recommend.data_loader`; None as the config asks.
-        wait: wait until the memory is free that the plan may use at most.
+        loader: let the patch change settings of the data loader too, by the rules of
+            :mod:`memplan.recommend.data_loader`; None for what the config says.
+        wait: wait until as much memory is free as the plan may use.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
-        trace_limit: longest time one trace may take, likewise; None for ten minutes.
-        trial_limit: longest time to a trial's first step, and for its steps, likewise; None for 30 and 15 minutes.
-        fresh: plan anew, even where the same was planned before.
-        apply: apply the patch at once, where it changes files and not the training command alone.
-        output: file to write the patch to, as a diff, likewise.
+        trace_limit: longest time one trace may take, in the same form; None for ten minutes.
+        trial_limit: longest time to a trial's first step, and for its steps, in the same form; None for 30 and 15
+            minutes.
+        fresh: plan anew instead of using a cached plan.
+        apply: apply the patch at once, if it changes files rather than only the training command.
+        output: file to write the patch to, as a diff, under the same condition.
         store: folder of the trial journal.
-        observer: told what happens; by default it is logged to ``memplan``, what goes on as information.
+        observer: called with every event; by default they go to the logger ``memplan``, progress at level INFO.
 
     Raises:
         NothingFitsError: no recipe fits.
         UsageError, ConfigError, DeviceError, WorkloadError, TraceError, StoreError: see their descriptions.
         OutputError: the patch cannot be written.
     """
-    wishes = MemplanOptions(
+    options = MemplanOptions(
         workload=workload,
         knobs=knobs or {},
         device=device,
@@ -216,11 +219,11 @@ def plan(
         lr_rule=lr_rule,
         loader=loader,
     )
-    asked = _asked(
-        config_or_workload, recipe, command, wishes, steps=steps, batch_size=batch_size, format_name=format_name
+    target = _target(
+        config_or_workload, recipe, command, options, steps=steps, batch_size=batch_size, format_name=format_name
     )
     request = request_from(
-        wishes.over(asked.section),
+        options.over(target.config_options),
         world_size=world_size,
         in_place=in_place,
         store=Path(store),
@@ -233,9 +236,9 @@ def plan(
     launch = read_launch(os.environ)
     is_first = launch is None or launch.rank == 0
     if is_first:
-        request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(asked.wish, request))
-    question = question_of(*asked.subject(request), launch)
-    observer(_started(question, asked))
+        request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(target.command, request))
+    question = question_of(*target.subject(request), launch)
+    observer(_started(question, target))
     made = Planning(question, observer).plan(fresh=fresh)
     patch = made.config_patch
     if is_first and patch is not None and patch.files:
@@ -255,66 +258,68 @@ def _waited(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What is to be planned: a workload and its recipe, or else a training command, a config, or both."""
+class _Target:
+    """What to plan for: a workload with its recipe, or a training command, a config, or both of these."""
 
-    handed_over: tuple[Workload, Recipe] | None = None
-    wish: CommandWish | None = None
+    workload: tuple[Workload, Recipe] | None = None
+    command: CommandOptions | None = None
     config: UserConfig | None = None
     notes: tuple[str, ...] = ()
 
     @property
-    def section(self) -> MemplanOptions:
-        """What the config itself asks for."""
+    def config_options(self) -> MemplanOptions:
+        """The options that the config itself sets."""
         return MemplanOptions() if self.config is None else self.config.memplan_options
 
     def subject(self, request: PlanRequest) -> tuple[Subject, PlanRequest]:
-        """Return what is trained, and the request as far as it can be told of it."""
-        if self.handed_over is None:
-            return subject_for(self.wish, self.config, request)
-        workload, recipe = self.handed_over
+        """Return what is trained, and the request with what the command settles of it."""
+        if self.workload is None:
+            return subject_for(self.command, self.config, request)
+        workload, recipe = self.workload
         return subject_of_workload(workload, recipe, tuple(sys.path), world_size=request.world_size), request
 
 
-def _asked(
-    what: str | Path | Sequence[str | Path] | Workload,
+def _target(
+    config_or_workload: str | Path | Sequence[str | Path] | Workload,
     recipe: Recipe | None,
-    command: str | None,
-    wishes: MemplanOptions,
+    command_line: str | None,
+    options: MemplanOptions,
     *,
     steps: int | None,
     batch_size: int | None,
     format_name: str | None,
-) -> _Asked:
-    """Put together what was said of what is trained; a config that is named by its path is read."""
-    target, keys = wishes.workload, wishes.knobs
-    if isinstance(what, Workload):
-        return _asked_of_workload(what, recipe, command, has_config_options=bool(keys or format_name or target))
+) -> _Target:
+    """Collect what to plan for; configs given by their paths are read."""
+    name, keys = options.workload, options.knobs
+    if isinstance(config_or_workload, Workload):
+        has_config_options = bool(keys or format_name or name)
+        return _workload_target(config_or_workload, recipe, command_line, has_config_options=has_config_options)
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    paths = tuple(Path(each) for each in ([what] if isinstance(what, str | Path) else what))
-    wish = command_wish(command, paths, steps=steps, batch_size=batch_size, workload=target)
-    config, notes = config_beside(wish, paths, format_name=format_name, knob_keys=keys, workload=target)
-    return _Asked(wish=wish, config=config, notes=notes)
+    configs = [config_or_workload] if isinstance(config_or_workload, str | Path) else config_or_workload
+    paths = tuple(map(Path, configs))
+    command = command_options(command_line, paths, steps=steps, batch_size=batch_size, workload=name)
+    config, notes = config_beside(command, paths, format_name=format_name, knob_keys=keys, workload=name)
+    return _Target(command=command, config=config, notes=notes)
 
 
-def _asked_of_workload(
-    workload: Workload, recipe: Recipe | None, command: str | None, *, has_config_options: bool
-) -> _Asked:
-    if command is not None:
+def _workload_target(
+    workload: Workload, recipe: Recipe | None, command_line: str | None, *, has_config_options: bool
+) -> _Target:
+    if command_line is not None:
         raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
     if has_config_options:
         raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
-    return _Asked(handed_over=(workload, recipe or Recipe(micro_batch_size=1)))
+    return _Target(workload=(workload, recipe or Recipe(micro_batch_size=1)))
 
 
-def _started(question: Question, asked: _Asked) -> PlanStarted:
+def _started(question: Question, target: _Target) -> PlanStarted:
     config = question.subject.config
     return PlanStarted(
-        command=asked.wish.template if asked.wish else None,
+        command=target.command.template if target.command else None,
         config=config,
         current=question.subject.current,
         device=question.device,
         band=question.band,
-        notes=config.notes if config and not asked.wish else asked.notes,
+        notes=config.notes if config and not target.command else target.notes,
     )

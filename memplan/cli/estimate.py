@@ -17,7 +17,7 @@ from memplan.cli.options import (
     Precisions,
     TraceLimit,
     WorkloadName,
-    in_its_place,
+    writable_path,
 )
 from memplan.cli.terminal import console_for, say, show
 
@@ -36,7 +36,7 @@ def estimate(
     snapshot: Annotated[
         Path | None,
         typer.Option(
-            "--snapshot", help="Write the predicted timeline for PyTorch's memory visualiser.", callback=in_its_place
+            "--snapshot", help="Write the predicted timeline for PyTorch's memory visualiser.", callback=writable_path
         ),
     ] = None,
     savings: Annotated[
@@ -63,7 +63,7 @@ def estimate(
         micro_batch_size=sizes[0] if sizes else None,
     )
     request = EstimateRequest(
-        wishes=MemplanOptions(device=device, budget=budget),
+        options=MemplanOptions(device=device, budget=budget),
         micro_batch_sizes=sizes,
         precisions=parse_precisions(precision),
         with_savings=savings,

@@ -10,7 +10,7 @@ import typer
 from memplan.textfiles import require_place_for
 
 
-def in_its_place(path: Path | None) -> Path | None:
+def writable_path(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written before the work is done whose result it is for."""
     if path is not None:
         require_place_for(path)

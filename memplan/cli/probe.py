@@ -26,7 +26,7 @@ from memplan.cli.options import (
     TrialLimit,
     WorkloadName,
     WorldSize,
-    in_its_place,
+    writable_path,
 )
 from memplan.cli.terminal import console_for, say, say_what_was_written
 from memplan.run_names import DEFAULT_STORE, store_option
@@ -74,7 +74,7 @@ def probe(
     ] = None,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write the patch to this file.", callback=in_its_place)
+        Path | None, typer.Option("--output", help="Write the patch to this file.", callback=writable_path)
     ] = None,
     fresh: Fresh = False,
     trace_limit: TraceLimit = None,
@@ -115,15 +115,15 @@ def probe(
             store=store,
             observer=view,
         )
-    _show_plan(plan, console, as_json=as_json, told=view.told)
+    _show_plan(plan, console, as_json=as_json, shown=view.heading_notes)
     if plan.config_patch is not None and plan.config_patch.files:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
     elif output is not None:
         say(console, f"there is no patch, so {output} is not written")
 
 
-def _show_plan(plan: Plan, console: Console, *, as_json: bool, told: tuple[str, ...]) -> None:
-    """Show a plan, less the notes that its heading told, or write all of it as JSON."""
+def _show_plan(plan: Plan, console: Console, *, as_json: bool, shown: tuple[str, ...]) -> None:
+    """Show a plan, without the notes that its heading showed, or write all of it as JSON."""
     from memplan.report.console import plan_view, run_view
     from memplan.report.facts import report_run
     from memplan.report.machine_readable import run_to_json
@@ -131,7 +131,7 @@ def _show_plan(plan: Plan, console: Console, *, as_json: bool, told: tuple[str, 
     if as_json:
         typer.echo(run_to_json(report_run(plan.run_id, plan.trials, plan)))
         return
-    rest = replace(plan, notes=tuple(each for each in plan.notes if each not in told))
+    rest = replace(plan, notes=tuple(each for each in plan.notes if each not in shown))
     found = report_run(plan.run_id, plan.trials, rest)
     console.print(plan_view(found) if plan.cached_from is None else run_view(found))
     if plan.command is not None:

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from memplan.cli.options import AsJson, Run, Store, in_its_place
+from memplan.cli.options import AsJson, Run, Store, writable_path
 from memplan.cli.terminal import console_for, say, show
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
 
 def report(
     run: Run = LAST_RUN,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write a CSV file.", callback=in_its_place)] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page.", callback=in_its_place)] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write a CSV file.", callback=writable_path)] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page.", callback=writable_path)] = None,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:

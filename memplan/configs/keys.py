@@ -140,7 +140,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def is_aside(key: str) -> bool:
+def is_outside_training(key: str) -> bool:
     """Whether a dotted key lies in a section that is not about training."""
     return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
 

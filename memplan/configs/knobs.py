@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.keys import contains, get, is_aside, is_count, keys_named
+from memplan.configs.keys import contains, get, is_count, is_outside_training, keys_named
 from memplan.configs.languages.syntaxes import ARGUMENTS
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
@@ -133,7 +133,7 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
 def _where_the_batch_may_be(document: Document) -> str:
     """Say what to do where no key is known to hold the micro-batch; keys that speak of a training batch are named."""
     named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
-    counts = [each for each in named if is_count(get(document.values, each)) and not is_aside(each)]
+    counts = [each for each in named if is_count(get(document.values, each)) and not is_outside_training(each)]
     if not counts:
         is_script = document.syntax is ARGUMENTS
         made = "have the script take it as an argument, such as --batch-size" if is_script else "set it in the config"

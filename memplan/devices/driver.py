@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.devices.card_readings import BytesReading, CardProcess, CardReading
-from memplan.devices.nvml import asked, library, told
+from memplan.devices.nvml import library, query, query_if_supported
 from memplan.devices.visible_cards import visible_positions
 from memplan.errors import DeviceError
 
@@ -79,12 +79,12 @@ def card_uuid(index: int) -> str:
     Raises:
         DeviceError: there is no such card, or the driver does not answer.
     """
-    uuid: str = asked(library().nvmlDeviceGetUUID, _handle_of(index))
+    uuid: str = query(library().nvmlDeviceGetUUID, _handle_of(index))
     return uuid
 
 
 def _handle_of(card: int | str) -> Any:
-    return asked(library().nvmlDeviceGetHandleByUUID, card) if isinstance(card, str) else _visible_handle(card)
+    return query(library().nvmlDeviceGetHandleByUUID, card) if isinstance(card, str) else _visible_handle(card)
 
 
 def _visible_handle(index: int) -> Any:
@@ -103,10 +103,10 @@ def _visible_handles() -> tuple[Any, ...]:
     nvml = library()
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     if setting is not None and setting.startswith("MIG-"):  # CUDA shows the first instance only
-        handle = told(nvml.nvmlDeviceGetHandleByUUID, setting.split(",")[0].strip())
+        handle = query_if_supported(nvml.nvmlDeviceGetHandleByUUID, setting.split(",")[0].strip())
         return () if handle is None else (handle,)
-    handles = [asked(nvml.nvmlDeviceGetHandleByIndex, each) for each in range(asked(nvml.nvmlDeviceGetCount))]
-    uuids = [asked(nvml.nvmlDeviceGetUUID, each) for each in handles]
+    handles = [query(nvml.nvmlDeviceGetHandleByIndex, each) for each in range(query(nvml.nvmlDeviceGetCount))]
+    uuids = [query(nvml.nvmlDeviceGetUUID, each) for each in handles]
     return _shown([handles[position] for position in visible_positions(setting, uuids)])
 
 
@@ -127,33 +127,33 @@ def _shown(handles: Sequence[Any]) -> tuple[Any, ...]:
 
 def _is_sliced(handle: Any) -> bool:
     nvml = library()
-    mode = told(nvml.nvmlDeviceGetMigMode, handle)  # the current one and that after a restart
+    mode = query_if_supported(nvml.nvmlDeviceGetMigMode, handle)  # the current one and that after a restart
     return mode is not None and bool(mode[0] == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _slices(handle: Any) -> list[Any]:
     nvml = library()
-    places = range(told(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
-    found = (told(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, each) for each in places)
+    places = range(query_if_supported(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0)
+    found = (query_if_supported(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, each) for each in places)
     return [each for each in found if each is not None]
 
 
 def _reading(index: int, handle: Any) -> CardReading:
     nvml = library()
     memory = _memory(handle)
-    utilisation = told(nvml.nvmlDeviceGetUtilizationRates, handle)
+    utilisation = query_if_supported(nvml.nvmlDeviceGetUtilizationRates, handle)
     processes, missing_because = _processes(handle)
     return CardReading(
         index=index,
-        name=asked(nvml.nvmlDeviceGetName, handle),
-        uuid=asked(nvml.nvmlDeviceGetUUID, handle),
+        name=query(nvml.nvmlDeviceGetName, handle),
+        uuid=query(nvml.nvmlDeviceGetUUID, handle),
         total_bytes=memory.total_bytes,
         used_bytes=memory.used_bytes,
         free_bytes=memory.total_bytes - memory.used_bytes,
         utilisation_percent=None if utilisation is None else utilisation.gpu,
-        temperature_celsius=told(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        temperature_celsius=query_if_supported(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         compute_capability=_compute_capability(handle),
-        driver_version=told(nvml.nvmlSystemGetDriverVersion),
+        driver_version=query_if_supported(nvml.nvmlSystemGetDriverVersion),
         processes=processes,
         processes_missing_because=missing_because,
     )
@@ -162,11 +162,11 @@ def _reading(index: int, handle: Any) -> CardReading:
 def _compute_capability(handle: Any) -> tuple[int, int] | None:
     """Read the compute capability of a card, or of the card that this is a slice of."""
     nvml = library()
-    own: tuple[int, int] | None = told(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    own: tuple[int, int] | None = query_if_supported(nvml.nvmlDeviceGetCudaComputeCapability, handle)
     if own is not None:
         return own
-    card = told(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
-    return None if card is None else told(nvml.nvmlDeviceGetCudaComputeCapability, card)
+    card = query_if_supported(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+    return None if card is None else query_if_supported(nvml.nvmlDeviceGetCudaComputeCapability, card)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +178,9 @@ class _CardMemory:
 def _memory(handle: Any) -> _CardMemory:
     """Read a card's memory as CUDA counts it: without the part the driver reserves, which older drivers do not tell."""
     nvml = library()
-    detailed = told(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    detailed = query_if_supported(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if detailed is None:
-        plain = asked(nvml.nvmlDeviceGetMemoryInfo, handle)
+        plain = query(nvml.nvmlDeviceGetMemoryInfo, handle)
         return _CardMemory(total_bytes=plain.total, used_bytes=plain.total - plain.free)
     total_bytes = detailed.total - detailed.reserved
     return _CardMemory(total_bytes=total_bytes, used_bytes=max(total_bytes - detailed.free, 0))
@@ -188,8 +188,8 @@ def _memory(handle: Any) -> _CardMemory:
 
 def _processes(handle: Any) -> tuple[tuple[CardProcess, ...] | None, str | None]:
     nvml = library()
-    computing = told(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    drawing = told(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+    computing = query_if_supported(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    drawing = query_if_supported(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
     if computing is None and drawing is None:
         return None, "the driver does not list processes here (WSL, MIG or missing permission)"
     largest: dict[int, int | None] = {}
@@ -200,7 +200,7 @@ def _processes(handle: Any) -> tuple[tuple[CardProcess, ...] | None, str | None]
 
 
 def _process(pid: int, used_bytes: int | None) -> CardProcess:
-    name = told(library().nvmlSystemGetProcessName, pid) if _sees_host_pids() else None
+    name = query_if_supported(library().nvmlSystemGetProcessName, pid) if _sees_host_pids() else None
     return CardProcess(
         pid=pid, name=name, used_bytes=used_bytes, missing_because=_NOT_TOLD if used_bytes is None else None
     )

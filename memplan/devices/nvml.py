@@ -26,7 +26,7 @@ def library() -> Any:
         DeviceError: the driver does not answer.
     """
     nvml = _bindings()
-    asked(nvml.nvmlInit)
+    query(nvml.nvmlInit)
     return nvml
 
 
@@ -36,8 +36,8 @@ def _bindings() -> Any:
     return pynvml
 
 
-def asked(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML; every one of its errors becomes one of memplan's here."""
+def query(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML; turns each of its errors into one of memplan's."""
     nvml = _bindings()
     try:
         return call(*arguments)
@@ -45,11 +45,11 @@ def asked(call: Callable[..., Any], *arguments: Any) -> Any:
         raise _explained(error, nvml) from error
 
 
-def told(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML for what a card need not tell: None where this one does not, for whatever reason but its own failure.
+def query_if_supported(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML for what not every card reports: None where this one does not, for any reason but its own failure.
 
-    Virtual machines, WSL and sandboxes give codes of all kinds for what they do not pass on; the bindings have a class
-    of their own for drivers older than a call, and cannot decode every process name.
+    Virtual machines, WSL and sandboxes return all kinds of error codes for what they do not pass on; the bindings raise
+    an error class of their own for drivers older than the call, and cannot decode every process name.
     """
     nvml = _bindings()
     try:

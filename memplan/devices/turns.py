@@ -29,12 +29,12 @@ _TOLD_CHARACTERS = 200
 
 
 @contextlib.contextmanager
-def turn_on(resource: str, *, told: Callable[[str], None]) -> Iterator[None]:
+def device_turn(resource: str, *, notify: Callable[[str], None]) -> Iterator[None]:
     """Hold a resource alone among memplan's processes, waiting for it as long as it takes.
 
     Args:
         resource: what is taken turns on: ``cpu``, or the UUID of a card.
-        told: called with a sentence where there is something to wait for, or turns cannot be taken here.
+        notify: called with a sentence where there is something to wait for, or turns cannot be taken here.
     """
     name = re.sub(r"[^\w.-]", "_", resource)
     with contextlib.ExitStack() as files:
@@ -43,11 +43,11 @@ def turn_on(resource: str, *, told: Callable[[str], None]) -> Iterator[None]:
             queue, turn = (_opened(folder / f"{name}.{kind}", files) for kind in ("queue", "turn"))
             is_free = _try_to_lock(queue) and _try_to_lock(turn)
         except OSError as error:
-            told(f"no turns are taken on {resource}: {error}")
+            notify(f"no turns are taken on {resource}: {error}")
             yield
             return
         if not is_free:
-            told(f"waiting for {resource}, which {_holder(turn)} is using")
+            notify(f"waiting for {resource}, which {_holder(turn)} is using")
         _lock(queue)
         _lock(turn)
         fcntl.flock(queue, fcntl.LOCK_UN)

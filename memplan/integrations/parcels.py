@@ -37,7 +37,7 @@ class Parcel:
         _Packer(stream).dump(self._value)
         return _ArrivedParcel, (stream.getvalue(),)
 
-    def told_apart_by(self) -> object:
+    def digest_parts(self) -> object:
         """Return what a digest of the parcel is made of: a Hugging Face dataset's own fingerprint, or the object."""
         return getattr(self._value, "_fingerprint", self._value)
 
@@ -56,7 +56,7 @@ class _ArrivedParcel(Parcel):
     def __reduce__(self) -> tuple[Any, ...]:
         return _ArrivedParcel, (self._payload,)
 
-    def told_apart_by(self) -> object:
+    def digest_parts(self) -> object:
         return self._payload
 
     def opened(self) -> Any:

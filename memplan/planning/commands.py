@@ -27,7 +27,7 @@ _FIRST_MICRO_BATCH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandWish:
+class CommandOptions:
     """A training command as the user gives it.
 
     Args:
@@ -43,9 +43,9 @@ class CommandWish:
     micro_batch_size: int | None = None
 
 
-def command_wish(
+def command_options(
     command: str | None, configs: Sequence[Path], *, steps: int | None, batch_size: int | None, workload: str | None
-) -> CommandWish | None:
+) -> CommandOptions | None:
     """Put together what was said of a training command; None where there is none, and a config stands for itself.
 
     Raises:
@@ -60,7 +60,7 @@ def command_wish(
         return None
     if workload is not None:
         raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
-    return CommandWish(
+    return CommandOptions(
         template=command,
         steps=_DEFAULT_STEPS if steps is None else steps,
         config_path=configs[-1] if configs else None,
@@ -69,7 +69,7 @@ def command_wish(
 
 
 def config_beside(
-    wish: CommandWish | None,
+    command: CommandOptions | None,
     paths: Sequence[Path],
     *,
     format_name: str | None,
@@ -86,13 +86,13 @@ def config_beside(
     try:
         return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
     except ConfigError as error:
-        if wish is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
+        if command is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
         return None, (f"no patch: {error}",)
 
 
 def subject_for(
-    wish: CommandWish | None, config: UserConfig | None, request: PlanRequest
+    command: CommandOptions | None, config: UserConfig | None, request: PlanRequest
 ) -> tuple[Subject, PlanRequest]:
     """Return what is trained, a command or else a config, and the request as far as it can be told of it.
 
@@ -100,25 +100,25 @@ def subject_for(
         UsageError: as for :func:`subject_of_command`.
         ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
-    if wish is not None:
-        return subject_of_command(wish, config, request)
+    if command is not None:
+        return subject_of_command(command, config, request)
     if config is None:
         raise AssertionError("there is neither a command nor a config")
     return subject_of_config(config, world_size=request.world_size), request
 
 
-def card_count(wish: CommandWish | None, request: PlanRequest) -> int:
+def card_count(command: CommandOptions | None, request: PlanRequest) -> int:
     """Return how many cards trials take: one for each replica of a command, and one for a workload."""
-    return 1 if wish is None else request.world_size or 1
+    return 1 if command is None else request.world_size or 1
 
 
 def subject_of_command(
-    wish: CommandWish, config: UserConfig | None, request: PlanRequest
+    command: CommandOptions, config: UserConfig | None, request: PlanRequest
 ) -> tuple[Subject, PlanRequest]:
     """Take a command as what is trained, and fit the request to what it can be told.
 
     Args:
-        wish: the command.
+        command: the command.
         config: the config that it names, where memplan can read it.
         request: what is wanted of the device.
 
@@ -126,27 +126,27 @@ def subject_of_command(
         UsageError: a placeholder is not known or has no value, or the request needs one that is not there.
         ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
-    if wish.steps < FEWEST_STEPS:
-        raise UsageError(f"steps {wish.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
-    template = parse_template(wish.template)
+    if command.steps < FEWEST_STEPS:
+        raise UsageError(f"steps {command.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
+    template = parse_template(command.template)
     if config is not None:
         config = for_replicas(config, request.world_size)
-    current = _first_recipe(wish, template, config, request)
-    command = TrainingCommand(
-        template=wish.template,
-        steps=wish.steps,
-        config_path=None if wish.config_path is None else str(wish.config_path),
+    current = _first_recipe(command, template, config, request)
+    source = TrainingCommand(
+        template=command.template,
+        steps=command.steps,
+        config_path=None if command.config_path is None else str(command.config_path),
         working_folder=str(Path.cwd()),
     )
-    fill_command(command, current)  # whatever it lacks shows before anything runs
+    fill_command(source, current)  # whatever it lacks shows before anything runs
     if request.global_batch_size is not None and not template.names(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
             f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",
             where="--command",
             hint="write {accumulation_steps} into it",
         )
-    label = config.path.name if config is not None else _script_name(wish.template)
-    subject = Subject(source=command, current=current, config=config, label=label)
+    label = config.path.name if config is not None else _script_name(command.template)
+    subject = Subject(source=source, current=current, config=config, label=label)
     return subject, replace(request, precisions=_precisions(template, current, request))
 
 
@@ -159,10 +159,10 @@ def command_to_run(subject: Subject, recipe: Recipe) -> str | None:
 
 
 def _first_recipe(
-    wish: CommandWish, template: CommandTemplate, config: UserConfig | None, request: PlanRequest
+    command: CommandOptions, template: CommandTemplate, config: UserConfig | None, request: PlanRequest
 ) -> Recipe:
     known = config.recipe if config is not None else Recipe(micro_batch_size=_FIRST_MICRO_BATCH)
-    size = wish.micro_batch_size or known.micro_batch_size
+    size = command.micro_batch_size or known.micro_batch_size
     world_size = request.world_size or known.world_size
     precision = _first_precision(template, known, request)
     recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)

@@ -33,7 +33,7 @@ class EstimateRequest:
     """What is to be predicted of a config's step.
 
     Args:
-        wishes: what the caller asks for; the config's own section where it is silent.
+        options: what the caller asks for; the config's own section where it is silent.
         micro_batch_sizes: sizes to predict; None for the config's own.
         precisions: precisions to predict; None for the config's own.
         with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.
@@ -41,7 +41,7 @@ class EstimateRequest:
         trace_limit_s: how long one trace may take; None for the estimator's own limit.
     """
 
-    wishes: MemplanOptions
+    options: MemplanOptions
     micro_batch_sizes: Sequence[int] | None
     precisions: Sequence[Precision] | None
     with_savings: bool
@@ -88,8 +88,8 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for precision in request.precisions or (subject.current.precision,)
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
-    wishes = request.wishes.over(config.memplan_options)
-    device = device_for(wishes.device or "auto", read_budget(wishes.budget))
+    options = request.options.over(config.memplan_options)
+    device = device_for(options.device or "auto", read_budget(options.budget))
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
     with trace_template() as template:
@@ -99,7 +99,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         return Predictions(
             estimates=estimates,
             config_notes=config.notes,
-            largest=_largest_micro_batches(recipes, device, wishes.max_util, traces),
+            largest=_largest_micro_batches(recipes, device, options.max_util, traces),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
             savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
         )

@@ -1,7 +1,7 @@
 """What tells one question to memplan from another: two plans with one fingerprint would come out the same.
 
 By it an interrupted run is resumed and a finished plan is found again, so everything that decides an answer must be in
-it: code, config, wishes, device, driver, versions, and what the environment tells allocators and thread pools.
+it: code, config, options, device, driver, versions, and what the environment tells allocators and thread pools.
 
 Not counted: data, files that the workload reads under names not in its config, environment variables that it reads
 itself, and what the modules of :mod:`memplan.planning.digests` do not count.

@@ -27,7 +27,7 @@ _SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 
 
 def request_from(
-    wishes: MemplanOptions,
+    options: MemplanOptions,
     *,
     world_size: int | None = None,
     in_place: bool = False,
@@ -36,7 +36,7 @@ def request_from(
     trial_limit: str | float | None = None,
     command: str | None = None,
 ) -> PlanRequest:
-    """Read what is wished for; defaults stand where nothing is.
+    """Turn options into a request; where they are silent, its defaults stand.
 
     Without a world size it is that of the launcher in the training command, or of the one that started this process.
 
@@ -45,17 +45,17 @@ def request_from(
     """
     defaults = PlanRequest()
     return PlanRequest(
-        device=wishes.device or defaults.device,
-        budget_bytes=read_budget(wishes.budget),
-        max_utilisation=defaults.max_utilisation if wishes.max_util is None else wishes.max_util,
-        min_utilisation=defaults.min_utilisation if wishes.min_util is None else wishes.min_util,
-        precisions=parse_precisions(wishes.precision),
-        global_batch_size=wishes.global_batch,
-        learning_rate_rule=parse_rule(wishes.lr_rule),
+        device=options.device or defaults.device,
+        budget_bytes=read_budget(options.budget),
+        max_utilisation=defaults.max_utilisation if options.max_util is None else options.max_util,
+        min_utilisation=defaults.min_utilisation if options.min_util is None else options.min_util,
+        precisions=parse_precisions(options.precision),
+        global_batch_size=options.global_batch,
+        learning_rate_rule=parse_rule(options.lr_rule),
         world_size=_replicas(command) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
-        change_loader=bool(wishes.loader),
+        change_loader=bool(options.loader),
         trace_limit_s=read_duration(trace_limit),
         trial_limit_s=read_duration(trial_limit),
     )

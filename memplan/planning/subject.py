@@ -11,7 +11,7 @@ from memplan.configs import expressible, for_replicas
 from memplan.errors import UsageError
 from memplan.planning.digests.code_digest import code_digest
 from memplan.planning.digests.value_digest import value_digest
-from memplan.probe.commands.template import PlaceholderName, parse_template, unheard_by
+from memplan.probe.commands.template import PlaceholderName, command_obstacle, parse_template
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Subject:
     def obstacle(self, recipe: Recipe) -> str | None:
         """Say why command or config cannot express a recipe; None where they can, or have nothing to write."""
         if isinstance(self.source, TrainingCommand):
-            unheard = unheard_by(parse_template(self.source.template), self.current, recipe)
+            unheard = command_obstacle(parse_template(self.source.template), self.current, recipe)
             if unheard is not None:
                 return unheard
         if self.config is None or self.unwritable is not None:

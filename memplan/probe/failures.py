@@ -16,7 +16,7 @@ import torch
 from memplan.errors import MemplanError, WorkloadError
 from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.trials import TrialVerdict
-from memplan.probe.users_part import UsersPartError
+from memplan.probe.user_code import UserCodeError
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
     """Say how a trial that raised has ended.
 
     Args:
-        error: what was raised; errors it was raised from are looked at too. Only a ``UsersPartError`` or a
+        error: what was raised; errors it was raised from are looked at too. Only a ``UserCodeError`` or a
             ``WorkloadError`` can be the user's.
         memory_is_full: whether the device was nearly full at that moment, which decides about texts that libraries use
             for want of memory as well as for other failures.
@@ -41,14 +41,14 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
     raised = what_was_raised(error)
     if _is_kernel_failure(raised):
         return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(raised))
-    if isinstance(error, UsersPartError | WorkloadError):
+    if isinstance(error, UserCodeError | WorkloadError):
         return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=_of_user(raised))
     return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"memplan: {told_in_one_line(error)}")
 
 
 def what_was_raised(error: BaseException) -> BaseException:
     """Return the error itself, without the mark that it is the user's."""
-    return error.__cause__ if isinstance(error, UsersPartError) and error.__cause__ is not None else error
+    return error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ is not None else error
 
 
 def told_in_one_line(error: BaseException) -> str:

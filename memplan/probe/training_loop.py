@@ -25,7 +25,7 @@ from memplan.estimators.recorder.batches import map_tensors, tensors_in
 from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
 from memplan.estimators.recorder.user_calls import checked_loss
-from memplan.probe.users_part import users_part
+from memplan.probe.user_code import user_code
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -105,18 +105,18 @@ def build_training(
 
     Raises:
         WorkloadError: a callable returns something else than its contract says.
-        UsersPartError: a callable raises.
+        UserCodeError: a callable raises.
     """
     seed_everything(seed)
     model = _prepared_model(workload, recipe, device)
-    with users_part():
+    with user_code():
         optimizer = workload.optimizer(model.parameters())
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
     if recipe.learning_rate is not None and configured_learning_rate:
         _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
     seed_everything(seed)
-    with users_part():
+    with user_code():
         batch = workload.batch(recipe.micro_batch_size)
     _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
     return TrainingState(
@@ -139,11 +139,11 @@ def _buckets_of(model: torch.nn.Module, device: torch.device) -> list[torch.Tens
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
-    with users_part():
+    with user_code():
         model = workload.model()
     if not isinstance(model, torch.nn.Module):
         raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
-    with users_part():
+    with user_code():
         if recipe.activation_checkpointing:
             switch_checkpointing_on(model)
         model.to(device)
@@ -208,12 +208,12 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
 
     Raises:
         WorkloadError: the loss is not a scalar that can be differentiated.
-        UsersPartError: the model, the loss or the optimizer raises.
+        UserCodeError: the model, the loss or the optimizer raises.
     """
     if not state.workload.zero_grad_before_backward:
         zero_gradients(state)
     losses = [_run_micro_step(state, marks, index) for index in range(state.recipe.accumulation_steps)]
-    with users_part():
+    with user_code():
         _step_the_optimizer(state)
     _update_moving_average(state)
     return sum(float(loss) for loss in losses) / len(losses)
@@ -221,7 +221,7 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
 
 def zero_gradients(state: TrainingState) -> None:
     """Free the gradients or fill them with zeros, as the workload wants it."""
-    with users_part():
+    with user_code():
         state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
 
 
@@ -248,13 +248,13 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
         if precision.is_autocast
         else contextlib.nullcontext()
     )
-    with users_part(), autocast:
+    with user_code(), autocast:
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)
     if index == 0 and state.workload.zero_grad_before_backward:
         zero_gradients(state)
-    with users_part():
+    with user_code():
         (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
     marks.backward_ended()
     return loss.detach()

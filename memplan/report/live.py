@@ -36,12 +36,12 @@ class LiveView:
             disable=not console.is_interactive,  # else stopping it would leave an empty line
         )
         self._task: TaskID | None = None
-        self._told: tuple[str, ...] = ()
+        self._heading_notes: tuple[str, ...] = ()
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def heading_notes(self) -> tuple[str, ...]:
         """The notes that were shown at the head of the plan."""
-        return self._told
+        return self._heading_notes
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class LiveView:
         match event:
             case PlanStarted(notes=notes):
                 self._end()
-                self._told = notes
+                self._heading_notes = notes
                 self._console.print(hanging(plan_heading(event), indent=NAME_COLUMNS), "", sep="\n")
             case Stage(text=text):
                 self._begin(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import get, is_aside, is_count, keys_named
+from memplan.configs.keys import get, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 
@@ -47,7 +47,7 @@ def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
 
 def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
     for usual in USUAL_NAMES[name]:
-        found = [each for each in keys_named(values, usual.__eq__) if not is_aside(each)]
+        found = [each for each in keys_named(values, usual.__eq__) if not is_outside_training(each)]
         if found:
             return found if all(_FITS[name](get(values, each)) for each in found) else []
     return []

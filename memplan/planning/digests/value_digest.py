@@ -99,7 +99,7 @@ class _Walk:
             self._all(type(value).__name__, value.__func__)
         elif isinstance(value, property):
             self._all("property", value.fget, value.fset)
-        elif (tell := getattr(type(value), "told_apart_by", None)) is not None:
+        elif (tell := getattr(type(value), "digest_parts", None)) is not None:
             self._all(type(value).__qualname__, tell(value))
         elif (content := _array_content(value)) is not None:
             self._all("array", *content)

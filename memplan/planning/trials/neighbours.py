@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.driver import card_uuid, device_used_bytes
-from memplan.devices.turns import turn_on
+from memplan.devices.turns import device_turn
 from memplan.errors import DeviceError
 from memplan.probe.launcher import run_trial
 from memplan.progress import TrialAdvanced
@@ -91,13 +91,13 @@ def others_bytes(outcome: Outcome) -> int | None:
 
 
 def run_in_turn(
-    request: TrialRequest, *, told: Callable[[str], None], observer: Observer, template: Template | None
+    request: TrialRequest, *, notify: Callable[[str], None], observer: Observer, template: Template | None
 ) -> Outcome:
     """Run a trial once it is this process's turn on the device, with what others use read before and after it.
 
     Args:
         request: what to run.
-        told: called with a sentence where there is something to wait for.
+        notify: called with a sentence where there is something to wait for.
         observer: told how the trial moves on.
         template: forks the trial's process; None starts it from nothing.
     """
@@ -105,7 +105,7 @@ def run_in_turn(
     neighbours = [Neighbours(device=each) for each in devices]
     with contextlib.ExitStack() as turns:
         for resource in sorted(each.resource for each in neighbours):  # so that no two wait for each other
-            turns.enter_context(turn_on(resource, told=told))
+            turns.enter_context(device_turn(resource, notify=notify))
         before_bytes = [each.used_bytes() for each in neighbours]
         outcome = run_trial(request, on_progress=_follower(observer), template=template)
         after_bytes = [each.used_bytes() for each in neighbours]

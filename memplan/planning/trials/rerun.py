@@ -76,6 +76,6 @@ def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = igno
         )
     _require_same_device(request, number)
     observer(TrialStarted(number=number, purpose="again", recipe=request.recipe))
-    outcome = run_in_turn(request, told=lambda text: observer(Notice(text=text)), observer=observer, template=None)
+    outcome = run_in_turn(request, notify=lambda text: observer(Notice(text=text)), observer=observer, template=None)
     again = replace(stored.trial, purpose="again", outcome=outcome)
     return Rerun(run_id=stored.run_id, stored=stored.trial, again=again)

@@ -117,7 +117,7 @@ class TrialSession:
         )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:
-        return run_in_turn(request, told=self._tell_once, observer=self._observer, template=self._template)
+        return run_in_turn(request, notify=self._tell_once, observer=self._observer, template=self._template)
 
     def _tell_once(self, text: str) -> None:
         if text not in self._told:

@@ -126,7 +126,7 @@ def _words(text: str) -> dict[Precision, str]:
     return words
 
 
-def unheard_by(template: CommandTemplate, current: Recipe, recipe: Recipe) -> str | None:
+def command_obstacle(template: CommandTemplate, current: Recipe, recipe: Recipe) -> str | None:
     """Say why a command cannot be told to go over from one recipe to another; None where it can."""
     changes = {
         PlaceholderName.PRECISION: recipe.precision is not current.precision,

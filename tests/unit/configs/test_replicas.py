@@ -12,7 +12,7 @@ from memplan.configs import apply_patch, for_replicas, read_config, reference_wo
 from memplan.configs.keys import get
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import ConfigError
-from memplan.planning.commands import CommandWish, subject_of_command
+from memplan.planning.commands import CommandOptions, subject_of_command
 from memplan.planning.subject import subject_of_config
 from memplan.planning.writing.patching import scale, write_patch
 from memplan.planning.writing.rate_check import with_proven_rate
@@ -125,8 +125,8 @@ def test_a_plan_for_several_replicas_is_set_on_a_mapping() -> None:
 
 def test_a_commands_config_is_for_the_replicas_that_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(ITSELF)
-    wish = CommandWish(template="t {config} {micro_batch_size}", config_path=tmp_path / "x.yaml")
-    subject, _ = subject_of_command(wish, read_config(tmp_path / "x.yaml"), PlanRequest(world_size=2))
+    command = CommandOptions(template="t {config} {micro_batch_size}", config_path=tmp_path / "x.yaml")
+    subject, _ = subject_of_command(command, read_config(tmp_path / "x.yaml"), PlanRequest(world_size=2))
     assert subject.current.global_batch_size == 32
     assert subject.unwritable is None
 
@@ -216,8 +216,8 @@ def test_a_rate_that_the_commands_flag_scales_is_left_alone(tmp_path: Path) -> N
     path = tmp_path / "x.py"
     path.write_text(MMDET + BASE_BATCH.format(False))
     template = "tools/train.py {config} --auto-scale-lr --cfg-options data.samples_per_gpu={micro_batch_size}"
-    wish = CommandWish(template=template, config_path=path)
-    subject, request = subject_of_command(wish, read_config(path), PlanRequest())
+    command = CommandOptions(template=template, config_path=path)
+    subject, request = subject_of_command(command, read_config(path), PlanRequest())
     recipe = scale(replace(subject.current, micro_batch_size=16), subject, request, "SGD").recipe
 
     def write(wanted: Recipe) -> ConfigPatch | None:

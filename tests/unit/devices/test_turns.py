@@ -14,14 +14,14 @@ from typing import IO
 
 import pytest
 
-from memplan.devices.turns import turn_on, turns_folder
+from memplan.devices.turns import device_turn, turns_folder
 
 # Takes turns, and gives each up when it is told to.
 HOLDER = """
 import sys
-from memplan.devices.turns import turn_on
+from memplan.devices.turns import device_turn
 for round in range(int(sys.argv[2])):
-    with turn_on("card", told=lambda text: print("told", text, flush=True)):
+    with device_turn("card", notify=lambda text: print("told", text, flush=True)):
         print(sys.argv[1], flush=True)
         sys.stdin.readline()
 """
@@ -65,7 +65,7 @@ def try_to_lock(file: IO[str]) -> bool:
 def test_a_turn_that_is_free_is_taken_without_a_word() -> None:
     said: list[str] = []
     for _ in range(2):
-        with turn_on("card", told=said.append):
+        with device_turn("card", notify=said.append):
             pass
     assert said == []
 
@@ -112,13 +112,13 @@ def test_an_interrupt_while_waiting_is_answered_and_gives_the_place_up() -> None
     first.kill()
     first.communicate()
     said: list[str] = []
-    with turn_on("card", told=said.append):
+    with device_turn("card", notify=said.append):
         assert said == []
 
 
 def test_turns_on_different_cards_do_not_meet() -> None:
     said: list[str] = []
-    with turn_on("GPU-1", told=said.append), turn_on("GPU-2", told=said.append):
+    with device_turn("GPU-1", notify=said.append), device_turn("GPU-2", notify=said.append):
         assert said == []
 
 
@@ -126,7 +126,7 @@ def test_where_no_file_can_be_locked_the_work_goes_on_and_says_so(folder: Path) 
     folder.parent.mkdir(exist_ok=True)
     folder.write_text("not a folder")
     said: list[str] = []
-    with turn_on("card", told=said.append):
+    with device_turn("card", notify=said.append):
         pass
     assert len(said) == 1
     assert said[0].startswith("no turns are taken on card: ")
@@ -135,7 +135,7 @@ def test_where_no_file_can_be_locked_the_work_goes_on_and_says_so(folder: Path) 
 def test_files_and_folder_are_open_to_every_user(folder: Path) -> None:
     umask = os.umask(0o077)
     try:
-        with turn_on("card", told=print):
+        with device_turn("card", notify=print):
             assert folder.stat().st_mode & 0o7777 == 0o1777
             assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o666}
     finally:
@@ -150,7 +150,7 @@ def test_a_file_that_another_user_is_just_making_is_waited_for(monkeypatch: pyte
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are for one user alone
         Path(folder).chmod(0o1777)
         monkeypatch.setenv("MEMPLAN_TURNS_DIR", folder)
-        with turn_on("card", told=print):
+        with device_turn("card", notify=print):
             pass
         (Path(folder) / "card.turn").chmod(0o600)
         other = holder("other", program=other_user)
@@ -161,7 +161,7 @@ def test_a_file_that_another_user_is_just_making_is_waited_for(monkeypatch: pyte
 
 
 def test_whoever_waits_for_a_process_that_has_not_signed_yet_is_not_told_of_an_earlier_one(folder: Path) -> None:
-    with turn_on("card", told=print):
+    with device_turn("card", notify=print):
         pass
     said: list[str] = []
     with (folder / "card.queue").open("r+") as queue:
@@ -171,7 +171,7 @@ def test_whoever_waits_for_a_process_that_has_not_signed_yet_is_not_told_of_an_e
             said.append(text)
             fcntl.flock(queue, fcntl.LOCK_UN)
 
-        with turn_on("card", told=told):
+        with device_turn("card", notify=told):
             pass
     assert said == ["waiting for card, which another process is using"]
 
@@ -182,7 +182,7 @@ def test_a_link_in_place_of_a_lock_file_is_not_followed(folder: Path, tmp_path: 
     folder.mkdir()
     (folder / "card.turn").symlink_to(target)
     said: list[str] = []
-    with turn_on("card", told=said.append):
+    with device_turn("card", notify=said.append):
         pass
     assert said
     assert target.read_text() == "content"

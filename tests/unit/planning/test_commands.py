@@ -12,7 +12,7 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
-from memplan.planning.commands import CommandWish, command_to_run, subject_of_command
+from memplan.planning.commands import CommandOptions, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
@@ -27,8 +27,8 @@ CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1 << 30)
 PLAIN = "python train.py --bs {micro_batch_size}"
 
 
-def subject_of(template: str, request: PlanRequest | None = None, **wishes):
-    return subject_of_command(CommandWish(template=template, **wishes), None, request or PlanRequest())
+def subject_of(template: str, request: PlanRequest | None = None, **options):
+    return subject_of_command(CommandOptions(template=template, **options), None, request or PlanRequest())
 
 
 def test_without_a_config_the_first_trial_is_small() -> None:
@@ -45,8 +45,8 @@ def test_a_config_gives_the_first_recipe(tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text('{"per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "learning_rate": 0.001}')
     config = read_config(path)
-    wish = CommandWish(template="t {config} {micro_batch_size} {learning_rate}", config_path=path)
-    subject, _ = subject_of_command(wish, config, PlanRequest())
+    command = CommandOptions(template="t {config} {micro_batch_size} {learning_rate}", config_path=path)
+    subject, _ = subject_of_command(command, config, PlanRequest())
     assert subject.current == Recipe(micro_batch_size=6, accumulation_steps=2, learning_rate=0.001)
     assert command_to_run(subject, subject.current) == f"t {path} 6 0.001"
 
@@ -58,9 +58,9 @@ def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(t
     )
     config, template = read_config(path), "t --bs {micro_batch_size}"
     bf16 = Recipe(micro_batch_size=9, precision="bf16")
-    silent, request = subject_of_command(CommandWish(template=template), config, PlanRequest())
+    silent, request = subject_of_command(CommandOptions(template=template), config, PlanRequest())
     assert "no {precision}" in str(silent.obstacle(bf16))
-    worded = CommandWish(template=f"{template} {{precision:fp32=,bf16=--amp}}")
+    worded = CommandOptions(template=f"{template} {{precision:fp32=,bf16=--amp}}")
     subject, request = subject_of_command(worded, config, PlanRequest())
     assert subject.obstacle(bf16) is None
     assert subject.as_written(bf16) == Recipe(micro_batch_size=9)
@@ -85,7 +85,7 @@ def test_a_single_precision_says_what_a_command_trains_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "request_", "wishes", "said"),
+    ("template", "request_", "options", "said"),
     [
         (PLAIN, PlanRequest(precisions=(Precision.FP32, Precision.BF16)), {}, "cannot be compared"),
         (PLAIN, PlanRequest(global_batch_size=8), {}, "accumulation_steps"),
@@ -94,9 +94,9 @@ def test_a_single_precision_says_what_a_command_trains_in() -> None:
         (f"{PLAIN} {{config}}", PlanRequest(), {}, "config"),
     ],
 )
-def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template, request_, wishes, said) -> None:
+def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template, request_, options, said) -> None:
     with pytest.raises(UsageError, match=said):
-        subject_of(template, request_, **wishes)
+        subject_of(template, request_, **options)
 
 
 def test_a_global_batch_is_held_from_the_first_trial_on() -> None:
@@ -146,8 +146,8 @@ def test_time_that_passes_outside_of_steps_is_named(duration_s: float, is_said: 
 def test_a_line_that_keeps_the_old_rate_says_so(tmp_path: Path, template: str, is_said: bool) -> None:
     path = tmp_path / "args.json"
     path.write_text('{"per_device_train_batch_size": 4, "learning_rate": 0.001}')
-    wish = CommandWish(template=f"t {{micro_batch_size}}{template}", config_path=path)
-    subject, _ = subject_of_command(wish, read_config(path), PlanRequest())
+    command = CommandOptions(template=f"t {{micro_batch_size}}{template}", config_path=path)
+    subject, _ = subject_of_command(command, read_config(path), PlanRequest())
     notes = command_notes(subject, (), Recipe(micro_batch_size=8, learning_rate=0.002))
     assert any("apply the patch, or set 0.002 there" in note for note in notes) is is_said
 

@@ -32,8 +32,8 @@ def subject(folder: Path, **config: object) -> Subject:
     return Subject(source=source, current=Recipe(micro_batch_size=1), config=None, label="net")
 
 
-def digest(of: Subject, *, device: DeviceSpec = CPU, versions: dict[str, str] = VERSIONS, **wishes: Any) -> str:
-    question = Question(subject=of, request=PlanRequest(**wishes), device=device, band=BAND)
+def digest(of: Subject, *, device: DeviceSpec = CPU, versions: dict[str, str] = VERSIONS, **options: Any) -> str:
+    question = Question(subject=of, request=PlanRequest(**options), device=device, band=BAND)
     return fingerprint_of(question, versions)
 
 

@@ -13,7 +13,7 @@ import torch
 from memplan.errors import NoDriverError, WorkloadError
 from memplan.probe.failures import classify_failure
 from memplan.probe.trials import TrialVerdict
-from memplan.probe.users_part import UsersPartError, users_part
+from memplan.probe.user_code import UserCodeError, user_code
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ USERS_OWN = [
 
 def classified(error: BaseException, *, memory_is_full: bool = False) -> TrialVerdict:
     """Classify an error that the user's code raised."""
-    with pytest.raises((UsersPartError, WorkloadError)) as caught, users_part():
+    with pytest.raises((UserCodeError, WorkloadError)) as caught, user_code():
         raise error
     return classify_failure(caught.value, memory_is_full=memory_is_full)
 

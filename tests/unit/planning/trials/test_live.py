@@ -112,10 +112,10 @@ def search_on(
     factor: float = 1.0,
     band: Band = BAND,
     on: DeviceSpec = CPU,
-    **wishes: object,
+    **options: object,
 ) -> LiveSearch:
     subject = Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net")
-    question = Question(subject=subject, request=PlanRequest(device="cpu", **wishes), device=on, band=band)
+    question = Question(subject=subject, request=PlanRequest(device="cpu", **options), device=on, band=band)
     return LiveSearch(question, device, Prediction(device, factor), ignore)
 
 

@@ -69,7 +69,7 @@ def test_replicas_of_a_command_take_a_turn_on_every_card_that_they_use(
         device=replace(CARD, live_index=1),
         budget_bytes=GIB,
     )
-    neighbours.run_in_turn(request, told=print, observer=ignore, template=None)
+    neighbours.run_in_turn(request, notify=print, observer=ignore, template=None)
     assert taken == ["GPU-a", "GPU-b"]
     assert not any(map(is_locked, tmp_path.glob("*.turn")))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UsageError
-from memplan.probe.commands.template import fill_command, fill_template, parse_template, unheard_by
+from memplan.probe.commands.template import command_obstacle, fill_command, fill_template, parse_template
 from memplan.recipe import Precision, Recipe
 from memplan.workload import TrainingCommand
 
@@ -89,12 +89,12 @@ def test_a_command_is_only_told_what_it_has_a_place_for() -> None:
         Recipe(micro_batch_size=4, accumulation_steps=2),
     )
     silent = parse_template("t {micro_batch_size}")
-    assert unheard_by(silent, now, Recipe(micro_batch_size=9)) is None
-    assert unheard_by(silent, now, other_precision) == "the command has no {precision}"
-    assert unheard_by(silent, now, other_accumulation) == "the command has no {accumulation_steps}"
-    assert unheard_by(parse_template("t {micro_batch_size} {precision}"), now, other_precision) is None
+    assert command_obstacle(silent, now, Recipe(micro_batch_size=9)) is None
+    assert command_obstacle(silent, now, other_precision) == "the command has no {precision}"
+    assert command_obstacle(silent, now, other_accumulation) == "the command has no {accumulation_steps}"
+    assert command_obstacle(parse_template("t {micro_batch_size} {precision}"), now, other_precision) is None
     worded = parse_template("t {micro_batch_size} {precision:fp32=a}")
-    assert unheard_by(worded, now, other_precision) == "the command has no word for bf16"
+    assert command_obstacle(worded, now, other_precision) == "the command has no word for bf16"
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="{}$")))

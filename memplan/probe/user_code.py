@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class UsersPartError(Exception):
+class UserCodeError(Exception):
     """Something was raised while the user's model, batch, loss or optimizer was at work; the cause is what it was."""
 
 
 @contextlib.contextmanager
-def users_part() -> Iterator[None]:
+def user_code() -> Iterator[None]:
     """Mark whatever is raised inside, ``SystemExit`` included, as the user's own.
 
     Raises:
-        UsersPartError: anything was raised but a ``WorkloadError``, which says so by itself.
+        UserCodeError: anything was raised but a ``WorkloadError``, which says so by itself.
     """
     try:
         yield
-    except (WorkloadError, UsersPartError):
+    except (WorkloadError, UserCodeError):
         raise
     except BaseException as error:
-        raise UsersPartError from error
+        raise UserCodeError from error
