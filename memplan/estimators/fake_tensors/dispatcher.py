@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from torch._ops import OpOverload
+
+
+_LIBRARIES: list[torch.library.Library] = []  # what one has registered goes with it
 
 
 class Kernels:
@@ -25,12 +29,27 @@ class Kernels:
     def __init__(self, key: str) -> None:
         self._key = key
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # untyped in torch
+        _LIBRARIES.append(self._library)
 
     def replace(self, operator: str, function: Callable[..., Any]) -> None:
         """Let ``function`` answer for the operator under this key."""
+        self._replace(operator, function, with_keyset=False)
+
+    def _replace(self, operator: str, function: Callable[..., Any], *, with_keyset: bool) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that another kernel is overridden is the purpose
-            self._library.impl(operator, function, self._key, allow_override=True)  # type: ignore[no-untyped-call]
+            self._library.impl(  # type: ignore[no-untyped-call]  # untyped in torch
+                operator, function, self._key, with_keyset=with_keyset, allow_override=True
+            )
+
+    def wrap(self, operator: str, wrapper: Callable[..., Any]) -> None:
+        """Let ``wrapper`` answer, whose first argument calls the kernel that answered until now."""
+        kernel = torch.library.get_kernel(f"aten::{operator}", self._key)
+
+        def answer(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrapper(partial(kernel.call_boxed, keys), *args, **kwargs)
+
+        self._replace(operator, answer, with_keyset=True)
 
     def skip(self, operator: str) -> None:
         """Let the operator pass this key unchanged."""

@@ -8,6 +8,7 @@ import torch
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.absent_card.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import CudaOperators
@@ -36,6 +37,7 @@ _ALGORITHM_SEARCH = (
 def lower_to(device: DeviceSpec) -> None:
     """Make this process trace what the device would run."""
     install_shape_rules()
+    install_plain_derivatives()
     capability = lowered_capability(device)
     if capability is not None:
         CudaOperators(capability).install()

@@ -52,10 +52,6 @@ _WRITES_INTO_ZEROS = (
 )
 # Formulas whose own sum is out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _SUMMING_FORMULAS = ("VarMeanBackward0", "StdMeanBackward0")
-# A formula that writes each of its operators over what the last returned (``binary_cross_entropy_with_logits_backward``
-# there), and these operators, which it runs out of place where a dispatch mode is active.
-_OVERWRITING_FORMULA = "BinaryCrossEntropyWithLogitsBackward0"
-_OVERWRITING = (torch.ops.aten.sub.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +214,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _is_in_place_outside(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether an operator of the backward pass writes over its first operand where no dispatch mode is active."""
-        if func is _SUM:
-            return _are_alike(args[0], args[1]) and not self._is_formulas_own()
-        if func not in _OVERWRITING:
-            return False
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
-        return node is not None and node.name() == _OVERWRITING_FORMULA
+        return func is _SUM and _are_alike(args[0], args[1]) and not self._is_formulas_own()
 
     def _is_formulas_own(self) -> bool:
         """Whether a sum in backward is the first of a formula that adds up what it returns."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.lowering.kernels import host_kernels
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 SIDE = 64  # of tensors of 64 x 64 x 64, 1 MiB each
 SMALL_BYTES = 4 * KIB  # norms of matrices and their like
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plain_derivatives() -> None:
+    install_plain_derivatives()
 
 
 def traced_peak_bytes(call: Call, values: torch.Tensor, others: torch.Tensor) -> int:
@@ -53,6 +59,14 @@ CALLS: dict[str, Call] = {
     "entropy": lambda x, y: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
     "entropy of logits": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()),
     "entropy of each logit": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"),
+    "weighted entropy of logits": lambda x, y: functional.binary_cross_entropy_with_logits(
+        x, y.sigmoid(), y.exp(), pos_weight=y[0, 0].exp()
+    ),
+    "entropy of logits with a learnt target": lambda x, y: functional.binary_cross_entropy_with_logits(y, x),
+    "product of all": lambda x, _: x.prod(),
+    "product along a dimension": lambda x, _: x.prod(1),
+    "product along a dimension that is kept": lambda x, _: x.prod(-1, keepdim=True),
+    "running product": lambda x, _: x.cumprod(-1),
     "count of a mask": lambda x, _: x.sum() / (x > 0).sum(),
     "running count of a mask": lambda x, _: x.sum() / (x > 0).cumsum(0).sum(),
     "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),

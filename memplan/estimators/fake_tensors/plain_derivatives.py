@@ -1,0 +1,153 @@
+"""Derivatives as autograd computes them of plain tensors, where it computes them otherwise of fake ones.
+
+Some formulas of ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native/ReduceOps.cpp`` ask whether a
+tensor is a subclass (``isTensorSubclassLike``). Of a subclass they read no values and write nothing in place, and keep
+more tensors at a time. What is here are their other branches; products are taken to have no factor that is zero.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memplan.estimators.fake_tensors.dispatcher import Kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEY = "AutogradCPU"
+_MEAN = 1  # ``at::Reduction::Mean``
+
+
+@functools.cache
+def install_plain_derivatives() -> None:
+    """Register the derivatives for fake tensors, for the rest of this process."""
+    kernels = Kernels(_KEY)
+    kernels.wrap("prod", _product)
+    kernels.wrap("prod.dim_int", _product)
+    kernels.wrap("cumprod", _running_product)
+    kernels.wrap("binary_cross_entropy_with_logits", _entropy_of_logits)
+
+
+def _is_derived(source: torch.Tensor) -> bool:
+    in_transform = torch._C._are_functorch_transforms_active()  # noqa: SLF001 - public under no other name
+    return isinstance(source, FakeTensor) and source.requires_grad and torch.is_grad_enabled() and not in_transform
+
+
+def _product(
+    own: Callable[..., Any],
+    source: torch.Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    rest = () if dim is None else (dim, keepdim)
+    if source.dim() and _is_derived(source):
+        return _Product.apply(source, rest, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
+    return own(source, *rest, dtype=dtype)
+
+
+def _running_product(
+    own: Callable[..., Any], source: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
+) -> Any:
+    if source.dim() and source.shape[dim] > 1 and _is_derived(source):
+        return _RunningProduct.apply(source, dim, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
+    return own(source, dim, dtype=dtype)
+
+
+def _entropy_of_logits(  # noqa: PLR0917 - the operator's own signature
+    own: Callable[..., Any],
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Any:
+    if _is_derived(logits) and not target.requires_grad:
+        return _EntropyOfLogits.apply(logits, target, weight, pos_weight, reduction)  # type: ignore[no-untyped-call]  # untyped in torch
+    return own(logits, target, weight, pos_weight, reduction)
+
+
+class _Product(torch.autograd.Function):
+    """``prod_backward``."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, rest: tuple[Any, ...], dtype: torch.dtype | None) -> torch.Tensor:
+        result = torch.prod(source, *rest, dtype=dtype)
+        ctx.save_for_backward(source, result)
+        ctx.rest = rest
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        source, result = ctx.saved_tensors
+        source = source.to(slope.dtype)
+        if ctx.rest:
+            dim, keepdim = ctx.rest
+            if not keepdim:
+                slope, result = slope.unsqueeze(dim), result.unsqueeze(dim)
+            zeros = source == 0  # kept until the end, and counted
+            zeros.sum(dim, keepdim=True)
+        return slope * (result / source).conj(), None, None
+
+
+class _RunningProduct(torch.autograd.Function):
+    """``cumprod_backward``."""
+
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+        result = torch.cumprod(source, dim, dtype=dtype)
+        ctx.save_for_backward(source, result)
+        ctx.dim = dim
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        source, result = ctx.saved_tensors
+        weighted = result.conj() * slope.to(source.dtype)
+        zeros = source == 0  # noqa: F841 - kept until the end
+        return _summed_from_the_end(weighted, ctx.dim) / source.conj(), None, None
+
+
+class _EntropyOfLogits(torch.autograd.Function):
+    """``binary_cross_entropy_with_logits_backward``."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, *rest: Any) -> Any:
+        ctx.save_for_backward(logits, *rest[:-1])
+        ctx.reduction = rest[-1]
+        return torch.ops.aten.binary_cross_entropy_with_logits(logits, *rest)
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        logits, target, weight, pos_weight = ctx.saved_tensors
+        if pos_weight is None:
+            of_logits = _over("sub", logits.sigmoid(), target)
+        else:
+            positive = pos_weight * target
+            of_logits = _over("mul", _over("sub", positive + 1, target), logits.sigmoid())
+            of_logits = _over("sub", of_logits, positive)
+        of_logits = _over("mul", of_logits, slope)
+        if weight is not None:
+            of_logits = _over("mul", of_logits, weight)
+        if ctx.reduction == _MEAN:
+            of_logits.div_(logits.numel())
+        return of_logits, None, None, None, None
+
+
+def _summed_from_the_end(source: torch.Tensor, dim: int) -> torch.Tensor:
+    """``reversed_cumsum``, whose steps are one expression, and so all kept until its end."""
+    from_the_end = source.flip(dim)
+    summed = from_the_end.cumsum(dim)
+    return summed.flip(dim)
+
+
+def _over(operator: str, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Write a result over the first operand, unless derivatives are taken of it."""
+    name = operator if torch.is_grad_enabled() else f"{operator}_"
+    written: torch.Tensor = getattr(first, name)(second)
+    return written

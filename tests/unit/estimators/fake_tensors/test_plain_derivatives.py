@@ -1,0 +1,71 @@
+"""Derivatives that autograd computes otherwise of fake tensors: who they answer, and that they are the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from memplan.estimators.fake_tensors import plain_derivatives
+from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[torch.Tensor], torch.Tensor]
+
+CALLS: dict[str, Call] = {
+    "product": lambda x: x.prod(),
+    "product along a dimension": lambda x: x.prod(1),
+    "product along a dimension that is kept": lambda x: x.prod(0, keepdim=True),
+    "running product": lambda x: x.cumprod(-1),
+    "entropy": lambda x: functional.binary_cross_entropy_with_logits(x, torch.full_like(x, 0.25)),
+    "weighted sum of entropies": lambda x: functional.binary_cross_entropy_with_logits(
+        x, torch.full_like(x, 0.25), torch.full_like(x, 2), pos_weight=torch.full_like(x[0], 3), reduction="sum"
+    ),
+}
+PARTS = ("_Product", "_RunningProduct", "_EntropyOfLogits")
+
+install_plain_derivatives()
+
+
+def slope_of(call: Call, values: torch.Tensor) -> torch.Tensor:
+    values = values.clone().requires_grad_()
+    return torch.autograd.grad(call(values).sum(), values)[0]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_slopes_are_those_of_autograd(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.rand(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    expected = slope_of(call, values)
+    monkeypatch.setattr(plain_derivatives, "FakeTensor", torch.Tensor)  # answer plain tensors, too, which have values
+    torch.testing.assert_close(slope_of(call, values), expected)
+    assert torch.autograd.gradcheck(call, values.clone().requires_grad_())
+    assert torch.autograd.gradgradcheck(call, values.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_fake_tensors_are_answered_and_plain_ones_and_transforms_are_not(call: Call) -> None:
+    real = torch.rand(4, 6, requires_grad=True)
+    assert not _is_answered(call(real))
+    assert torch.func.grad(lambda x: call(x).sum())(real).shape == (4, 6)
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(real)
+        assert _is_answered(call(fake))
+        assert not call(fake.detach()).requires_grad
+        assert torch.func.grad(lambda x: call(x).sum())(fake).shape == (4, 6)
+
+
+def _is_answered(result: torch.Tensor) -> bool:
+    node = result.grad_fn
+    return node is not None and node.name().removesuffix("Backward") in PARTS
+
+
+def test_a_target_that_is_learnt_is_left_to_autograd() -> None:
+    with FakeTensorMode():
+        logits, target = torch.rand(4, requires_grad=True), torch.rand(4, requires_grad=True)
+        loss = functional.binary_cross_entropy_with_logits(logits, target)
+    assert not _is_answered(loss)
