@@ -58,7 +58,7 @@ class Launch:
     Args:
         rank: from 0.
         world_size: how many there are, at least 2.
-        local_world_size: how many of them are on this machine; None where the launcher does not tell.
+        local_world_size: how many of them are on this machine; None where the launcher does not say.
         run_name: names the run, the same in all its processes and another one after a restart.
     """
 

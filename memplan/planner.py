@@ -41,7 +41,7 @@ class Planning:
 
     Args:
         question: what the plan is to answer.
-        observer: told what happens.
+        observer: called with every event.
     """
 
     def __init__(self, question: Question, observer: Observer = ignore) -> None:

@@ -1,4 +1,4 @@
-"""What a training really took, held against its plan, as a value."""
+"""What a training really took, compared with its plan, as a value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a training really takes, read from within its own process and held against the plan.
+"""What a training really takes, read from within its own process and compared with the plan.
 
-Nothing is changed for it: torch is not imported, CUDA not woken, and no statistic set back. So the peaks are those of
-the whole process so far, or, on a card, since the training itself last called ``reset_peak_memory_stats``.
+Nothing is changed for it: torch is not imported, CUDA not initialised, and no statistic reset. So the peaks are those
+of the whole process so far, or, on a card, since the training itself last called ``reset_peak_memory_stats``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlanWarning(UserWarning):
 
 
 def watch(plan: Plan, *, store: str | Path | None = None) -> Watch:
-    """Hold what a training really takes against its plan; a context manager.
+    """Compare what a training really takes with its plan; a context manager.
 
     At the end of the ``with`` block, and whenever :meth:`Watch.check` is called before, say after the first epoch, the
     device peak is compared with the band. Where it has left the band, one :class:`PlanWarning` says so. The last
@@ -116,7 +116,7 @@ def _woken_cuda() -> Any | None:
 
 
 def _is_same_card(planned: str, present: str) -> bool:
-    """Say whether a plan is for such a card; one of which only the size was given is for any."""
+    """Return whether a plan is for such a card; one of which only the size was given is for any."""
     if planned == present:
         return True
     try:

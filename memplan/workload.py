@@ -32,7 +32,7 @@ class Workload:
         channels_last: whether the model and 4-D inputs use the channels-last memory format.
         ema: whether an exponential moving average of the parameters is kept on the device.
         typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind. Both
-            come by turns in estimates and in the warm-up of live trials, because the allocator keeps room for blocks of
+            alternate in estimates and in the warm-up of live trials, because the allocator keeps blocks of
             each size; trials report its memory and speed beside those of the worst. None where all batches are alike.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
 

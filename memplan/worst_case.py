@@ -2,7 +2,7 @@
 
 Batches are usually padded to their largest member, or joined one behind the other; of either kind the worst that a
 sampler can draw is made of the largest samples. Where several things can be large (long audio, many boxes), the batch
-takes the largest of each by turns, so that every padded length is at its worst at once.
+takes the largest of each in turn, so that every padded length is at its worst at once.
 
 Torch is not needed here, and nothing is drawn at random.
 """
@@ -141,7 +141,7 @@ class _Sizes:
         )
 
     def worst_first(self) -> list[int]:
-        """Positions by size, the largest of each measure by turns, each once."""
+        """Positions by size, the largest of each measure in turn, each once."""
         places = range(len(self.indices))
         rankings = [sorted(places, key=lambda place: -figures[place]) for figures in self._figures()]
         by_turns = dict.fromkeys(itertools.chain.from_iterable(zip(*rankings, strict=True)))

@@ -1,7 +1,7 @@
 """Map the same pages of libraries into a fork as were mapped in the process it came from.
 
 On Linux a fork copies the page tables of memory that was written to; pages of files that were only read, such as the
-code of libraries, are mapped anew when they are touched (``vma_needs_copy``, ``mm/memory.c``). A fork would therefore
+code of libraries, are mapped again when they are touched (``vma_needs_copy``, ``mm/memory.c``). A fork would therefore
 begin with a resident set that is smaller by those pages (75 MiB for torch 2.13), and read too low a peak. Naming them
 before the fork and mapping them after it (``MADV_POPULATE_READ``, Linux 5.14) makes the two alike.
 """

@@ -1,4 +1,4 @@
-"""What both sides of a child process have to know of each other."""
+"""What both sides of a child process need to know about each other."""
 
 from __future__ import annotations
 

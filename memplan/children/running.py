@@ -114,7 +114,7 @@ def _start(
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Let what is under way end before Ctrl-C does its work, so that a second one does not leave a child behind."""
+    """Delay Ctrl-C until what is under way has ended, so that a second one does not leave a child behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

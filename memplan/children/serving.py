@@ -141,7 +141,7 @@ def _die_with_parent() -> None:
 
 
 def _post_guardian(lifeline: int, reply: int) -> None:
-    """Leave a tiny process behind that kills this session once the parent, and with it the lifeline, is gone.
+    """Start a tiny process that kills this session once the parent, and with it the lifeline, is gone.
 
     The kernel's own signal on the parent's death reaches the child alone, not the processes that it has started. Forked
     twice, so that user code that waits for its children does not find one it does not know.

@@ -31,8 +31,8 @@ class Template:
     """Forks children of one module; started when the first is wanted, replaced when it has died.
 
     Used as a context manager, or closed, so that the process does not stay until the caller's own ends. A template
-    that cannot do its work (an old kernel, an import that fails) says so once, and children are started anew from then
-    on; see :func:`memplan.children.run_child`.
+    that cannot do its work (an old kernel, an import that fails) says so once, and children are started afresh from
+    then on; see :func:`memplan.children.run_child`.
 
     Args:
         module: importable module whose main calls ``serve(handle, preload=...)``.
@@ -58,7 +58,7 @@ class Template:
             self._running = None
 
     def give_up(self) -> None:
-        """End the template's process and make no other: its forks turned out to be of no use."""
+        """End the template's process and make no other: its forks turned out to be useless."""
         self.close()
         self._is_usable = False
 
@@ -68,7 +68,7 @@ class Template:
         return self._running is not None and self._running.process.poll() is None
 
     def fork(self, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
-        """Fork a child; None where that cannot be done and the child is to be started anew.
+        """Fork a child; None where that cannot be done and the child is to be started afresh.
 
         Args:
             environment: of the child; one that differs from the template's makes a new template.

@@ -86,7 +86,7 @@ class Ecosystem(Protocol):
         """Return what says the same on the training command; None where there is no such form."""
 
     def recognises(self, document: Document) -> bool:
-        """Say whether a config belongs to this ecosystem, by its content."""
+        """Return whether a config belongs to this ecosystem, by its content."""
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the dotted keys at which this ecosystem keeps the knobs, those present in the config only."""

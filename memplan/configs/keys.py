@@ -29,7 +29,7 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:
 
 
 def contains(values: Mapping[str, Any], key: str) -> bool:
-    """Say whether there is a value at a dotted key."""
+    """Return whether there is a value at a dotted key."""
     try:
         lookup(values, key)
     except KeyError:
@@ -136,7 +136,7 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
 
 
 def is_count(value: Any) -> bool:
-    """Say whether a value counts something: a whole number above 0."""
+    """Return whether a value counts something: a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

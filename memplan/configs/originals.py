@@ -83,7 +83,7 @@ def bases_named_in(source: SourceFile) -> tuple[str, ...]:
 
 
 def has_marker(text: str) -> bool:
-    """Say whether memplan wrote or changed a file with this text."""
+    """Return whether memplan wrote or changed a file with this text."""
     return MARKER.search(text) is not None
 
 

@@ -1,1 +1,1 @@
-"""This machine and the cards one can plan for: what they are, what they hold now, and whose turn it is on them."""
+"""This machine's devices and the cards one can plan for: what they are, what uses them, and taking turns on them."""

@@ -1,4 +1,4 @@
-"""What the CUDA context of a card takes before anyone has measured it: reckoned from its multiprocessors.
+"""The size of a card's CUDA context before it has been measured: estimated from the number of multiprocessors.
 
 The driver sets local memory aside for every thread that a card can hold at once: multiprocessors x threads of each x
 bytes of a thread (NVIDIA's forum, "Local memory management", 289339). That makes the context of a large card several
@@ -47,7 +47,7 @@ def context_bytes(compute_capability: tuple[int, int] | None, sm_count: int | No
 
 
 def context_range_bytes(compute_capability: tuple[int, int] | None, sm_count: int | None) -> tuple[int, int]:
-    """Return the least and the most that the context of such a card may take, as far as published figures tell."""
+    """Return the least and the most that the context of such a card may take, by published figures."""
     if compute_capability is None or sm_count is None:
         return _UNKNOWN_CARD_RANGE_BYTES
     usual_bytes = context_bytes(compute_capability, sm_count)

@@ -1,4 +1,4 @@
-"""What the driver tells of a card and of who uses it, as values; what it keeps to itself is None with a reason."""
+"""What the driver reports of a card and of who uses it, as values; what it does not report is None with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CardProcess:
     Args:
         pid: process id as the driver sees it: the host's, even inside a container.
         name: of its program; None where it cannot be seen from here.
-        used_bytes: context, libraries and allocator together; None where the driver does not tell.
+        used_bytes: context, libraries and allocator together; None where the driver does not report it.
         missing_because: why ``used_bytes`` is None.
     """
 
@@ -46,8 +46,8 @@ class CardReading:
         total_bytes: as CUDA reports it, without what the driver keeps for itself.
         used_bytes: by all processes.
         free_bytes: the rest of the total.
-        utilisation_percent: share of the last second in which a kernel ran; None where the card does not tell.
-        temperature_celsius: of the chip; None where the card does not tell.
+        utilisation_percent: share of the last second in which a kernel ran; None where the card does not report it.
+        temperature_celsius: of the chip; None where the card does not report it.
         compute_capability: e.g. (8, 6).
         driver_version: e.g. ``580.65.06``.
         processes: those using the card; None where the driver does not list them.

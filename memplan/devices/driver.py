@@ -1,4 +1,4 @@
-"""What the cards of this machine are and hold now, as the driver tells; what it does not tell is None with a reason."""
+"""The cards of this machine and what uses them now, from the driver; what it does not report is None with a reason."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class _CardMemory:
 
 
 def _memory(handle: Any) -> _CardMemory:
-    """Read a card's memory as CUDA counts it: without the part the driver reserves, which older drivers do not tell."""
+    """Read a card's memory as CUDA counts it: without what the driver reserves, which older drivers do not report."""
     nvml = library()
     detailed = query_if_supported(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if detailed is None:

@@ -1,4 +1,4 @@
-"""What live trials found the context of this machine's cards to take, kept for later estimates.
+"""The CUDA contexts that live trials measured on this machine's cards, kept for later estimates.
 
 The only place that reads or writes that record: ``contexts.json`` in ``MEMPLAN_CACHE_DIR``, or else in ``memplan``
 below ``XDG_CACHE_HOME`` or ``~/.cache``. A context belongs to a card, a driver and a version of PyTorch. The record is
@@ -48,7 +48,7 @@ class MeasuredContext:
 
 
 def calibrated(device: DeviceSpec, *, environment: Mapping[str, str] = os.environ) -> DeviceSpec:
-    """Return the device with the context that was last measured on such a card here; as it is where none was.
+    """Return the device with the context last measured on such a card here; unchanged where none was.
 
     A live card takes what was measured under its own driver; a card that is only planned for, what any driver gave.
     """
@@ -66,7 +66,7 @@ def calibrated(device: DeviceSpec, *, environment: Mapping[str, str] = os.enviro
 def remember_context(
     device: DeviceSpec, context_bytes: int, *, environment: Mapping[str, str] = os.environ
 ) -> MeasuredContext | None:
-    """Keep what a trial on a live card measured, in place of what was known of it; None where it cannot be kept."""
+    """Store what a trial on a live card measured, replacing an earlier figure; None where it cannot be stored."""
     if device.kind is not DeviceKind.CUDA or device.driver_version is None or context_bytes <= 0:
         return None
     measured = MeasuredContext(
@@ -89,7 +89,7 @@ def remember_context(
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    """Return where the record lies; None for a user without a home, as containers have them."""
+    """Return the path of the record; None for a user without a home, as in containers."""
     own = environment.get(_CACHE_VARIABLE)
     if own:
         return Path(own) / "contexts.json"

@@ -20,13 +20,13 @@ _MULTIPLIED_BY = {
 
 
 def processor_name(*, root: Path = _ROOT) -> str:
-    """Return the processor's model; its architecture where the kernel does not tell."""
+    """Return the processor's model; its architecture where the kernel does not report it."""
     names = (value for name, value in _lines(root) if name == "model name")
     return next(names, platform.machine())
 
 
 def half_formats(*, root: Path = _ROOT) -> tuple[str, ...] | None:
-    """Return the half-precision formats that the processor multiplies itself; None where the kernel does not tell."""
+    """Return the half-precision formats with multiply instructions; None where the kernel does not report them."""
     flags = next((set(value.split()) for name, value in _lines(root) if name in ("flags", "Features")), None)
     if flags is None:
         return None

@@ -1,4 +1,4 @@
-"""From what ``--device`` says to a value: a card of this machine, one of the catalogue, one of a size, or the CPU."""
+"""Resolve ``--device``: a card of this machine, one of the catalogue, one known by its size only, or the CPU."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _TOLD_CHARACTERS = 200
 
 @contextlib.contextmanager
 def device_turn(resource: str, *, notify: Callable[[str], None]) -> Iterator[None]:
-    """Hold a resource alone among memplan's processes, waiting for it as long as it takes.
+    """Hold a resource exclusively among memplan's processes, waiting for it as long as it takes.
 
     Args:
         resource: what is taken turns on: ``cpu``, or the UUID of a card.
@@ -55,7 +55,7 @@ def device_turn(resource: str, *, notify: Callable[[str], None]) -> Iterator[Non
         try:
             yield
         finally:
-            os.ftruncate(turn, 0)  # whoever waits for the next to sign is not told of this one
+            os.ftruncate(turn, 0)  # so that nobody waiting reads this process as the holder
 
 
 def turns_folder() -> Path:

@@ -64,7 +64,7 @@ def tune(
 
     The batch size is written to the attribute or hyper-parameter ``batch_arg_name`` of datamodule and module, the
     learning rate likewise; precision, accumulation and lengths counted in steps are in the Trainer's arguments that are
-    returned. A plain DataLoader cannot be changed: build it anew with ``plan.recipe.micro_batch_size``.
+    returned. A plain DataLoader cannot be changed: rebuild it with ``plan.recipe.micro_batch_size``.
 
     Args:
         settings: the arguments the Trainer is going to get.
@@ -176,7 +176,7 @@ def _cards() -> int:
 
 
 class MemplanCallback(Callback):
-    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+    """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
 
     A DataLoader that makes batches of another size than planned is warned of before the first.
 

@@ -81,7 +81,7 @@ class LightningStep(FrameworkStep):
             self._data()
 
     def model(self) -> nn.Module:
-        """Build the module anew and set it up as ``Trainer.fit`` would.
+        """Rebuild the module and set it up as ``Trainer.fit`` would.
 
         Raises:
             WorkloadError: ``configure_optimizers`` returns none or several optimizers.

@@ -115,7 +115,7 @@ def _is_own(module: str) -> bool:
 
 @HOOKS.register_module()
 class MemplanHook(Hook):
-    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+    """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
 
     A config names it as ``dict(type='MemplanHook')`` and then means the last plan that was stored; the script that
     reads such a config imports this module, or ``custom_imports`` names it.

@@ -137,7 +137,7 @@ def _refuse_data_parallel(args: Any) -> None:
 
 
 class MemplanCallback(TrainerCallback):
-    """Holds what the training really takes against its plan after every epoch and at its end; see ``memplan.watch``.
+    """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
 
     Args:
         plan: the plan that :func:`tune` returned.

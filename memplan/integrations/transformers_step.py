@@ -97,7 +97,7 @@ class TrainerStep(FrameworkStep):
         return largest_samples(self._dataset, look_at=_LOOK_AT)
 
     def model(self) -> nn.Module:
-        """Make the model anew, and a Trainer for it."""
+        """Make a new model, and a Trainer for it."""
         module = _called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
         self._trainer = self._trainer_of(module, [], 1)
         return module.train()

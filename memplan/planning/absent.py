@@ -1,7 +1,7 @@
 """A plan for a card that is not present: predicted for the card, and the prediction checked live on the CPU.
 
 The check runs a small micro-batch for real on this machine's CPU and compares its peak tensor bytes with a trace for
-the CPU. It shows that the workload trains and that its tensors are counted rightly; it does not show the card's own
+the CPU. It shows that the workload trains and that its tensors are counted correctly; it does not show the card's own
 operators, its allocator or its speed.
 """
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from memplan.results import Estimate, Trial
 
 _CHECK_MICRO_BATCH = 2
-# A step that takes longer on the CPU is one of a model or a format for cards: the plan does not wait for its check.
+# A longer step belongs to a model or number format made for cards: the plan does not wait for its check on the CPU.
 _CHECK_STEP_LIMIT_S = 30.0
 
 
 def recommend_by_estimate(question: Question, traces: Traces, session: TrialSession) -> Recommendation:
     """Recommend the largest micro-batch whose predicted process peak is below the band's upper edge.
 
-    Without a measured speed the user's own precision is kept where it fits; else the first that does is taken.
+    No speed was measured, so the user's own precision is kept where it fits, else the first that does is taken.
 
     Args:
         question: what is asked.
@@ -73,7 +73,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
 
 
 def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
-    """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is given up."""
+    """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is stopped."""
     size = min(subject.current.micro_batch_size, _CHECK_MICRO_BATCH)
     recipe = subject.current.with_micro_batch_size(size)
     return session.try_recipe(recipe, "check on the CPU", step_limit_s=_CHECK_STEP_LIMIT_S)

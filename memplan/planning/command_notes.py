@@ -38,7 +38,7 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
 
 
 def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
-    """Doubt that the command takes the micro-batch where twice the samples or more made no difference to the peak."""
+    """Doubt that the command uses the micro-batch, if at least twice the samples made no difference to the peak."""
     read = [(trial.recipe.micro_batch_size, trial.outcome.measurement) for trial in trials]
     peaks = sorted((size, measured.peak_process_bytes) for size, measured in read if measured is not None)
     if not peaks or peaks[-1][0] < 2 * peaks[0][0] or peaks[-1][1] > peaks[0][1] * (1 + _NOTICEABLE_SHARE):
@@ -48,7 +48,7 @@ def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
 
 
 def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
-    """Say how much of the trials passed outside of their steps, where it is most of a long time."""
+    """Say how much of the trials' time was spent outside their steps, where that is most of a long time."""
     read = [(trial.outcome.duration_s, found) for trial in trials if (found := trial.outcome.measurement)]
     total_s = sum(duration_s for duration_s, _ in read)
     outside_s = total_s - sum(steps * fmean(found.step_times_s) for _, found in read)

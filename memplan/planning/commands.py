@@ -1,4 +1,4 @@
-"""Plan for the user's own training command: what it can be told, and what it starts from."""
+"""Plan for the user's own training command: which options it takes, and the recipe it starts from."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class CommandOptions:
 def command_options(
     command: str | None, configs: Sequence[Path], *, steps: int | None, batch_size: int | None, workload: str | None
 ) -> CommandOptions | None:
-    """Put together what was said of a training command; None where there is none, and a config stands for itself.
+    """Collect the options of a training command; None where there is none and the config's workload is run.
 
     Raises:
-        UsageError: there is neither a command nor a config, or an option that does not go with what there is.
+        UsageError: there is neither a command nor a config, or an option needs the one that is missing.
     """
     if command is None:
         if not configs:
@@ -76,10 +76,10 @@ def config_beside(
     knob_keys: Mapping[str, str] | None,
     workload: str | None,
 ) -> tuple[UserConfig | None, tuple[str, ...]]:
-    """Read the config, if any, of one file or several; one that only a command understands is left to it, with a note.
+    """Read the config, if there is one; one that only the command understands is left to it, with a note.
 
     Raises:
-        ConfigError: the config cannot be read, and there is no command that may.
+        ConfigError: the config cannot be read, and no command reads it instead.
     """
     if not paths:
         return None, ()
@@ -94,7 +94,7 @@ def config_beside(
 def subject_for(
     command: CommandOptions | None, config: UserConfig | None, request: PlanRequest
 ) -> tuple[Subject, PlanRequest]:
-    """Return what is trained, a command or else a config, and the request as far as it can be told of it.
+    """Return what is trained, a command or else a config, and the request with what the command settles of it.
 
     Raises:
         UsageError: as for :func:`subject_of_command`.
@@ -115,7 +115,7 @@ def card_count(command: CommandOptions | None, request: PlanRequest) -> int:
 def subject_of_command(
     command: CommandOptions, config: UserConfig | None, request: PlanRequest
 ) -> tuple[Subject, PlanRequest]:
-    """Take a command as what is trained, and fit the request to what it can be told.
+    """Make a command the subject of a plan, and narrow the request down to the options that it takes.
 
     Args:
         command: the command.
@@ -123,7 +123,7 @@ def subject_of_command(
         request: what is wanted of the device.
 
     Raises:
-        UsageError: a placeholder is not known or has no value, or the request needs one that is not there.
+        UsageError: a placeholder is unknown or has no value, or the request needs one that is missing.
         ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
     if command.steps < FEWEST_STEPS:
@@ -138,7 +138,7 @@ def subject_of_command(
         config_path=None if command.config_path is None else str(command.config_path),
         working_folder=str(Path.cwd()),
     )
-    fill_command(source, current)  # whatever it lacks shows before anything runs
+    fill_command(source, current)  # raises for a missing placeholder before anything runs
     if request.global_batch_size is not None and not template.names(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
             f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",

@@ -1,7 +1,7 @@
-"""What tells one question to memplan from another: two plans with one fingerprint would come out the same.
+"""Fingerprints of questions to memplan: two plans with the same fingerprint would come out the same.
 
-By it an interrupted run is resumed and a finished plan is found again, so everything that decides an answer must be in
-it: code, config, options, device, driver, versions, and what the environment tells allocators and thread pools.
+Interrupted runs are resumed and finished plans found again by it, so everything that decides an answer must be in
+it: code, config, options, device, driver, versions, and the environment's settings of allocators and thread pools.
 
 Not counted: data, files that the workload reads under names not in its config, environment variables that it reads
 itself, and what the modules of :mod:`memplan.planning.digests` do not count.
@@ -59,7 +59,7 @@ def fingerprint_of(question: Question, surroundings: Mapping[str, str]) -> str:
 
 
 def _device_facts(device: DeviceSpec) -> object:
-    """Return what a device is; without what happens to be free on a CPU, or was found out about a present card."""
+    """Return what identifies a device, without the memory free on a CPU now or what was measured on a present card."""
     if device.kind is DeviceKind.CPU:
         return str(device.kind)
     if device.live_index is not None:
@@ -68,7 +68,7 @@ def _device_facts(device: DeviceSpec) -> object:
 
 
 def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what is not the user's but decides a plan as well: versions, processor and settings."""
+    """Return what decides a plan besides the user's own code and options: versions, processor and settings."""
     found = {
         "memplan": __version__,
         "torch": importlib.metadata.version("torch"),

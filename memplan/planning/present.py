@@ -76,7 +76,7 @@ def _reasons(
 
 
 def is_settled(trial: Trial, question: Question) -> bool:
-    """Say whether a config that memplan patched before, asked the same again, still does what was promised.
+    """Return whether a config that memplan patched before, asked the same again, still does what was promised.
 
     The band is that of the first run, where the config kept what the device offered then: on the CPU that is the memory
     that happened to be free.

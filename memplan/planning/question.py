@@ -1,4 +1,4 @@
-"""What a plan answers, and the device that it is for."""
+"""The question that a plan answers: what to train, the request and the device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """How shall this be trained on that device?
+    """How should this subject be trained on that device?
 
     Args:
         subject: what is trained.
         request: what is wanted.
-        device: what the request's device came to; its total is what utilisation refers to.
+        device: what the request's device resolved to; its total is what utilisation refers to.
         band: where the device peak has to land.
     """
 
@@ -35,7 +35,7 @@ class Question:
 
 
 def question_of(subject: Subject, request: PlanRequest, launch: Launch | None = None) -> Question:
-    """Look up the device that a request names, and as much of it as each of a launcher's processes may use.
+    """Resolve the device that a request names, limited to the share of each of a launcher's processes.
 
     Raises:
         UsageError: the band is out of range.
@@ -51,14 +51,14 @@ def question_of(subject: Subject, request: PlanRequest, launch: Launch | None = 
 
 
 def device_for(text: str, budget_bytes: int | None) -> DeviceSpec:
-    """Resolve a device, with its context as measured here before; a budget below its size takes the size's place."""
+    """Resolve a device, with its context if it was measured here before; a budget below its size replaces the size."""
     spec = calibrated(resolve_device(text, budget_bytes=budget_bytes))
     total_bytes = min(spec.total_bytes, budget_bytes or spec.total_bytes)
     return replace(spec, total_bytes=total_bytes)
 
 
 def share_of(device: DeviceSpec, request: PlanRequest, launch: Launch | None) -> DeviceSpec:
-    """Leave each of several processes on one machine its part of the memory, where nothing says how much that is."""
+    """Give each of several processes on one machine an equal part of its memory, unless a budget says how much."""
     sharers = launch.local_world_size if launch else None
     if sharers is None or device.kind is not DeviceKind.CPU or request.budget_bytes is not None:
         return device

@@ -1,6 +1,6 @@
-"""A plan that was made before for the same question, given out again where it still holds.
+"""Cached plans: one that was made before for the same question is returned where it still holds.
 
-What a fingerprint cannot hold is looked at anew: what else uses the device now, and what has become of the files that
+What a fingerprint cannot hold is checked again: what else uses the device now, and the state of the files that
 the plan's patch changes.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def recalled(journal: Journal, fingerprint: str, question: Question) -> Plan | None:
-    """Return the plan stored for a fingerprint, marked as such; None where there is none, or it holds no more."""
+    """Return the plan stored for a fingerprint, marked as cached; None where there is none, or it no longer holds."""
     try:
         stored = journal.find_plan(fingerprint)
-    except StoreError:  # written by another version; planning anew says what is wrong where that matters
+    except StoreError:  # written by another version; opening a run says what is wrong where that matters
         return None
     if stored is None or stored.plan is None or not _still_fits(stored.plan, question.band, question.device):
         return None
@@ -58,7 +58,7 @@ def _patch_anew(plan: Plan, question: Question) -> ConfigPatch | None:
 
 
 def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
-    """Say whether a plan's peak lies where it lay, with what the device offers now and what others use of it."""
+    """Return whether a plan's peak is still where it was in the band, given the memory that others use now."""
     measured = plan.chosen.outcome.measurement if plan.chosen else None
     if measured is None:
         return plan.device_total_bytes == band.total_bytes
@@ -71,5 +71,5 @@ def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
 
 
 def _is_current(patch: ConfigPatch) -> bool:
-    """Say whether the files that a patch changes are as they were when it was written."""
+    """Return whether the files that a patch changes are as they were when it was written."""
     return all(digest_of(Path(each.path)) == each.original_sha256 for each in patch.files)

@@ -1,4 +1,4 @@
-"""What trials or traces came to, before a patch is written for it."""
+"""The outcome of trials or traces, before a patch is written for it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Recommendation:
 
 
 def accumulation_notes(recipe: Recipe, traces: Traces) -> tuple[str, ...]:
-    """Say what accumulation does not do for a model with batch norm; mostly nothing."""
+    """Say what accumulation does not do for a model with batch norm; nothing for any other."""
     if recipe.accumulation_steps > 1 and traces.uses_batch_norm(recipe):
         return (f"batch norm sees {recipe.micro_batch_size} samples at a time, whatever is accumulated",)
     return ()
 
 
 def sentences(*remarks: str | None) -> tuple[str, ...]:
-    """Return the remarks that there are as sentences."""
+    """Turn those remarks that are not None into sentences."""
     return tuple(f"{each[0].upper()}{each[1:].removesuffix('.')}." for each in remarks if each is not None)

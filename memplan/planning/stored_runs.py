@@ -1,4 +1,4 @@
-"""What the journal holds of earlier runs, for those who show, apply or check it."""
+"""Runs, plans and patches read back from the journal, to be shown, applied or checked."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def stored_report(store: Path, run_id: str) -> RunReport:
 
 
 def stored_plan(store: Path, run_id: str) -> Plan:
-    """Return the plan that a run came to.
+    """Return the plan of a run.
 
     Raises:
-        UsageError: there is no such run, or it came to no plan.
+        UsageError: there is no such run, or it has no plan.
         StoreError: the journal cannot be read.
     """
     stored = Journal(store).load(run_id)

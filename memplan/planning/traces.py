@@ -1,4 +1,4 @@
-"""Estimates of one subject on one device: each kind of step is traced once, and every micro-batch answered from it."""
+"""Estimates of one subject on one device: each kind of step is traced once and answers for every micro-batch."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepKind:
-    """What one trace holds for: a recipe without its sizes, and the implementation of the optimizer.
+    """What one trace is valid for: a recipe without its sizes, and the implementation of the optimizer.
 
-    Where a trace holds for a micro-batch alone, the recipe has that instead of one sample.
+    Where a trace is valid for one micro-batch only, the recipe keeps that micro-batch.
     """
 
     recipe: Recipe
@@ -83,7 +83,7 @@ class Traces:
         return self._traced(_StepKind.of(recipe, fused_optimizer=fused_optimizer), recipe)
 
     def _of_size(self, recipe: Recipe, *, fused_optimizer: bool) -> StepTrace:
-        """Trace a recipe's step, at its own micro-batch where another does not tell of it, if that is possible."""
+        """Trace a recipe's step, if possible at its own micro-batch where a trace at another does not predict it."""
         trace = self.of(recipe, fused_optimizer=fused_optimizer)
         if trace.tells_of(recipe.micro_batch_size):
             return trace
@@ -127,7 +127,7 @@ class Traces:
         return step_snapshot(self.of(recipe), micro_batch_size=recipe.micro_batch_size, allocator=self._allocator)
 
     def of_if_traceable(self, recipe: Recipe) -> StepTrace | None:
-        """Trace a recipe's step; None, said once, where it cannot be traced, which a live trial may still run."""
+        """Trace a recipe's step; None, with one notice, where it cannot be traced: a live trial may still run it."""
         try:
             return self.of(recipe)
         except (TraceError, WorkloadError) as error:
@@ -141,12 +141,12 @@ class Traces:
         return None if self.of_if_traceable(recipe) is None else self.estimate(recipe)
 
     def optimizer_name(self, recipe: Recipe) -> str:
-        """Class name of the optimizer as traced or seen in a trial, or a paraphrase where neither is known."""
+        """Class name of the optimizer as traced or seen in a trial; "the optimizer" where neither is known."""
         trace = self.of_if_traceable(recipe)
         return (self._measured_optimizer_name or "the optimizer") if trace is None else trace.optimizer_name
 
     def uses_batch_norm(self, recipe: Recipe) -> bool:
-        """Whether a statistic over the micro-batch is known to be taken."""
+        """Whether the model is known to use statistics over the micro-batch."""
         trace = self.of_if_traceable(recipe)
         return trace is not None and trace.uses_batch_norm
 
@@ -161,7 +161,7 @@ class Traces:
         return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
 
     def learn(self, recipe: Recipe, measured: Measurement) -> None:
-        """Take the context and the optimizer that a trial saw, and by how much the rest exceeded its estimate.
+        """Adopt the context and the optimizer that a trial saw, and by how much the rest exceeded its estimate.
 
         A context that may hold other programs' memory is used in this run, and not kept for later ones. A trial that
         needed less is not taken as a reason to expect less of larger batches: at a small one the fixed parts of the

@@ -1,1 +1,1 @@
-"""Live trials: what one recipe really needs, found out in a child process; the search over sizes, and the journal."""
+"""Live trials: what one recipe really needs, measured in a child process; the search over sizes, and the journal."""

@@ -1,7 +1,7 @@
-"""Say what a peak consists of: which of the blocks alive at that instant are weights, gradients, activations, ...
+"""Attribute a peak: which of the blocks alive at that instant are weights, gradients, activations, ...
 
 Pure: it takes a stream of allocations and frees with the addresses that were known at a few instants, and returns bytes
-by component. Positions only have to grow: nanoseconds on the CPU, places in the event history on CUDA.
+by component. Positions only have to increase: nanoseconds on the CPU, places in the event history on CUDA.
 """
 
 from __future__ import annotations

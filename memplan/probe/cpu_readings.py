@@ -1,4 +1,4 @@
-"""What a trial on the CPU reads: the resident set from the kernel, tensor bytes from the allocator's own events.
+"""Readings of a trial on the CPU: the resident set from the kernel, tensor bytes from the allocator's own events.
 
 Imports torch; child processes only. Found out by experiment with torch 2.13 on Linux:
 
@@ -103,7 +103,7 @@ class CpuReadings:
         )
 
     def release_limits(self) -> None:
-        """Let a failed trial say what happened."""
+        """Lift the cap, so that a failed trial can report what happened."""
         raise_data_limit(None)
 
     def memory_is_full(self) -> bool:
@@ -147,7 +147,7 @@ def raise_data_limit(by_bytes: int | None) -> None:
 def attribute_step(state: TrainingState) -> AttributedPeak:
     """Run one optimizer step, shortened, under the profiler and attribute its largest sum of tensor bytes.
 
-    PyTorch tells no free of a block that was made before a profiler watched (``ProfiledCPUMemoryReporter`` in
+    PyTorch reports no free of a block that was made before the profiler started (``ProfiledCPUMemoryReporter`` in
     c10/core/CPUAllocator.cpp). Where user code gave such a block back, a second step is followed, which frees what the
     first has made.
     """
@@ -157,7 +157,7 @@ def attribute_step(state: TrainingState) -> AttributedPeak:
 
 
 def _attributed(state: TrainingState) -> tuple[AttributedPeak, bool]:
-    """Follow a step; return its peak, and whether a block that was there before has gone without being told."""
+    """Profile a step; return its peak, and whether a block that existed before was freed without an event."""
     if not state.workload.zero_grad_before_backward:
         zero_gradients(state)
     gc.collect()
@@ -175,7 +175,7 @@ def _attributed(state: TrainingState) -> tuple[AttributedPeak, bool]:
 
 
 def _has_untold_free(resident: Iterable[ResidentBlock], events: Iterable[MemoryEvent], left: Collection[int]) -> bool:
-    """Whether a resident block has gone, or its address was given out anew, without an event that frees it."""
+    """Whether a resident block was freed, or its address reused, without an event that frees it."""
     first_sizes = {event.address: event.size_bytes for event in reversed(list(events))}
     return any(
         first_sizes[block.address] > 0 if block.address in first_sizes else block.address not in left

@@ -1,4 +1,4 @@
-"""What a trial on a CUDA card reads: the allocator's own statistics, and the driver's figures for process and card.
+"""Readings of a trial on a CUDA card: the allocator's statistics, and the driver's figures for process and card.
 
 Imports torch; child processes only. Peaks are taken over the whole trial, first steps and library set-up included,
 because a real run passes through them too. *Process* is the reserved peak plus the context, which is what the driver
@@ -81,14 +81,14 @@ class CudaReadings:
         return device
 
     def before_building(self) -> None:
-        """Give back what the toy step left, the workspaces of cuBLAS included, and start the statistics anew."""
+        """Release what the toy step left, cuBLAS workspaces included, and reset the statistics."""
         gc.collect()
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - a training without a matrix product never has them
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def first_step_ended(self) -> None:
-        """Leave out what cuDNN took in its search for algorithms (benchmark mode).
+        """Exclude what cuDNN took in its search for algorithms (benchmark mode).
 
         For each new shape PyTorch takes one block as large as the largest workspace for which the card has room,
         whatever the cap, tries half as much where that fails, and empties its cache afterwards
@@ -175,7 +175,7 @@ class CudaReadings:
 
 
 def _woken(index: int) -> torch.device:
-    """Wake CUDA and make a card the current one; a card that has no room for a context is left to be judged as full."""
+    """Initialise CUDA and make a card current; a card without memory for a context is left to be judged as full."""
     device = torch.device("cuda", index)
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own lack of a signature

@@ -1,4 +1,4 @@
-"""What PyTorch and its libraries say when they fail, where they say it in no more than a text. Pure.
+"""Error messages of PyTorch and its libraries, for failures that have no exception type of their own. Pure.
 
 The texts are those of PyTorch 2.9 to 2.13 (``c10/core/impl/alloc_cpu.cpp``, ``aten/src/ATen/cuda/Exceptions.h``,
 ``c10/cuda/CUDAException.cpp``, ``torch/csrc/distributed/c10d/NCCLUtils.hpp``). Whether a text means memory can depend
@@ -29,7 +29,7 @@ _DEVICE_MEMORY_TEXTS = (
     "Cuda failure 'out of memory'",  # of NCCL before and since it tells the error's number
     "Cuda failure 2 'out of memory'",
 )
-# Libraries that could not create a handle or a plan say these, mostly but not only for want of memory.
+# Libraries that could not create a handle or a plan say these, mostly but not only for lack of memory.
 _DEVICE_MEMORY_TEXTS_WHERE_FULL = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_INTERNAL_ERROR",
@@ -53,7 +53,7 @@ _KERNEL_TEXTS = (
 
 
 def memory_kind_of_text(text: str, *, memory_is_full: bool) -> OutcomeKind | None:
-    """Say which memory a ``RuntimeError`` with this text ran out of; None where it is about something else."""
+    """Return which memory a ``RuntimeError`` with this text ran out of; None where it is about something else."""
     if _any_in(_HOST_MEMORY_TEXTS + (_HOST_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):
         return OutcomeKind.HOST_OUT_OF_MEMORY
     if _any_in(_DEVICE_MEMORY_TEXTS + (_DEVICE_MEMORY_TEXTS_WHERE_FULL if memory_is_full else ()), text):

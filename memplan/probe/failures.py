@@ -1,4 +1,4 @@
-"""Tell what an exception raised inside a trial means: memory, a failed kernel, the user's own bug, or memplan's.
+"""Classify an exception raised inside a trial: memory, a failed kernel, the user's own bug, or memplan's.
 
 By type wherever a type exists, by text where libraries report through a plain ``RuntimeError``. Imports torch; child
 processes only.
@@ -31,8 +31,8 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
     Args:
         error: what was raised; errors it was raised from are looked at too. Only a ``UserCodeError`` or a
             ``WorkloadError`` can be the user's.
-        memory_is_full: whether the device was nearly full at that moment, which decides about texts that libraries use
-            for want of memory as well as for other failures.
+        memory_is_full: whether the device was nearly full at that moment, which decides about messages that libraries
+            use for lack of memory as well as for other failures.
     """
     for each in _chain(error):
         kind = _memory_kind(each, memory_is_full=memory_is_full)

@@ -135,7 +135,7 @@ class Journal:
         return found[0] if found else None
 
     def recall(self, run_id: str, plan: Plan) -> None:
-        """Make a finished run the one last written to, with its plan as it is given out again.
+        """Make a finished run the most recent one, with its plan as it is returned from the cache.
 
         Raises:
             StoreError: the journal cannot be written.
@@ -144,7 +144,7 @@ class Journal:
             connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), _now(), run_id))
 
     def record_check(self, run_id: str, name: str, check: TrainingCheck) -> None:
-        """Keep what a training with a run's plan took, in place of an earlier check of the same name.
+        """Store what a training with a run's plan took, replacing an earlier check of the same name.
 
         Raises:
             StoreError: the journal cannot be written, or holds no such run.
@@ -163,7 +163,7 @@ class Journal:
         return self._select(_LAST_FIRST, ())
 
     def load(self, run_id: str) -> StoredRun:
-        """Read one run by its id, an unmistakable beginning of it, or ``last`` for the one last written to.
+        """Read one run by its id, an unambiguous prefix of it, or ``last`` for the one last written to.
 
         Raises:
             UsageError: there is no such run, or more than one.
@@ -224,7 +224,7 @@ class JournalRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # an error on the way out has its own story; the owner's death frees the run as well
+        # an error already on its way out matters more; the run is also freed when its owner ends
         with contextlib.suppress(StoreError):
             self.close()
 
@@ -262,7 +262,7 @@ class JournalRun:
         return f"memplan trial {self.run_id} {trial.number}{store_option(self._path.parent)}"
 
     def finish(self, plan: Plan | None) -> None:
-        """Store the plan, where the run was to make one, and give the run up; it is not resumed any more.
+        """Store the plan, if the run was to make one, and close the run for good; it is not resumed any more.
 
         Raises:
             StoreError: the journal cannot be written, or another process has taken the run over.
@@ -273,7 +273,7 @@ class JournalRun:
             connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (text, self.run_id))
 
     def close(self) -> None:
-        """Give the run up, finished or not, so that any process may resume it."""
+        """Release the run, finished or not, so that any process may resume it."""
         with transaction(self._path) as connection:
             connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (self.run_id, _owner()))
 
@@ -338,7 +338,7 @@ def _now() -> str:
 
 
 def _owner() -> str:
-    """Name this process so that no later one can be mistaken for it: host, process id and start time."""
+    """Identify this process, unlike any later one: host, process id and start time."""
     return _owner_text(psutil.Process())
 
 
@@ -347,7 +347,7 @@ def _owner_text(process: psutil.Process) -> str:
 
 
 def _is_alive(owner: str | None) -> bool:
-    """Whether the owner still runs; on another host that cannot be known, and it is taken to."""
+    """Whether the owner still runs; presumed on another host, where it cannot be known."""
     if owner is None:
         return False
     host, pid, _ = owner.rsplit(" ", 2)

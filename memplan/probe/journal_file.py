@@ -1,4 +1,4 @@
-"""The SQLite file of a journal: its format, and one transaction after another that is on the disk when it ends.
+"""The SQLite file of a journal: its format, and durable transactions, one after another.
 
 It is kept with a rollback journal, not a write-ahead log: that needs memory which all its users share, and so breaks
 where machines share a folder over a network (sqlite.org/wal.html, "Overview"), as on most clusters. ``EXTRA`` syncs the
@@ -125,7 +125,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _store_error(path: Path, error: Exception) -> StoreError:
-    """Say in one line why a journal cannot be used."""
+    """Explain in one line why a journal cannot be used."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return StoreError(
         f"the journal cannot be used: {reason}",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memplan.probe.trials import TrialReadings, TrialRequest
     from memplan.results import Measurement
 
-# Whoever is killed, or gives up, with this share of the budget in use is taken to have wanted more.
+# A process that is killed, or gives up, with this share of the budget in use is presumed to have needed more.
 _NEAR_BUDGET_SHARE = 0.9
 _QUOTED_CHARACTERS = 200
 
@@ -32,7 +32,7 @@ def judge_readings(request: TrialRequest, readings: TrialReadings, ending: Child
 
 
 def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialVerdict:
-    """Say what a trial that completed its steps amounts to; only ``FITS`` is a success."""
+    """Judge a trial that completed its steps; only ``FITS`` is a success."""
     too_large = judge_memory(measurement, request)
     if too_large is not None:
         return too_large
@@ -44,7 +44,7 @@ def judge_measurement(measurement: Measurement, request: TrialRequest) -> TrialV
 
 
 def judge_memory(measurement: Measurement, request: TrialRequest) -> TrialVerdict | None:
-    """Say that a trial which ran was too large all the same; None where it kept within its budget without a retry."""
+    """Report a completed trial that was too large; None where it kept within its budget without a retry."""
     if measurement.peak_device_bytes > request.budget_bytes:
         on_cpu = request.device.kind is DeviceKind.CPU
         kind = OutcomeKind.HOST_OUT_OF_MEMORY if on_cpu else OutcomeKind.DEVICE_OUT_OF_MEMORY
@@ -67,20 +67,20 @@ def _peak_text(measurement: Measurement, request: TrialRequest) -> str:
 
 
 def is_near_budget(resident_bytes: int, request: TrialRequest) -> bool:
-    """Whether a resident set is so near the budget that a sudden end is for want of memory; a card's is no measure."""
+    """Whether a resident set is so near the budget that a sudden end is for lack of memory; a card's is no measure."""
     return request.device.kind is DeviceKind.CPU and resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
 
 
 def judge_silence(
     request: TrialRequest, ending: ChildEnding, *, largest_resident_bytes: int, killed_by_kernel: bool
 ) -> TrialVerdict:
-    """Judge a child that ended without a last word.
+    """Judge a child that ended without a verdict of its own.
 
     Args:
         request: what was asked for.
         ending: how the process ended.
         largest_resident_bytes: the most that was seen of it and its descendants.
-        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+        killed_by_kernel: whether the kernel killed a process for lack of memory meanwhile.
     """
     if ending.return_code >= 0:
         status = f"exit status {ending.return_code} in the middle of the trial{_last_word(ending)}"
@@ -103,7 +103,7 @@ def judge_signal(number: signal.Signals, *, of: str, is_near_budget: bool, kille
         number: the signal.
         of: what it ended, for the evidence.
         is_near_budget: whether it was seen near its budget.
-        killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+        killed_by_kernel: whether the kernel killed a process for lack of memory meanwhile.
     """
     if number is signal.SIGKILL and killed_by_kernel:
         evidence = "killed by the kernel for want of memory (its oom_kill counter rose)"

@@ -1,4 +1,4 @@
-"""At which addresses a training step keeps what: weights, gradients, optimizer state, the batch.
+"""The addresses at which a training step keeps weights, gradients, optimizer state and the batch.
 
 Imports torch; child processes only. A block is known by the address of its storage, so views and tied weights count
 once.
@@ -27,7 +27,7 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def known_components(state: TrainingState) -> dict[int, Component]:
-    """Say what is where now, by address; a moving average of the weights counts as optimizer state."""
+    """Return what is where now, by address; a moving average of the weights counts as optimizer state."""
     parameters = state.parameters()
     of_optimizer = [value for kept in state.optimizer.state.values() for value in tensors_in(kept)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -68,7 +68,7 @@ def shortened(state: TrainingState) -> TrainingState:
 
 
 class StepNotes:
-    """Notes what is where at the seams of a step.
+    """Records what is where between the phases of a step.
 
     Args:
         state: the training whose step is followed.

@@ -94,7 +94,7 @@ class _Attempt:
 
     @property
     def failed_for_the_template(self) -> bool:
-        """Whether it says nothing of the recipe: its process could not be a fork, or ended with its template."""
+        """Whether it says nothing about the recipe: its process could not be forked, or ended with its template."""
         refused = any(isinstance(each, ForkRefused) for each in self.ending.messages)
         return refused or self.ending.lost_its_template
 
@@ -142,7 +142,7 @@ class _Watch:
         self._has_readings = self._has_readings or isinstance(message, TrialReadings)
 
     def find_reason_to_stop(self, pid: int, age_s: float) -> str | None:
-        """Return why to stop; once there are readings, they are the verdict whatever comes after."""
+        """Return why to stop; once there are readings, they decide, whatever comes after."""
         if self._has_verdict:
             return None
         if self._has_readings:

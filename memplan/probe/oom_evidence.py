@@ -1,4 +1,4 @@
-"""Whether the kernel has killed processes for want of memory, as its counters tell."""
+"""Whether the kernel has killed processes for lack of memory, by its own counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
-    """Processes the kernel has killed for want of memory so far, in this cgroup and on this machine; None if unknown.
+    """Processes the kernel has killed for lack of memory so far, in this cgroup and on this machine; None if unknown.
 
     Only a rise between two calls means anything. Sources: ``oom_kill`` of ``memory.events`` (cgroup v2), of
     ``memory.oom_control`` (v1) and of ``/proc/vmstat``; the v2 file counts the group's descendants too.
@@ -20,7 +20,7 @@ def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
 
 
 def has_killed_since(kills_before: int | None) -> bool:
-    """Whether the kernel is known to have killed a process for want of memory since its kills were counted."""
+    """Whether the kernel is known to have killed a process for lack of memory since its kills were counted."""
     kills_now = count_oom_kills()
     return None not in (kills_before, kills_now) and kills_before != kills_now
 

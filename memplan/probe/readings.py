@@ -41,10 +41,10 @@ def search_note(held_bytes: int) -> str:
 
 
 class DeviceReadings(Protocol):
-    """Holds the trial's process to its budget and reads its peaks; called in the order of the methods."""
+    """Limits the trial's process to its budget and reads its peaks; called in the order of the methods."""
 
     def start(self) -> torch.device:
-        """Wake the device and cap the process at the budget; return where to put the model."""
+        """Initialise the device and cap the process at the budget; return where to put the model."""
 
     def before_building(self) -> None:
         """Note what is taken before the model is built."""

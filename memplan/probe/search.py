@@ -218,7 +218,7 @@ class _Search:
         return is_confirmed and next_peak > self._target.upper_bytes * _SURELY_ABOVE_SHARE
 
     def _may_predict(self) -> bool:
-        """Whether to follow the line: twice, then by turns with bisection, which bounds the number of trials."""
+        """Whether to follow the line: twice, then alternating with bisection, which bounds the number of trials."""
         return len(self._tried) < _PREDICTED_TRIALS or len(self._tried) % 2 == 0
 
     def _predicted_place(self) -> int:

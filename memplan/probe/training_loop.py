@@ -5,8 +5,8 @@ Imports torch; child processes only. The step is::
     zero_grad -> accumulation_steps x (forward and loss -> backward of loss / accumulation_steps)
               -> unscale (fp16) -> clip -> optimizer step -> update of the loss scale and the moving average
 
-A trial's batch is made once and reused, moved to the device anew in every micro-step, so that making data is neither
-timed nor counted.
+A trial's batch is made once and reused, and moved to the device again in every micro-step, so that making data is
+neither timed nor counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMarks:
-    """Called at the seams of a step: once ``forward`` starts and ends, and once ``backward`` has ended."""
+    """Called between the phases of a step: when ``forward`` starts and ends, and when ``backward`` has ended."""
 
     forward_starts: Callable[[], None]
     forward_ends: Callable[[Any], None]

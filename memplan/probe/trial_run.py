@@ -45,7 +45,7 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     """Run the trial and reply with :class:`TrialProgress` values and ``TrialReadings``, or one ``TrialVerdict``.
 
     Readings are sent before the attributing step and again, with the breakdown, after it. A device that cannot be used
-    at all is told as the ``DeviceError`` that says why.
+    at all is reported as the ``DeviceError`` that says why.
     """
     readings = _readings_for(request)
     try:
@@ -69,7 +69,7 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
 
 
 def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | TrialVerdict:
-    """Return what the parent is told of an error that ended the trial; it is printed where it may be the user's."""
+    """Return the parent's message about an error that ended the trial; it is printed where it may be the user's."""
     if isinstance(error, DeviceError):
         return error
     if isinstance(error, EveryStepSkippedError):
@@ -213,7 +213,7 @@ def _run_steps(
 def _further_steps(
     request: TrialRequest, readings: DeviceReadings, state: TrainingState, timed: Sequence[_Step]
 ) -> list[_Step]:
-    """Time short steps further, because the median of three is no better than the quiet around them.
+    """Time more of short steps, because a median of three depends on what else the machine does.
 
     Their losses do not count: how many there are is a matter of speed.
     """

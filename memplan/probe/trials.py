@@ -1,4 +1,4 @@
-"""What the parent and the child of one live trial say to each other; plain values, no torch."""
+"""The messages between parent and child of one live trial; plain values, no torch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TrialProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialNotes:
-    """What the workload's own batches have to say, sent before anything can fail for their sake."""
+    """Notes of the workload's own batches, sent before anything can fail because of them."""
 
     notes: tuple[str, ...]
 
@@ -136,7 +136,7 @@ class TrialReadings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialVerdict:
-    """How a trial ended; the child's only word where it could not complete its steps.
+    """How a trial ended; the child's only message where it could not complete its steps.
 
     Args:
         kind: the class of ending.

@@ -1,4 +1,4 @@
-"""Keep apart what the user's code raises from what goes wrong in memplan itself."""
+"""Separate what the user's code raises from what goes wrong in memplan itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class UserCodeError(Exception):
-    """Something was raised while the user's model, batch, loss or optimizer was at work; the cause is what it was."""
+    """The user's model, batch, loss or optimizer raised something, which is this error's cause."""
 
 
 @contextlib.contextmanager
 def user_code() -> Iterator[None]:
-    """Mark whatever is raised inside, ``SystemExit`` included, as the user's own.
+    """Mark whatever is raised inside, ``SystemExit`` included, as the user's.
 
     Raises:
         UserCodeError: anything was raised but a ``WorkloadError``, which says so by itself.

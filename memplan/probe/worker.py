@@ -41,7 +41,7 @@ def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) 
         run_rates(request, reply)
         return
     reply(TrialProgress(phase=TrialPhase.STARTING))
-    # torch is loaded only once the child is guarded and has told its parent that it is there
+    # torch is loaded only once the child is guarded and has reported to its parent
     import torch  # noqa: PLC0415
 
     from memplan.probe.trial_run import run_request  # noqa: PLC0415

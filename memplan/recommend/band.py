@@ -55,7 +55,7 @@ class Band:
         return round(self.total_bytes * self.max_utilisation)
 
     def place(self, peak_device_bytes: int) -> Place:
-        """Say where a device peak lies."""
+        """Return where a device peak lies."""
         if peak_device_bytes < self.lower_bytes:
             return Place.BELOW
         return Place.INSIDE if peak_device_bytes <= self.upper_bytes else Place.ABOVE

@@ -1,4 +1,4 @@
-"""What can be said of a data loader from its settings alone, and how they are better; memplan measures no loading.
+"""What the settings of a data loader alone tell, and how to improve them; memplan measures no loading.
 
 ======================  ============================================================================================
 setting                 is changed, where that is asked for

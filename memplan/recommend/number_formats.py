@@ -44,7 +44,7 @@ def lacking(precision: Precision, device: DeviceSpec) -> str | None:
 
 
 def why_no_faster(precision: Precision, device: DeviceSpec) -> str | None:
-    """Say why a number format that was measured is no faster than fp32; None where the device does not tell.
+    """Return why a number format that was measured is no faster than fp32; None where the device does not show it.
 
     Missing units are known from the device; where it has them, what is said is only what remains.
     """

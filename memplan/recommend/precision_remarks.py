@@ -1,4 +1,4 @@
-"""What a number format changes beside fp32 at the same setting, in words, and why where it saves nothing."""
+"""What a number format changes compared with fp32 at the same setting, in words, and why it saves nothing if so."""
 
 from __future__ import annotations
 

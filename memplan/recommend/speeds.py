@@ -1,4 +1,4 @@
-"""How fast a recipe runs, told from all its runs. What disturbs a machine only ever slows a run: the fastest counts."""
+"""How fast a recipe runs, judged by all its runs. Disturbances only ever slow a run down: the fastest counts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _BAR = "█"
 
 
 def plan_heading(started: PlanStarted) -> list[Text]:
-    """Say in lines what is planned, for which device and into which band, and what the config's reader remarked."""
+    """Show what is planned, for which device and band, and the notes on the config."""
     device = ("device", _device_text(started.device, started.band))
     if started.command is not None:
         first = ("first", f"{started.current} ({RECIPE_SIZES})")
@@ -102,7 +102,7 @@ def _heading(report: RunReport) -> Text:
 
 
 def _check_table(report: RunReport) -> Table:
-    """Show what trainings with the plan really took, beside what was planned."""
+    """Show what trainings with the plan really took next to what was planned."""
     table = plain_table("Trainings with this plan, device peaks", "checked", "rank", "planned", "measured", "util", "")
     for check in report.checks:
         is_good = check.verdict in (CheckVerdict.INSIDE, CheckVerdict.AS_PLANNED)
@@ -119,7 +119,7 @@ def _check_table(report: RunReport) -> Table:
 
 
 def plan_view(report: RunReport) -> RenderableType:
-    """Show what the trials came to: precisions, accumulation, components, the recommendation and the patch."""
+    """Show the result of the trials: precisions, accumulation, components, the recommendation and the patch."""
     parts: list[RenderableType] = []
     if report.precisions:
         parts.append(_precision_table(report))
@@ -157,7 +157,7 @@ def _trial_table(report: RunReport) -> Table:
 
 
 def range_table(trials: Sequence[TrialRow]) -> Table:
-    """Set what trials took beside the range that was estimated, where context or samples left one open."""
+    """Compare what trials took with the estimated range, where the context or the samples left one open."""
     table = plain_table("Process peaks beside their estimated range", "trial", "at least", "at most", "measured", "")
     for trial in filter(_has_range, trials):
         said = Text("inside", style=GOOD) if trial.process.is_in_range else Text("outside", style=BAD)
@@ -241,7 +241,7 @@ def _throughput_plot(report: RunReport) -> Text:
 
 
 def _typical_line(subject: TrialRow) -> Text:
-    """Set a step on a typical batch beside the worst one that everything else is about."""
+    """Compare a step on a typical batch with the worst one that everything else is about."""
     peak, speed = bytes_text(subject.typical_allocated_bytes), rate_text(subject.typical_samples_per_s)
     return Text(
         f"These are figures of the worst batch. A typical one peaks at {peak} of tensors and runs {speed} samples/s.",
@@ -254,7 +254,7 @@ def _accumulates(trial: TrialRow) -> bool:
 
 
 def component_table(subject: TrialRow, components: Sequence[Comparison]) -> Table:
-    """Set a trial's estimated and measured components side by side; the measured alone where nothing was estimated."""
+    """Show a trial's estimated and measured components side by side; only the measured ones if no others exist."""
     title = f"Memory of trial {subject.number} ({subject.recipe}) on {subject.device_name}"
     has_estimate = any(row.estimated_bytes is not None for row in components)
     table = plain_table(title, "component", *(("estimated", "measured", "error") if has_estimate else ("measured",)))

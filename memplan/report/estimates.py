@@ -1,4 +1,4 @@
-"""Estimates for the terminal: several recipes in one table, one recipe by what it holds and what would save."""
+"""Estimates for the terminal: a table of several recipes; for one recipe its components and possible savings."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _process_peak(estimate: Estimate | None, measured: Measurement | None) -> Co
 
 
 def _component_name(component: str, estimate: Estimate | None, measured: Measurement | None) -> str:
-    """Name a component; what a training command holds beside its parameters and their state is not told apart."""
+    """Name a component; what a training command holds besides its parameters and their state is one component."""
     is_undivided = estimate is None and measured is not None and not measured.breakdown.activations
     if component == "temporaries" and is_undivided:
         return "activations and temporaries"
@@ -178,7 +178,7 @@ def _component_name(component: str, estimate: Estimate | None, measured: Measure
 
 
 def _measured_before(component: str, estimate: Estimate | None) -> str | None:
-    """Say so where an estimate took its context from a trial of the same run: agreement is no merit then."""
+    """Report an estimate whose context was measured by a trial of the same run: agreement is no merit then."""
     basis = estimate.context_basis if estimate else None
     return str(basis) if component == "context" and basis is ContextBasis.FIRST_TRIAL else None
 

@@ -1,4 +1,4 @@
-"""Lines of prose for the terminal, and what stands apart from them."""
+"""Paragraphs for the terminal with hanging indents, and blank lines between parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hanging(lines: Iterable[Text], *, indent: int) -> Group:
-    """Put lines below one another, each of which goes on indented where the terminal is too narrow for it."""
+    """Put lines below one another; a line too long for the terminal continues indented."""
     return Group(*(_HangingLine(text=line, indent=indent) for line in lines))
 
 

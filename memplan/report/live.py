@@ -1,4 +1,4 @@
-"""The view of a plan in the making: one progress bar for the running trial, one line for each that ended."""
+"""The live view of a plan: a progress bar for the running trial, one line for each that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a plan in the making, which a program follows by its own settings of Python's ``logging``."""
+"""The log of a plan, which a program configures through Python's ``logging``."""
 
 from __future__ import annotations
 

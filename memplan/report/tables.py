@@ -1,4 +1,4 @@
-"""The one look of memplan's tables in the terminal."""
+"""The common style of memplan's tables in the terminal."""
 
 from __future__ import annotations
 

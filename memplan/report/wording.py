@@ -33,7 +33,7 @@ def outcome_text(kind: OutcomeKind) -> str:
 
 
 def cached_text(made_at: str) -> str:
-    """Say that a plan is given out again, and from when it is."""
+    """Say that a plan comes from the cache, and when it was made."""
     moment = datetime.fromisoformat(made_at).astimezone(UTC)
     return f"Cached plan of {moment:%Y-%m-%d %H:%M} UTC: nothing that decides it has changed. --fresh plans anew."
 

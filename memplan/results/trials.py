@@ -101,8 +101,8 @@ class Outcome:
         measurement: the readings; None where the trial ended before they were complete.
         log_tail: the end of what the trial printed, tracebacks included.
         others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
-        others_after_bytes: likewise after it.
-        notes: what a reader should know of the run, such as samples of an absurd size in the batch, one sentence each.
+        others_after_bytes: the same after it.
+        notes: what a reader should know of the run, such as extreme outliers in the batch, one sentence each.
     """
 
     kind: OutcomeKind

@@ -39,7 +39,7 @@ class Accelerate(SingleValues):
         return as_flags([replace(each, key=each.key.rpartition(".")[2]) for each in assignments])
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with accelerate's compute environment or kind of distribution, and what is its own."""
+        """Recognise YAML with accelerate's compute environment or kind of distribution, and what is its own."""
         signs = ("compute_environment", "distributed_type", "num_machines")
         has_sign = any(each in document.values for each in signs)
         has_own = _PRECISION in document.values or "deepspeed_config" in document.values

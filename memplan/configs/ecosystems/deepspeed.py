@@ -41,7 +41,7 @@ class DeepSpeed(SingleValues):
     batch_of_all = _GLOBAL
 
     def recognises(self, document: Document) -> bool:
-        """See JSON with one of DeepSpeed's batch sizes or its ZeRO section."""
+        """Recognise JSON with one of DeepSpeed's batch sizes or its ZeRO section."""
         signs = (_MICRO, _GLOBAL, "zero_optimization")
         return document.syntax is JSON and any(each in document.values for each in signs)
 

@@ -75,7 +75,7 @@ class Detectron2(SingleValues):
         return " ".join(f"{each.key} {_as_option(each.value)}" for each in assignments)
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with a key of detectron2's solver, or a model's meta-architecture."""
+        """Recognise YAML with a key of detectron2's solver, or a model's meta-architecture."""
         solver = document.values.get("SOLVER")
         has_solver = isinstance(solver, Mapping) and any(each in solver for each in _SIGNS)
         return document.syntax is YAML and (has_solver or contains(document.values, "MODEL.META_ARCHITECTURE"))

@@ -62,7 +62,7 @@ class Detectron2Lazy(SingleValues):
         return as_pairs(assignments, write=python_word)
 
     def recognises(self, document: Document) -> bool:
-        """See a Python config of that style with a training loader's batch size and the trainer's section."""
+        """Recognise a Python config of that style with a training loader's batch size and the trainer's section."""
         is_lazy = document.syntax is PYTHON and style_of(document.source.text) is PythonStyle.LAZY_CONFIG
         has_batch = any(contains(document.values, key) for key in (_TOTAL, _OWN))
         return is_lazy and has_batch and isinstance(document.values.get("train"), Mapping)

@@ -48,7 +48,7 @@ class HuggingFace(SingleValues):
         return None if any("." in each.key for each in assignments) else as_flags(assignments)
 
     def recognises(self, document: Document) -> bool:
-        """See a flat YAML or JSON file with the per-device batch size and another of the arguments."""
+        """Recognise a flat YAML or JSON file with the per-device batch size and another of the arguments."""
         values = document.values
         is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
         return is_flat and any(key in values for key in _SIGNS)
@@ -132,6 +132,6 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
 
 
 def _is_the_launchers(config: UserConfig) -> bool:
-    """Say whether half precision is set in the launcher's file, and the arguments have no word of it."""
+    """Return whether half precision is set in the launcher's file, and the arguments have no word of it."""
     switches = (key for precision, key in _SWITCHES.items() if precision.is_autocast)
     return config.is_set_beside(KnobName.PRECISION) and all(config.values.get(each) is None for each in switches)

@@ -39,7 +39,7 @@ class LlamaFactory(HuggingFace):
         return as_pairs(assignments)
 
     def recognises(self, document: Document) -> bool:
-        """See TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
+        """Recognise TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
         has_own = all(each in document.values for each in ("stage", "finetuning_type"))
         return document.syntax is YAML and has_own and "do_train" in document.values
 
@@ -72,7 +72,7 @@ class Axolotl(HuggingFace):
         return as_flags(assignments, dashed=True)
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with axolotl's micro-batch and a model or data set."""
+        """Recognise YAML with axolotl's micro-batch and a model or data set."""
         values = document.values
         return document.syntax is YAML and _MICRO in values and ("base_model" in values or "datasets" in values)
 

@@ -92,7 +92,7 @@ class LightningHydra(TrainerConfigs):
         return as_pairs(assignments, prefix="++")
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""
+        """Recognise YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""
         values = document.values
         is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
         return document.syntax is YAML and is_known and bool(present(values, _USUAL.batch))
@@ -111,5 +111,5 @@ class LightningHydra(TrainerConfigs):
 
 
 def _is_experiment(document: Document) -> bool:
-    """Say whether a file is one of a Hydra tree's experiments, and not memplan's, which knows what it is laid over."""
+    """Return whether a file is one of a Hydra tree's own experiments: memplan's overlay names the configs below it."""
     return document.path.parent.name == "experiment" and not has_marker(document.source.text)

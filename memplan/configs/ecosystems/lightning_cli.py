@@ -93,7 +93,7 @@ class LightningCLI(TrainerConfigs):
         return f"{_SUBCOMMAND}." if is_nested else ""
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
+        """Recognise YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
         values = document.values.get(_SUBCOMMAND) if self.prefix_of(document) else document.values
         if document.syntax is not YAML or not isinstance(values, Mapping):
             return False

@@ -53,7 +53,7 @@ class MMEngine(OpenMMLabFiles):
     name = "mmengine"
 
     def recognises(self, document: Document) -> bool:
-        """See a Python config with the Runner's training loader or optimizer wrapper."""
+        """Recognise a Python config with the Runner's training loader or optimizer wrapper."""
         keys = ("train_dataloader.batch_size", f"{_WRAPPER}.optimizer", f"{_WRAPPER}.type")
         return document.syntax is PYTHON and any(contains(document.values, key) for key in keys)
 

@@ -38,7 +38,7 @@ class OpenMMLab0(OpenMMLabFiles):
     name = "openmmlab-0.x"
 
     def recognises(self, document: Document) -> bool:
-        """See a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""
+        """Recognise a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""
         if document.syntax is not PYTHON:
             return False
         has_batch = any(contains(document.values, key) for key in _MICRO_BATCH_KEYS)

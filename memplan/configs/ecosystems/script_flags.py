@@ -55,7 +55,7 @@ class _ScriptFlags(SingleValues):
     syntax: Syntax
 
     def recognises(self, document: Document) -> bool:
-        """See a script with a batch size under one of its usual names."""
+        """Recognise a script with a batch size under one of its usual names."""
         return document.syntax is self.syntax and any(
             each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
         )

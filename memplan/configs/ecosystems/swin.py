@@ -40,7 +40,7 @@ class Swin(SingleValues):
         return f"--opts {' '.join(f'{each.key} {each.value}' for each in assignments)}"
 
     def recognises(self, document: Document) -> bool:
-        """See YAML with Swin's batch size and a model's type or a section for training."""
+        """Recognise YAML with Swin's batch size and a model's type or a section for training."""
         values = document.values
         has_rest = contains(values, "MODEL.TYPE") or contains(values, "TRAIN.BASE_LR")
         return document.syntax is YAML and contains(values, _BATCH) and has_rest

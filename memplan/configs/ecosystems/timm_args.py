@@ -40,7 +40,7 @@ class Timm(SingleValues):
         return as_switched_flags(assignments, dashed=True)
 
     def recognises(self, document: Document) -> bool:
-        """See a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""
+        """Recognise a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""
         values = document.values
         named = isinstance(values.get("model"), str) and "batch_size" in values
         return document.syntax in (YAML, SHELL) and named and sum(each in values for each in _SIGNS) >= 2

@@ -53,7 +53,7 @@ class TorchTitan(SingleValues):
         return as_pairs(assignments, prefix="--", write=python_word)
 
     def recognises(self, document: Document) -> bool:
-        """See TOML with torchtitan's batch size, or its model and number of steps."""
+        """Recognise TOML with torchtitan's batch size, or its model and number of steps."""
         has_steps = contains(document.values, "training.steps") and contains(document.values, "model.flavor")
         return document.syntax is TOML and (contains(document.values, _MICRO) or has_steps)
 

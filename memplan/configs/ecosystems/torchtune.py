@@ -49,7 +49,7 @@ class TorchTune(SingleValues):
         return as_pairs(assignments, prefix="", write=python_word)
 
     def recognises(self, document: Document) -> bool:
-        """See a model or a data set that is made by a part of torchtune."""
+        """Recognise a model or a data set that is made by a part of torchtune."""
         makers = (get(document.values, f"{each}._component_") for each in ("model", "dataset"))
         return document.syntax is YAML and any(str(each).startswith("torchtune.") for each in makers)
 

@@ -44,7 +44,7 @@ class Ultralytics(SingleValues):
         return as_pairs(assignments, write=python_word)
 
     def recognises(self, document: Document) -> bool:
-        """See a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""
+        """Recognise a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""
         values = document.values
         return document.syntax is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
 

@@ -123,7 +123,7 @@ class _Composition:
 
 
 def has_defaults(values: Any) -> bool:
-    """Say whether a config has a Hydra defaults list."""
+    """Return whether a config has a Hydra defaults list."""
     entries = values.get(_DEFAULTS) if isinstance(values, Mapping) else None
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
 

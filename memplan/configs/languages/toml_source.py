@@ -94,7 +94,7 @@ def add_to_toml(text: str, entries: dict[str, str]) -> Edit | None:
 
 
 def _is_alone(text: str, start: int) -> bool:
-    """Say whether a pair stands on a line of its own, not in an inline table."""
+    """Return whether a pair stands on a line of its own, not in an inline table."""
     return "{" not in _STRING.sub("", text[line_start(text, start) : start])
 
 

@@ -1,1 +1,1 @@
-"""What tells code and values from others of their name, across processes."""
+"""Digests of code and values, the same in every process."""

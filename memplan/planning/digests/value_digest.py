@@ -30,7 +30,7 @@ _BY_ITSELF = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueDigest:
-    """What a value comes to.
+    """The digest of a value.
 
     Args:
         sha256: digest of the value.
@@ -46,13 +46,13 @@ def value_digest(value: object) -> ValueDigest:
     walk = _Walk()
     try:
         walk.feed(value)
-    except RecursionError:  # nested too deeply to be told from others: like nothing else, then
+    except RecursionError:  # nested too deeply to be digested: unlike any other value, then
         walk.feed(secrets.token_hex(16))
     return ValueDigest(sha256=walk.hash.hexdigest(), modules=tuple(sorted(walk.modules)))
 
 
 class _Walk:
-    """Takes values apart in a fixed order; a value met again counts as a reference to where it was met first."""
+    """Walks values in a fixed order; a value met again counts as a reference to where it was met first."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -163,7 +163,7 @@ def _separately(value: object) -> str:
 
 
 def _is_importable(value: Any) -> bool:
-    """Say whether another process gets the value by importing its module, which ``__main__`` is not."""
+    """Return whether another process gets the value by importing its module, which ``__main__`` is not."""
     module = sys.modules.get(value.__module__ or "")
     if module is None or value.__module__ == "__main__":
         return False
@@ -188,7 +188,7 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 
 def _array_content(value: Any) -> tuple[object, ...] | None:
-    """Return what tells a tensor or an array from others; None for anything else."""
+    """Return what distinguishes a tensor or an array from others; None for anything else."""
     if not all(hasattr(value, name) for name in ("shape", "dtype", "__array__")):
         return None
     kind = (type(value).__qualname__, tuple(value.shape), str(value.dtype))

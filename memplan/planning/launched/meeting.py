@@ -1,4 +1,4 @@
-"""Where the processes of one run meet over a plan: a sign that it is being made, and the answer, as two files."""
+"""The two files through which the processes of one run share a plan: a sign that it is being made, and the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """That a rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
+    """A sign that a rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
 
     by: Process
     given_at: float
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What rank 0 came to: a plan or why there is none; ``given_at`` in seconds since the epoch."""
+    """The answer of rank 0: a plan, or why there is none; ``given_at`` in seconds since the epoch."""
 
     by: Process
     given_at: float
@@ -80,7 +80,7 @@ class MeetingPoint:
         self._store = store
 
     def announce(self, process: Process) -> None:
-        """Take away what an earlier run left, and say who makes the plan now."""
+        """Remove what an earlier run left, and announce who makes the plan now."""
         make_store(self._store)
         self._folder.mkdir(exist_ok=True)
         for path in self._folder.iterdir():
@@ -95,11 +95,11 @@ class MeetingPoint:
             os.utime(self.sign_path)
 
     def give(self, answer: Answer) -> None:
-        """Let the others have the answer."""
+        """Publish the answer to the other ranks."""
         write_text_atomically(self.answer_path, to_json(answer))
 
     def take(self, rank: int) -> None:
-        """Let rank 0 know that a rank has the answer."""
+        """Confirm to rank 0 that a rank has the answer."""
         with contextlib.suppress(OSError):
             (self._folder / f"{self._name}.{rank}.taken").touch()
 

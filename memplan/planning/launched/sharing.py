@@ -46,7 +46,7 @@ def this_process() -> Process:
 
 
 def shared(make: Callable[[], Plan], store: Path, observer: Observer, launch: Launch | None) -> Plan:
-    """Make a plan, or have it from rank 0 where this process was started together with others.
+    """Make a plan, or get it from rank 0 where this process was started together with others.
 
     Every rank must ask for the same plans in the same order.
 
@@ -61,7 +61,7 @@ def shared(make: Callable[[], Plan], store: Path, observer: Observer, launch: La
 
 
 def make_for_all(make: Callable[[], Plan], meeting: MeetingPoint) -> Plan:
-    """In rank 0: make the plan and let the others have it, or the reason why there is none."""
+    """In rank 0: make the plan and publish it to the others, or the reason why there is none."""
     me = this_process()
     meeting.announce(me)
     with _SignsOfLife(meeting):
@@ -77,16 +77,16 @@ def make_for_all(make: Callable[[], Plan], meeting: MeetingPoint) -> Plan:
 
 
 def wait_for(meeting: MeetingPoint, launch: Launch, observer: Observer, *, wait_s: float = _WAIT_S) -> Plan:
-    """In every other rank: wait for what rank 0 comes to.
+    """In every other rank: wait for the answer of rank 0.
 
     Args:
         meeting: where to meet.
         launch: this process's place.
-        observer: told that this process waits.
+        observer: called when this process starts to wait.
         wait_s: how long rank 0 may take to begin; once it has, as long as it lives.
 
     Raises:
-        MemplanError: rank 0 came to no plan; the same error as there.
+        MemplanError: rank 0 made no plan; the same error as there.
         LaunchError: rank 0 never asked for a plan, or ended without an answer.
     """
     observer(Notice(text=f"rank {launch.rank} waits for the plan that rank 0 makes"))
@@ -153,7 +153,7 @@ def _is_running(process: Process) -> bool:
 
 
 def _is_later(moment: float, me: Process, other: Process) -> bool:
-    """Say whether a moment in another process lies after this one's start, as far as the clocks of two hosts agree."""
+    """Return whether a moment in another process is after this one's start, as far as the clocks of two hosts agree."""
     skew_s = 0.0 if me.host == other.host else _CLOCK_SKEW_S
     return moment > me.started_at + skew_s
 
@@ -204,7 +204,7 @@ class _SignsOfLife(threading.Thread):
         self._ends_at = time.monotonic() + _AFTERWARDS_S
 
     def run(self) -> None:
-        """Renew the sign until it is enough."""
+        """Renew the sign until told to stop."""
         while time.monotonic() < self._ends_at:
             time.sleep(_RENEWAL_S)
             self._meeting.renew()

@@ -1,1 +1,1 @@
-"""Live trials of a plan: which are run, in what order and in whose turn."""
+"""Live trials of a plan: which are run, in what order, and how runs on one device take turns."""

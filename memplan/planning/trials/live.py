@@ -1,6 +1,6 @@
 """The search on a device that is present: each precision at its best micro-batch, then the exact recipe.
 
-Of each precision the user's own micro-batch is run first: it shows what the precision does to the losses on the same
+For each precision the user's own micro-batch is run first: it shows what the precision does to the losses on the same
 data, and corrects the estimate. The micro-batch that the corrected estimate proposes is then confirmed.
 """
 
@@ -45,7 +45,7 @@ _AIM_SHARE_ON_CPU = 0.9
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
-# A smaller one could help against these alone: memory, and steps that take too long.
+# Only against these could a smaller size help: memory, and steps that take too long.
 _MAY_BE_OF_SIZE = frozenset(kind for kind in OutcomeKind if kind.is_too_large) | {OutcomeKind.TIMEOUT}
 
 
@@ -73,7 +73,7 @@ def _reading_of(trial: Trial) -> Reading:
 
 
 class LiveSearch:
-    """The trials of one plan, in the order that teaches most."""
+    """The trials of one plan, each chosen by what the earlier ones showed."""
 
     def __init__(self, question: Question, session: TrialSession, traces: Traces, observer: Observer) -> None:
         self._subject = question.subject
@@ -93,7 +93,7 @@ class LiveSearch:
         self._obstacles: dict[Precision, str | None] = {}
 
     def try_current(self) -> Trial:
-        """Run the recipe that the user has now, and learn from it what the estimate could not know.
+        """Run the current recipe, and learn from it what the estimate could not know.
 
         Raises:
             WorkloadError: the user's code raised; ``detail`` holds its traceback.
@@ -159,7 +159,7 @@ class LiveSearch:
         return LiveFindings(choice=choice, verdicts=tuple(verdicts))
 
     def confirm(self, wanted: Recipe, scaled: Callable[[Recipe], Recipe]) -> Trial:
-        """Run exactly the recipe that will be recommended; where it leaves the band upwards, a smaller one.
+        """Run exactly the recipe that will be recommended; if it peaks above the band, a smaller one.
 
         Args:
             wanted: the chosen recipe.
@@ -167,7 +167,7 @@ class LiveSearch:
 
         Raises:
             NothingFitsError: not even the smaller ones stay below the band's upper edge.
-            WorkloadError: it fails for another reason than memory, as a scaled learning rate lets a loss diverge.
+            WorkloadError: it fails for another reason than memory, such as a loss that diverges at the scaled rate.
         """
         sizes = [size for size in self._sizes.in_order() if size <= wanted.micro_batch_size]
         for _ in range(_CONFIRMATIONS):
@@ -183,7 +183,7 @@ class LiveSearch:
         raise self._failure()
 
     def _unconfirmed(self, trial: Trial) -> WorkloadError:
-        """Say why what ran before fails as it would be recommended, at another learning rate."""
+        """Say how the recommended recipe failed, although it ran before at another learning rate."""
         before, after = self._subject.current.learning_rate, trial.recipe.learning_rate
         rates = None if before is None or after is None or before == after else f"{before:g} to {after:g}"
         return WorkloadError(

@@ -1,4 +1,4 @@
-"""What others use on a card around a trial, and whether they were the reason that it ran out of memory."""
+"""What other programs use on a card around a trial, and whether they made it run out of memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from memplan.progress import Observer
     from memplan.results import Outcome
 
-# Others that grow by less than this share of the budget do not decide about a trial.
+# Growth of others by less than this share of the budget does not count as a disturbance.
 _DISTURBING_SHARE = 0.02
-# The driver takes a moment to give back what a process held that has just ended.
+# The driver takes a moment to release what a process held that has just ended.
 _SETTLES_WITHIN_S = 2.0
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Reads what others use on one device; on the CPU, and on cards that do not tell, there is nothing to read.
+    """Reads what others use on one device; there is nothing to read on the CPU or on a card that does not report it.
 
     Args:
         device: where the trials run.
@@ -42,7 +42,7 @@ class Neighbours:
 
     @property
     def resource(self) -> str:
-        """The name under which turns are taken: the card's UUID, or the kind of device where it has none to tell."""
+        """The name under which turns are taken: the card's UUID, or the kind of device where there is none."""
         if self.device.live_index is None:
             return str(self.device.kind)
         try:
@@ -51,7 +51,7 @@ class Neighbours:
             return f"cuda{self.device.live_index}"
 
     def used_bytes(self) -> int | None:
-        """Bytes in use on the card, none of them a trial's; None where that is not known."""
+        """Bytes in use on the card, none of them a trial's; None where unknown."""
         if self.device.live_index is None:
             return None
         read_bytes = device_used_bytes(self.device.live_index).read_bytes
@@ -98,8 +98,8 @@ def run_in_turn(
     Args:
         request: what to run.
         notify: called with a sentence where there is something to wait for.
-        observer: told how the trial moves on.
-        template: forks the trial's process; None starts it from nothing.
+        observer: called as the trial advances.
+        template: forks the trial's process; None starts it afresh.
     """
     devices = [replace(request.device, live_index=index) for index in request.card_indices] or [request.device]
     neighbours = [Neighbours(device=each) for each in devices]
@@ -114,12 +114,12 @@ def run_in_turn(
 
 
 def tightest(before_bytes: Sequence[int | None], after_bytes: Sequence[int | None]) -> tuple[int | None, int | None]:
-    """Return what others used before and after on the card of several where they leave least; None where unknown."""
+    """Return what others used before and after a trial on the card where they leave least; None where unknown."""
     return max(zip(before_bytes, after_bytes, strict=True), key=lambda pair: max(pair[0] or 0, pair[1] or 0))
 
 
 def _follower(observer: Observer) -> Callable[[TrialProgress], None]:
-    """Return what tells an observer of a trial's progress."""
+    """Return a callback that passes a trial's progress to an observer."""
 
     def follow(progress: TrialProgress) -> None:
         done = 0 if progress.step is None else progress.step - 1

@@ -47,7 +47,7 @@ def stored_trial(store: Path, run_id: str, number: int) -> Rerun:
 
 
 def _require_same_device(request: TrialRequest, number: int) -> None:
-    """Make sure that what a trial ran on is there: the budget, or under the cards' numbers cards of the same name."""
+    """Check that what a trial ran on is present: the budget, or cards of the same names at the same numbers."""
     if request.device.kind is DeviceKind.CPU:
         resolve_device("cpu", budget_bytes=request.budget_bytes)
     for index in request.card_indices:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Outcome
 
-# Endings that would come again; a crash or a bug may have been mended since the run was interrupted.
+# Endings that would repeat; a crash or a bug may have been fixed since the run was interrupted.
 _WORTH_KEEPING = frozenset(OutcomeKind) - {
     OutcomeKind.USER_ERROR,
     OutcomeKind.NEVER_STEPPED,
@@ -29,14 +29,14 @@ _WORTH_KEEPING = frozenset(OutcomeKind) - {
 
 
 class TrialSession:
-    """Runs recipes of a question's subject on its device; a device peak up to all of that counts as fitting.
+    """Runs recipes of a question's subject on its device; any device peak up to the device's total counts as fitting.
 
     Args:
         question: what is trained where, and how long a trial may take.
         run: the journal entry; its finished trials are not run again.
         traces: predicts each recipe, so that every trial is kept with its estimate.
-        observer: told what happens.
-        template: forks the trials' processes; None starts each from nothing.
+        observer: called with every event.
+        template: forks the trials' processes; None starts each afresh.
     """
 
     def __init__(

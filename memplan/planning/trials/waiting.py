@@ -40,7 +40,7 @@ def wait_for_memory(
 
     Args:
         request: what is wanted.
-        observer: told what is waited for.
+        observer: called with what is waited for.
         card_count: cards that are needed; as many as there are where that is less.
         limit_s: longest time to wait; None for as long as it takes.
         look_every_s: time between two looks.
@@ -109,7 +109,7 @@ def _needed_bytes(card: CardReading, request: PlanRequest) -> int:
 
 
 def _free_bytes(card: CardReading, request: PlanRequest) -> int:
-    """Return what others leave of a card, or of a budget on it, towards which they count as well."""
+    """Return what others leave of a card, or of a budget on it, since they count towards that too."""
     return max(_total_bytes(card, request) - card.used_bytes, 0)
 
 
@@ -127,7 +127,7 @@ def _waiting_for(cards: Sequence[CardReading], request: PlanRequest, joined: str
 
 
 def _users(card: CardReading) -> str:
-    """Name who uses a card; nothing where the driver does not tell."""
+    """Name who uses a card; nothing where the driver does not report it."""
     named = [
         f"{each.name or 'process'} {each.pid} has {format_bytes(each.used_bytes)}"
         for each in card.processes or ()

@@ -1,1 +1,1 @@
-"""What is recommended, written into the user's config, and the finished plan."""
+"""Writing the recommendation into the user's config, and finishing the plan."""

@@ -1,4 +1,4 @@
-"""The config's data loader beside a recommended recipe: what a plan says of it, and what it changes where asked to."""
+"""The config's data loader under a recommended recipe: what a plan says about it, and what it changes if asked to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELDS = {
 def loader_changes(
     config: UserConfig | None, device: DeviceSpec, estimate: Estimate | None
 ) -> dict[KnobName, int | bool]:
-    """Return the loader settings that are better otherwise, as far as the config has, or can be given, a key for them.
+    """Return improved loader settings, as far as the config has, or can be given, keys for them.
 
     They follow from what the config said before memplan first changed it.
     """
@@ -54,7 +54,7 @@ def loader_notes(
     *,
     is_asked_for: bool = False,
 ) -> tuple[str, ...]:
-    """Return what a user should know of the loader beside a recommended recipe, one sentence each.
+    """Return what a user should know about the loader under a recommended recipe, one sentence each.
 
     Args:
         config: the config; None where there is none.

@@ -1,4 +1,4 @@
-"""From what trials or traces came to, to the finished plan: the patch is written, and every note is put together."""
+"""From a recommendation to the finished plan: write the patch and collect every note."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
 def _patch(
     wanted: Recommendation, question: Question, template: Template
 ) -> tuple[ConfigPatch | None, tuple[str, ...]]:
-    """Write the patch; what keeps it from being written becomes a note, since the plan holds without it."""
+    """Write the patch; an obstacle to that becomes a note, since the plan is of use without it."""
     subject, request, device = question.subject, question.request, question.device
     if subject.unwritable is not None:
         return None, (f"no patch: {subject.unwritable}",)

@@ -1,4 +1,4 @@
-"""The learning rate and the patch of a plan in the making."""
+"""The learning rate and the patch of a plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name
 
 
 def draft(subject: Subject, request: PlanRequest) -> None:
-    """Write a patch as the plan is going to need it and throw it away, so that trouble shows before any trial.
+    """Write a patch such as the plan will need and discard it, so that obstacles show before any trial.
 
     Raises:
         PatchError: a change of micro-batch, and of accumulation where that is asked for, cannot be written.
@@ -73,7 +73,7 @@ def write_patch(
         loader: settings of the data loader that shall change, too; None for none.
 
     Raises:
-        PatchError: the change cannot be written; one that only the loader's settings stand in the way of is written
+        PatchError: the change cannot be written; if only the loader's settings cannot, it is written
             without them.
     """
     recipe = subject.as_written(recipe)

@@ -1,4 +1,4 @@
-"""Hold a patch's learning rate against the optimizer that the workload really makes: never scale twice."""
+"""Check a patch's learning rate against the optimizer that the workload really makes: never scale twice."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def with_proven_rate(
         patch: the patch as it was planned.
         recipe: what it sets.
         subject: what is trained.
-        rewrite: writes the patch anew for another recipe.
+        rewrite: writes the patch for another recipe.
         device: on which the run's trials are.
         template: a template of trials, which forks the child.
 
     Returns:
         The patch, without the learning rate where the code scales that itself; and what was found, as a sentence. None
-        for the sentence where no workload of a config is at hand.
+        for the sentence where there is no workload of a config.
     """
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):
@@ -97,7 +97,7 @@ def _patched(source: WorkloadReference, patch: ConfigPatch, config: UserConfig) 
 
 
 def _planned_factor(config: UserConfig, patch: ConfigPatch) -> float:
-    """Return by what the patch multiplies the learning rate that stands in the config; 1 where it leaves it alone."""
+    """Return the factor by which the patch multiplies the config's learning rate; 1 where it leaves it alone."""
     knob = config.knob(KnobName.LEARNING_RATE)
     new = next((each.value for each in patch.changes if knob is not None and each.key == knob.key), None)
     return 1.0 if knob is None or not isinstance(new, int | float) else float(new) / float(knob.value)

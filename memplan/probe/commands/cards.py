@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def visible_cards(request: TrialRequest) -> dict[str, str]:
-    """Hide all cards from a trial on the CPU; show one on later cards than the first only its own."""
+    """Hide all cards from a trial on the CPU, and all but its own from one that is not on the first card."""
     if request.device.kind is DeviceKind.CPU:
         return {"CUDA_VISIBLE_DEVICES": ""}
     indices, setting = request.card_indices, os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -48,7 +48,7 @@ class CardWatch:
         return max(self._before_bytes.values(), default=0)
 
     def read(self, pid: int, card: CardFigures) -> None:
-        """Note by process what it holds beyond its allocator's segments, and what others hold on its card."""
+        """Record for each process what it holds beyond its allocator's segments, and what others hold on its card."""
         index = self._first + card.index
         before_bytes = self._before_bytes.get(index, 0)
         used_bytes = device_used_bytes(index).read_bytes or card.used_bytes

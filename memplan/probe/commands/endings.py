@@ -1,4 +1,4 @@
-"""How a training command ended: with its steps taken, by what was raised or its exit status, or without any. Pure."""
+"""How a training command ended: with its steps taken, by an exception or exit status, or without any step. Pure."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class CommandEnding:
     """What was seen of a command that has ended.
 
     Args:
-        events: what its processes told.
+        events: what its processes reported.
         return_code: of the shell; negative is the signal that ended it.
         log_tail: the end of what it printed.
         is_memory_full: whether it was seen near its budget.
-        was_killed_by_kernel: whether the kernel killed a process for want of memory meanwhile.
+        was_killed_by_kernel: whether the kernel killed a process for lack of memory meanwhile.
     """
 
     events: Sequence[Event]
@@ -74,7 +74,7 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
 
 
 def judge_place(events: Sequence[Event], request: TrialRequest) -> TrialVerdict | None:
-    """Say so where a command that is tried on a card took its steps without one."""
+    """Report a command that was tried on a card and took its steps without one."""
     steps = [event for event in events if isinstance(event, StepEnded)]
     if request.device.kind is DeviceKind.CPU or not steps or any(step.card for step in steps):
         return None
@@ -83,7 +83,7 @@ def judge_place(events: Sequence[Event], request: TrialRequest) -> TrialVerdict 
 
 
 def judge_steps(measurement: Measurement, events: Sequence[Event], request: TrialRequest) -> TrialVerdict:
-    """Say what a command that took its steps amounts to; only ``FITS`` is a success."""
+    """Judge a command that took its steps; only ``FITS`` is a success."""
     too_large = judge_memory(measurement, request)
     if too_large is not None:
         return too_large

@@ -1,4 +1,4 @@
-"""What the hook inside a training command has told so far, as values. Pure but for reading the events' file."""
+"""The events that the hook inside a training command reports, as values. Pure but for reading the events' file."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Python runs it at the start of every process of the command. It waits until the process imports torch's optimizers, if
 it ever does, and then listens on torch's global optimizer-step hooks. What it sees goes line by line into a file that
 memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures``, which is copied with
-it; whatever fails in here is told and never reaches the script.
+it; whatever fails in here is reported and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
@@ -38,7 +38,7 @@ _OWN_FOLDER = str(Path(__file__).resolve().parent)
 
 
 class Observer:
-    """What one process of the command does; a forked process starts anew.
+    """Observes one process of the command; a forked process starts afresh.
 
     Args:
         events_path: file to append events to, one line of JSON each.
@@ -85,7 +85,7 @@ class Observer:
             os.close(descriptor)
 
     def watch_uncaught(self) -> None:
-        """Tell of an uncaught exception before it is printed as always."""
+        """Report an uncaught exception before it is printed as usual."""
         printing = sys.excepthook
 
         def tell_then_print(kind: Any, error: BaseException, trace: Any) -> None:

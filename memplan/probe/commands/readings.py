@@ -1,4 +1,4 @@
-"""The measurement of a command trial, put together from what its processes told and what was seen from outside. Pure.
+"""The measurement of a command trial, from what its processes reported and what was seen from outside. Pure.
 
 On the CPU the process peak is the resident peak of the process that trains, plus the most that its other processes
 (launchers, data-loader workers) were seen to hold without sharing it; *allocated* is what exceeds interpreter and
@@ -63,7 +63,7 @@ def measure(
     """Put a measurement together; None where no process took two steps.
 
     Args:
-        events: what the processes told, in order.
+        events: what the processes reported, in order.
         outside: what was seen of them.
         micro_batch_size: samples of one forward pass of one replica.
         accumulation_steps: forward passes per optimizer step; None where only the script knows, and its backward
@@ -113,7 +113,7 @@ def first_bad_loss(events: Sequence[Event]) -> int | None:
 
 
 def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
-    """Say where a command did something else than its recipe says, and whether it could be watched; mostly nothing."""
+    """Report where a command deviated from its recipe, or could not be observed; usually nothing."""
     notes, passes, replicas = [], passes_per_step(events), len(training_pids(events))
     if replicas and replicas != recipe.world_size:
         notes.append(
@@ -130,7 +130,7 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
 
 
 def _searched_bytes(events: Sequence[Event]) -> list[int]:
-    """Return the most that a first step held beyond later ones, whose peaks start anew after a search; mostly none."""
+    """Return the most that a first step held beyond later ones, whose peaks are reset after a search; usually none."""
     cards = [[step.card for step in _of(events, pid, StepEnded) if step.card] for pid in training_pids(events)]
     peaks = [(each[0].reserved_peak_bytes, each[-1].reserved_peak_bytes) for each in cards if each]
     return sorted(first for first, last in peaks if first > last)[-1:]

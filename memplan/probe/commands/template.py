@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PlaceholderName(StrEnum):
-    """What a command can be told."""
+    """The placeholders that a command may contain."""
 
     MICRO_BATCH_SIZE = "micro_batch_size"
     GLOBAL_BATCH_SIZE = "global_batch_size"
@@ -59,7 +59,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTemplate:
-    """A command taken apart: text that stays, and placeholders, in order."""
+    """A parsed command: literal text and placeholders, in order."""
 
     pieces: tuple[str | Placeholder, ...]
 
@@ -75,7 +75,7 @@ class CommandTemplate:
 
 
 def parse_template(text: str) -> CommandTemplate:
-    """Take a command apart.
+    """Parse a command.
 
     Raises:
         UsageError: a placeholder is not known or not understood, or there is none for the batch.
@@ -127,7 +127,7 @@ def _words(text: str) -> dict[Precision, str]:
 
 
 def command_obstacle(template: CommandTemplate, current: Recipe, recipe: Recipe) -> str | None:
-    """Say why a command cannot be told to go over from one recipe to another; None where it can."""
+    """Return why a command cannot express the change from one recipe to another; None where it can."""
     changes = {
         PlaceholderName.PRECISION: recipe.precision is not current.precision,
         PlaceholderName.ACCUMULATION_STEPS: recipe.accumulation_steps != current.accumulation_steps,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from memplan.workload import TrainingCommand
 
 WORKER_MODULE = "memplan.probe.commands.worker"
-_UNOBSERVED_LIMIT_S = 60.0  # the hook tells of a Python process when that starts
+_UNOBSERVED_LIMIT_S = 60.0  # the hook reports a Python process when that starts
 _AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line has to do is not of interest
 
 
@@ -90,7 +90,7 @@ def run_command_trial(
 
 
 def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, others_bytes: int) -> dict[str, str]:
-    """Lay the hook before the command's own modules, and tell it what to do."""
+    """Put the hook ahead of the command's own modules, with its settings."""
     hook = folder / "hook"
     hook.mkdir()
     (folder / "leave").mkdir()
@@ -147,7 +147,7 @@ class _Watch:
         self._tell(TrialProgress(phase=TrialPhase.STARTING))
 
     def hear(self) -> None:
-        """Take note of what the hook has told since the last time."""
+        """Read what the hook has reported since the last time."""
         for event in self._file.read_new():
             self.events.append(event)
             if isinstance(event, OptimizerBuilt):
