@@ -1,4 +1,4 @@
-"""A dict whose keys are attributes too, as the code of configs and of workloads expects."""
+"""A dict with attribute access to its keys, as the code of configs and workloads expects."""
 
 from __future__ import annotations
 

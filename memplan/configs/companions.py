@@ -1,9 +1,9 @@
-"""What must agree with a config and is patched together with it: DeepSpeed's settings, and accelerate's launch file.
+"""Companions of a config, which must agree with it and are patched with it: DeepSpeed's settings, accelerate's file.
 
-transformers refuses DeepSpeed settings that differ from the TrainingArguments, ``"auto"`` apart, whether they lie in a
+transformers rejects DeepSpeed settings that differ from the TrainingArguments, ``"auto"`` apart, whether they are in a
 JSON file that the arguments name or are written out among them. accelerate's ``mixed_precision`` is what a Trainer
-takes where its arguments switch neither fp16 nor bf16 on, and with DeepSpeed its accumulation overrules the script's.
-So whatever they spell out changes with the config, and nothing else in them does.
+uses where its arguments switch neither fp16 nor bf16 on, and with DeepSpeed its accumulation overrides the script's.
+So every value that they set changes with the config, and nothing else in them does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Companion:
 
     @property
     def keys(self) -> KnobKeys:
-        """The knobs that follow the config's; FSDP's own checkpointing is not the one that arguments switch."""
+        """The knobs that must follow the config's; FSDP's own checkpointing is not the one that arguments switch."""
         if self.format_name == _DEEPSPEED:
             return DeepSpeed().own_keys(self.document)
         found = Accelerate().own_keys(self.document)
@@ -63,7 +63,7 @@ class Companion:
 
     @property
     def spelled_out(self) -> tuple[str, ...]:
-        """The keys that must agree with the config and hold a value of their own."""
+        """The keys that must agree with the config and hold an explicit value."""
         if self.format_name == _DEEPSPEED:
             return concrete_keys(self.document.values)
         return tuple(key for found in self.keys.values() for key in found)
@@ -75,7 +75,7 @@ class Companion:
 
 
 def companions_of(document: Document, beside: Sequence[Companion], *, format_name: str) -> tuple[Companion, ...]:
-    """Return what stands beside a config, at most one file of each kind; also what leaves all to the config.
+    """Return the companions of a config, at most one of each kind, including those that leave everything to the config.
 
     Args:
         document: the config.
@@ -96,7 +96,7 @@ def companions_of(document: Document, beside: Sequence[Companion], *, format_nam
 
 
 def recipe_beside(companion: Companion, recipe: Recipe) -> Recipe:
-    """Return the recipe of what stands beside a config that sets the given one.
+    """Return the recipe of the companions of a config that sets the given one.
 
     Raises:
         ConfigError: DeepSpeed's ``train_batch_size`` is no multiple of theirs.
@@ -120,7 +120,7 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
 
 
 def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
-    """Return a config's change as it concerns what stands beside it, which may be written for other replicas."""
+    """Return a config's change as it applies to a companion, which may be written for another number of replicas."""
     precision = change.recipe.precision
     if companion.format_name == _ACCELERATE and precision is Precision.TF32:
         precision = Precision.FP32  # TF32 is the arguments' own
@@ -129,7 +129,7 @@ def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
 
 
 def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_name: str) -> Iterator[str]:
-    """Say what stands beside a config, and what it names that is not there."""
+    """Name the companions of a config, and those it refers to that are missing."""
     for each in companions:
         name = _SECTIONS.get(each.within, each.document.path.name)
         if each.spelled_out:
@@ -165,14 +165,14 @@ def _of_kind(kind: str, companions: Sequence[Companion]) -> list[Companion]:
 
 
 def _launcher_section(document: Document, format_name: str) -> Iterator[Companion]:
-    """Yield what ``accelerate launch`` itself is told in a launch script."""
+    """Yield the options of ``accelerate launch`` itself in a launch script."""
     section = document.values.get(LAUNCHER) if format_name in _NAMES_ACCELERATE else None
     if document.syntax is SHELL and isinstance(section, Mapping):
         yield Companion(document=replace(document, values=dict(section)), format_name=_ACCELERATE, within=LAUNCHER)
 
 
 def _deepspeed_of(document: Document, named: Any) -> Iterator[Companion]:
-    """Yield the DeepSpeed settings of a name, or those that stand in its place."""
+    """Yield the DeepSpeed settings in a named file, or those written out in place of a name."""
     if isinstance(named, Mapping) and named:
         section = replace(document, values=dict(named))
         yield Companion(document=section, format_name=_DEEPSPEED, within=_DEEPSPEED_KEY)
@@ -180,7 +180,7 @@ def _deepspeed_of(document: Document, named: Any) -> Iterator[Companion]:
 
 
 def _companions(document: Document, named: Any, kind: str, suffixes: tuple[str, ...]) -> Iterator[Companion]:
-    """Yield the file of a name, beside the config or in the working directory; nothing where it is not there."""
+    """Yield the named file, next to the config or in the working directory; nothing where there is none."""
     if not isinstance(named, str) or not named.endswith(suffixes):
         return
     there = (each / named for each in (document.path.parent, Path.cwd()) if (each / named).is_file())

@@ -1,4 +1,4 @@
-"""What surrounds a config: its project, the folders its workload may lie in, and the options set for memplan."""
+"""The surroundings of a config: its project, the folders its workload may be in, and the options set for memplan."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _are_texts(value: Any) -> bool:
 
 
 _UTILISATION = (lambda value: _is_number(value) and 0 <= value <= 1, "give a number from 0 to 1, such as 0.8")
-# Option -> what its values are told by, and what to give where one is something else; text for the others.
+# Option -> check of its values, and what to write instead of a wrong one; the others are text.
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "knobs": (
         lambda value: isinstance(value, Mapping) and all(map(_is_text, value.values())),

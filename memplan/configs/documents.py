@@ -1,4 +1,4 @@
-"""A config file as it lies on disk: its text, its syntax and what it evaluates to."""
+"""A config file on disk: its text, its syntax and what it evaluates to."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Document:
 
 
 def key_within(source: SourceFile, key: str) -> str | None:
-    """Return how a file itself calls an effective dotted key; None where its values stand elsewhere."""
+    """Return the key within a file of an effective dotted key; None where its values are elsewhere."""
     if source.names:
         first, dot, rest = key.partition(".")
         own = dict(source.names).get(first)
@@ -137,7 +137,7 @@ def _content(path: Path) -> bytes:
 
 
 def require_keys(values: Any, path: Path) -> dict[str, Any]:
-    """Return what a config holds, which must be keys and values.
+    """Return the content of a config, which must be a mapping.
 
     Raises:
         ConfigError: it is a list or a single value.

@@ -1,4 +1,4 @@
-"""What one config ecosystem must tell memplan, and the values it speaks in."""
+"""The contract of a config ecosystem, and the values that it returns."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ class Ecosystem(Protocol):
 
     @property
     def loader_packages(self) -> tuple[str, ...]:
-        """Packages with which its programs load a config, and which prove a patch where they are installed."""
+        """Packages with which its programs load a config, and which verify a patch where they are installed."""
 
     @property
     def batch_of_all(self) -> str | None:
-        """Key of the batch of all replicas: per optimizer step where configs accumulate by themselves; None without."""
+        """Key of the batch of all replicas, per optimizer step where configs accumulate; None where there is none."""
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return what says the same on the training command; None where there is no such form."""
+        """Return the same change as words of the training command; None where there is no such form."""
 
     def recognises(self, document: Document) -> bool:
         """Return whether a config belongs to this ecosystem, by its content."""

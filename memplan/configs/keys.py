@@ -106,7 +106,7 @@ def outermost_list(values: Mapping[str, Any], key: str) -> str | None:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Return nested dicts with others laid over them; lists and single values are replaced whole."""
+    """Return nested dicts with others merged over them; lists and single values are replaced whole."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
         return over
     laid = {name: merged(base[name], value) if name in base else value for name, value in over.items()}
@@ -114,7 +114,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def nested_under(prefix: str, values: Any) -> Any:
-    """Return values below a dotted prefix; as they are where it is empty."""
+    """Nest values below a dotted prefix; unchanged where it is empty."""
     found = values
     for part in reversed(prefix.split(".") if prefix else []):
         found = {part: found}

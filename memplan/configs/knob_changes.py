@@ -1,4 +1,4 @@
-"""What a change sets the knobs to that are one value at one dotted key, and why a config cannot say it."""
+"""The new values of knobs that are one value at one dotted key, and why a config cannot express a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME = 1e-12  # relative; nearer numbers differ by floating-point noise alone
 
 
 def without_key(config: UserConfig, recipe: Recipe, names: Iterable[KnobName]) -> dict[KnobName, tuple[Any, Any]]:
-    """Return what each part of a recipe is and becomes, of those that change and for which a config has no key."""
+    """Return the old and new value of each part of a recipe that changes and for which a config has no key."""
     parts = {name: (getattr(config.recipe, name), getattr(recipe, name)) for name in names}
     return {
         name: (before, after)
@@ -53,7 +53,7 @@ def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:
 
 
 def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any]:
-    """Return key -> value that sets a precision; empty where it cannot be said."""
+    """Return key -> value that sets a precision; empty where the config has no word for it."""
     knob, dtype = config.knob(KnobName.PRECISION), config.knob(KnobName.AMP_DTYPE)
     if knob is None:
         return {}
@@ -65,7 +65,7 @@ def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any
 
 
 def single_assignments(config: UserConfig, change: RecipeChange, *, names: Sequence[KnobName]) -> list[Assignment]:
-    """Return what a change sets the single-valued knobs to, in the order they stand in the config."""
+    """Return the new values of the single-valued knobs, in the config's order."""
     found = [
         assigned(change, knob.name, knob.key, value)
         for knob in config.knobs
@@ -102,7 +102,7 @@ def assigned(change: RecipeChange, name: KnobName, key: str, value: Any) -> Assi
 
 
 def additions(config: UserConfig, change: RecipeChange, keys: Mapping[KnobName, str]) -> list[Assignment]:
-    """Return what a change adds to a config that is silent on it.
+    """Return what a change adds to a config that does not set it.
 
     Args:
         config: the config.
@@ -122,7 +122,7 @@ def rate_ratio(config: UserConfig, recipe: Recipe) -> float:
 def same_kind(value: float, like: Any) -> Any:
     """Return a number without float noise, as an int where the value it replaces is one and nothing is lost.
 
-    What says the same already stays as it is, also where it is text.
+    A value that is equal already stays as it is, even as text.
     """
     if _says(like, value):
         return like

@@ -1,4 +1,4 @@
-"""Knobs that are one value at one dotted key, read; what a change sets them to is in ``knob_changes``."""
+"""Reading of knobs that are one value at one dotted key; their new values are in ``knob_changes``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it is shown in a message: not longer than a line has room for."""
+    """Return a value as shown in a message: no longer than fits on a line."""
     text = repr(value)
     return text if len(text) <= _WIDEST_VALUE else f"{text[:_WIDEST_VALUE]}…"
 
@@ -80,7 +80,7 @@ def rate_at(document: Document, key: str) -> float | None:
 
 
 def _require_said(document: Document, key: str, value: Any) -> None:
-    """Refuse a value that only running the file would tell.
+    """Refuse a value that only running the file would determine.
 
     Raises:
         ConfigError: it is such a value.
@@ -109,7 +109,7 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
     Args:
         document: the config.
         keys: where its knobs are.
-        precision: what holds where no key of its own is mapped for it.
+        precision: used where no key is mapped for it.
 
     Raises:
         ConfigError: there is no micro-batch size, or a value is out of range.
@@ -131,7 +131,7 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
 
 
 def _where_the_batch_may_be(document: Document) -> str:
-    """Say what to do where no key is known to hold the micro-batch; keys that speak of a training batch are named."""
+    """Say what to do where no key is known to hold the micro-batch, naming keys that look like a training batch."""
     named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
     counts = [each for each in named if is_count(get(document.values, each)) and not is_outside_training(each)]
     if not counts:

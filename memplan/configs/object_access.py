@@ -1,7 +1,7 @@
 """Members of config objects of any kind: read all as plain data, set one by its dotted key.
 
 Mappings, argparse namespaces, dataclasses, and the config objects of OmegaConf, mmcv and mmengine; none of these is
-imported for it: what is handed over is imported already.
+imported for it: the package of an object that is passed in has been imported already.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _keyed(holder: Any) -> Mapping[Any, Any] | None:
 
 
 def _extensible(holder: Any) -> contextlib.AbstractContextManager[Any]:
-    """Let keys be added to a config of OmegaConf that Hydra has closed."""
+    """Allow new keys in an OmegaConf config that Hydra has put into struct mode."""
     if type(holder).__module__.startswith("omegaconf"):
         opened: contextlib.AbstractContextManager[Any] = _omegaconf().open_dict(holder)
         return opened

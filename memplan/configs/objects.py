@@ -1,4 +1,4 @@
-"""A config that lies in memory: a mapping, a namespace, a dataclass, or the config object of a framework.
+"""A config in memory: a mapping, a namespace, a dataclass, or the config object of a framework.
 
 It is read and changed as a file of its ecosystem would be; what no ecosystem recognises is searched for the usual
 names of the knobs.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange
     from memplan.recipe import Recipe
 
-# What no file is taken to mean by itself, but an object that is handed over to be planned.
+# Names too general to be recognised in a file, but not in an object that is passed in to be planned.
 _FURTHER_NAMES = {
     KnobName.MICRO_BATCH_SIZE: ("samples_per_gpu", "bs"),
     KnobName.LEARNING_RATE: ("base_lr",),

@@ -1,7 +1,8 @@
-"""What a config said before memplan first changed it: the one comment that memplan leaves, read.
+"""Reading of the one comment that memplan leaves: what a config said before memplan first changed it.
 
-A config in a language without comments has it in a file beside it, ``x.json.memplan``. That file also says which values
-memplan wrote, and counts as long as they stand: a config put back, or changed there by hand, is its own original.
+A config in a language without comments has it in a file next to it, ``x.json.memplan``. That file also says which
+values memplan wrote, and is valid while they are unchanged: a config restored, or changed there by hand, is its own
+original.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document, SourceFile
 
 OVER = "over"  # relative paths of what an overlay is laid over
-WRITTEN = "written"  # the values that memplan wrote into the file beside which this comment lies
+WRITTEN = "written"  # the values that memplan wrote into the file that this marker belongs to
 RECIPE_FIELDS = (
     "micro_batch_size",
     "accumulation_steps",
@@ -65,12 +66,12 @@ def original_within(original: OriginalRecipe | None, section: str) -> OriginalRe
 
 
 def sidecar_path_of(path: Path) -> Path:
-    """Return where the marker of a config without comments lies: ``x.json`` -> ``x.json.memplan``."""
+    """Return the path of the marker of a config without comments: ``x.json`` -> ``x.json.memplan``."""
     return path.with_name(f"{path.name}{_SIDECAR_SUFFIX}")
 
 
 def remarks_on_sidecar(document: Document) -> Iterator[str]:
-    """Say where a marker beside a config is no longer about it."""
+    """Point out a marker file that no longer matches its config."""
     sidecar = _sidecar_source(document)
     if sidecar is not None and find_original(document) is None:
         yield f"{sidecar.path.name} is about another state of this file, whose values are taken as the original"

@@ -54,9 +54,9 @@ def spelled(precision: Precision, *, like: Any, key: str = "") -> Any:
     """Return how a precision is written in the vocabulary of the value it replaces; None where that has no word.
 
     Args:
-        precision: what is to be said.
+        precision: what to write.
         like: the value it replaces.
-        key: where the value stands, which tells some vocabularies apart.
+        key: where the value is, which distinguishes some vocabularies.
     """
     if like is None or isinstance(like, bool):
         return {Precision.FP32: False, Precision.FP16: True}.get(precision)

@@ -44,7 +44,7 @@ def read_config(
 
     Args:
         path: the config file.
-        more: files of the training command that follow it: laid over it, or beside it and patched together with it.
+        more: files of the training command that follow it: overlays, or companions that are patched together with it.
         format_name: ecosystem to read it as; None recognises it by its content.
         knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
         workload_target: ``package.module:function``; None takes what the config or the project names.
@@ -90,13 +90,13 @@ def _declared(document: Document, options: MemplanOptions, given: Mapping[str, s
 
 
 def own_keys(document: Document, format_name: str) -> KnobKeys:
-    """Return the keys at which a config of an ecosystem keeps the knobs, the loader's included, without being told."""
+    """Return the keys at which a config's ecosystem keeps the knobs, the loader's included."""
     loader = loader_keys(document, format_name=format_name)
     return {**loader, **ecosystem_named(format_name).own_keys(document)}
 
 
 def _companion(companion: Companion, named_in: Document, recipe: Recipe) -> UserConfig:
-    """Describe what stands beside a config: a file that it names, or a section of it."""
+    """Describe a companion of a config: a file that it names, or a section of it."""
     is_section, start = bool(companion.within), f"{companion.within}."
     knobs = (
         replace(_knob(named_in, name, f"{start}{key}"), key=key) if is_section else _knob(companion.document, name, key)
@@ -134,7 +134,7 @@ def recipe_within(document: Document, ecosystem: Ecosystem, keys: KnobKeys) -> R
 
 
 def followed_keys(document: Document, keys: KnobKeys) -> KnobKeys:
-    """Return the keys that really hold the knobs' values, where an interpolation stands at the given ones."""
+    """Return the keys that really hold the knobs' values, following interpolations at the given ones."""
     return {name: tuple(followed(document.values, key) for key in found) for name, found in keys.items()}
 
 

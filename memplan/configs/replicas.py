@@ -1,6 +1,6 @@
-"""What a number of replicas means for a config that does not say for how many it is written.
+"""The number of replicas, for a config that does not say how many it is written for.
 
-Most configs hold the batch of one replica. Where one holds the batch of all of them, that stays and is shared: by the
+Most configs hold the batch of one replica. Where one holds the batch of all of them, it stays and is divided: by the
 micro-batch, or by accumulation where the file spells out the batch of one replica too. OpenMMLab's say for how many
 replicas their learning rate is, by the batch it is for or by their file's name.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _BASE_BATCH = "auto_scale_lr.base_batch_size"
-# Those whose batch of all replicas is easily taken for that of one.
+# Those whose batch of all replicas is easily mistaken for that of one.
 _UNSAID = ("detectron2", "detectron2-lazy")
 
 
 def for_replicas(config: UserConfig, world_size: int | None) -> UserConfig:
-    """Take a config that leaves the number of replicas open to be for as many, and note what that means.
+    """Apply a number of replicas to a config that leaves it open, and note what that means.
 
     Args:
         config: the config; one that says for how many replicas it is stays as it is.

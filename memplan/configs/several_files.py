@@ -1,8 +1,8 @@
-"""Configs made of several files that the user names: laid over one another, or beside one another.
+"""Configs made of several files that the user names: overlays, or companions.
 
 LightningCLI takes ``--config`` more than once: mappings merge, and of single values and lists the later file's win
 (jsonargparse 4). Only its types tell which mapping is one ``dict`` argument, of which the later file's wins whole, and
-which ``init_args`` another class keeps: here all are merged. A DeepSpeed or accelerate file stands beside training
+which ``init_args`` another class keeps: here all are merged. A DeepSpeed or accelerate file accompanies training
 arguments that need not name it.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan.configs.documents import Document
 
 _LAID_OVER = ("lightning-cli",)
-# What stands beside a config -> the ecosystems of that config.
+# Ecosystem of a companion -> the ecosystems of its config.
 _BESIDE = {"deepspeed": TRAINING_ARGUMENTS, "accelerate": (*TRAINING_ARGUMENTS, "launch-script")}
 
 

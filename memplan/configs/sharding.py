@@ -39,7 +39,7 @@ def remarks_on_sharding(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]
     """Say which setting shards the model, and what that means for memplan's figures.
 
     Args:
-        configs: values of a config, and of what stands beside it.
+        configs: values of a config, and of its companions.
     """
     return tuple(
         f"{setting} shards model or optimizer over the replicas: memplan's figures are of a whole replica, and one of "

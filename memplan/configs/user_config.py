@@ -1,4 +1,4 @@
-"""A user's config as a value: what it sets, where each knob is written, and a change to it that is wanted."""
+"""A user's config as a value: what it sets, where each knob is written, and a change to be made."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class UserConfig:
 
     @property
     def path(self) -> Path:
-        """The config file, absolute; of several laid over one another the last."""
+        """The config file, absolute; of several overlays the last."""
         return self.document.path
 
     @property

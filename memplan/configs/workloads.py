@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConfigNode(AttributeDict):
-    """What a workload function receives: nested dicts with attribute access, which the builders of libraries take."""
+    """What a workload function receives: nested dicts with attribute access, which libraries' builders accept."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__({name: _as_node(value) for name, value in values.items()})

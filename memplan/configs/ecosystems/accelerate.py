@@ -1,7 +1,7 @@
 """accelerate's launch YAML: precision and, with DeepSpeed, accumulation; batch size and rate are the script's.
 
-Keys from accelerate 1.x's ``accelerate config``. The batch size lies in the training script, so a plan starts from that
-script's own config, beside which this file is named, or needs a key for it that the user names.
+Keys from accelerate 1.x's ``accelerate config``. The batch size is in the training script, so a plan starts from that
+script's own config, named together with this file, or needs a key for it that the user names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Accelerate(SingleValues):
         return document.syntax is YAML and has_sign and has_own
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return the keys that bear on a step."""
+        """Return the keys that affect a step."""
         values = document.values
         return {
             KnobName.PRECISION: (_PRECISION,) if _PRECISION in values else (),
@@ -55,7 +55,7 @@ class Accelerate(SingleValues):
         }
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe around the batch size that the user named.
+        """Read the recipe, with the batch size that the user named.
 
         Raises:
             ConfigError: none was named.

@@ -35,7 +35,7 @@ _AGREEING = (_MICRO, _STEPS, _GLOBAL, _RATE, *_RATES, *_LENGTHS, "fp16.enabled",
 
 
 class DeepSpeed(SingleValues):
-    """DeepSpeed's own JSON, from which alone it takes its values."""
+    """DeepSpeed's own JSON, the only source of its values."""
 
     name = "deepspeed"
     batch_of_all = _GLOBAL
@@ -58,7 +58,7 @@ class DeepSpeed(SingleValues):
         return {name: tuple(each for each in found if _is_number(get(values, each))) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Derive the recipe from those of the three batch sizes that are there; one replica where they leave it open.
+        """Derive the recipe from whichever of the three batch sizes are set; one replica where they leave that open.
 
         Raises:
             ConfigError: they are ``"auto"``, or contradict each other.
@@ -84,7 +84,7 @@ class DeepSpeed(SingleValues):
         return (f"left to the training arguments: {', '.join(automatic)}",) if automatic else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what this file cannot say."""
+        """Return why this file cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=(KnobName.ACTIVATION_CHECKPOINTING,)):
             return found
         if recipe.precision == config.recipe.precision:
@@ -123,7 +123,7 @@ def concrete_precision(values: Mapping[str, Any]) -> Precision | None:
 
 
 def replicas_beside(document: Document, recipe: Recipe) -> int:
-    """Return the replicas for which a DeepSpeed file beside training arguments is written; 1 where it is open.
+    """Return the replicas for which a DeepSpeed file next to training arguments is written; 1 where that is open.
 
     Raises:
         ConfigError: its batch of all replicas is no multiple of what one takes by the arguments.

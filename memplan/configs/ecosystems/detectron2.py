@@ -2,7 +2,7 @@
 
 Keys and defaults from detectron2's ``config/defaults.py``: ``SOLVER.IMS_PER_BATCH`` is the batch of all cards; lengths
 count iterations; there is no accumulation, and mixed precision is fp16. With ``SOLVER.REFERENCE_WORLD_SIZE`` the
-trainer rescales batch, rate and lengths itself on another number of cards, so what is planned is the reference.
+trainer rescales batch, rate and lengths itself on another number of cards, so the plan is for the reference.
 Tuples are text in YAML (``(30000, 40000)``). Python tags are never constructed.
 """
 
@@ -105,7 +105,7 @@ class Detectron2(SingleValues):
         return (said,) if cards else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what detectron2's default trainer cannot do."""
+        """Return which part of a recipe detectron2's default trainer does not support."""
         if found := obstacle_of_single_values(config, recipe, names=(KnobName.ACTIVATION_CHECKPOINTING,)):
             return found
         if recipe.accumulation_steps != 1:

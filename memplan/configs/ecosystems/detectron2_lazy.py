@@ -79,11 +79,11 @@ class Detectron2Lazy(SingleValues):
         return keys_in(values, keys)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Say where the batch is that of one card, against this ecosystem's habit."""
+        """Point out a batch that is per card, which is unusual in this ecosystem."""
         return () if contains(document.values, _TOTAL) else (f"{_OWN} is taken as the batch of one card",)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what detectron2's trainer cannot do."""
+        """Return which part of a recipe detectron2's trainer does not support."""
         names = (KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING)
         if found := obstacle_of_single_values(config, recipe, names=names):
             return found

@@ -44,7 +44,7 @@ class HuggingFace(SingleValues):
     loader_packages: tuple[str, ...] = ("transformers",)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return flags of a program that parses TrainingArguments, which have none for what is within a section."""
+        """Return flags of a program that parses TrainingArguments; there are none for values within a section."""
         return None if any("." in each.key for each in assignments) else as_flags(assignments)
 
     def recognises(self, document: Document) -> bool:
@@ -73,12 +73,12 @@ class HuggingFace(SingleValues):
         return found if found.learning_rate is not None else replace(found, learning_rate=DEFAULT_LEARNING_RATE)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return what is easily overlooked in these files."""
+        """Return what users easily overlook in these files."""
         said = "auto_find_batch_size changes the batch behind the config's back; turn it off with a planned batch"
         return (said,) if document.values.get("auto_find_batch_size") else ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what these arguments cannot say."""
+        """Return why these arguments cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=(KnobName.MICRO_BATCH_SIZE,)):
             return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_SWITCHES):
@@ -103,7 +103,7 @@ def _precision(values: Mapping[str, Any]) -> Precision:
 
 
 def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignment]:
-    """Let saving stay a multiple of evaluating, which transformers insists on under ``load_best_model_at_end``."""
+    """Keep ``save_steps`` a multiple of ``eval_steps``, which ``load_best_model_at_end`` requires."""
     evaluating = "eval_steps" if "eval_steps" in config.values else "logging_steps"
     before = {key: config.original_value(key, config.values.get(key)) for key in (_SAVING, evaluating)}
     after = {each.key: each.value for each in assignments}
@@ -116,7 +116,7 @@ def _in_step(config: UserConfig, assignments: list[Assignment]) -> list[Assignme
 
 
 def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
-    """Turn the wanted precision's switch on and the others off; tf32 stays on beside half precision."""
+    """Turn the wanted precision's switch on and the others off; tf32 stays on with half precision."""
     wanted = change.recipe.precision
     if wanted == config.recipe.precision:
         return []
@@ -132,6 +132,6 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
 
 
 def _is_the_launchers(config: UserConfig) -> bool:
-    """Return whether half precision is set in the launcher's file, and the arguments have no word of it."""
+    """Return whether half precision is set in the launcher's file only, and not in the arguments."""
     switches = (key for precision, key in _SWITCHES.items() if precision.is_autocast)
     return config.is_set_beside(KnobName.PRECISION) and all(config.values.get(each) is None for each in switches)

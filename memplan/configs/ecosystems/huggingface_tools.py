@@ -44,11 +44,11 @@ class LlamaFactory(HuggingFace):
         return document.syntax is YAML and has_own and "do_train" in document.values
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return the arguments that are in the file; the switch of checkpointing is turned round."""
+        """Return the arguments that are in the file; the switch of checkpointing is inverted."""
         return {**super().own_keys(document), KnobName.ACTIVATION_CHECKPOINTING: ()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; activations are checkpointed unless the file says no."""
+        """Read the recipe; activations are checkpointed unless the file turns that off."""
         return replace(super().recipe(document, keys), activation_checkpointing=not document.values.get(_DISABLED))
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:

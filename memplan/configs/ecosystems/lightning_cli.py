@@ -1,7 +1,7 @@
 """LightningCLI's YAML: the arguments of Trainer, model and data module, by class or by plain argument.
 
 Of repeated ``--config`` files the later one wins, so a change is written as an overlay beside the config. Keys of a
-class given by name stand under ``init_args``, those that its signature does not name under ``dict_kwargs``. A file for
+class given by name are under ``init_args``, those that its signature does not name under ``dict_kwargs``. A file for
 several subcommands has the training's keys under ``fit``.
 """
 
@@ -112,7 +112,7 @@ class LightningCLI(TrainerConfigs):
 
 
 def _remarks_on_classes(document: Document) -> list[str]:
-    """Say where one of the files laid over another exchanges a class, whose arguments need not be the other's."""
+    """Point out an overlay that replaces a class, whose arguments need not be the other's."""
     remarks: list[str] = []
     classes: dict[str, Any] = {}
     layers = [each for each in reversed(document.inherited) if each.path in document.laid_over]

@@ -1,4 +1,4 @@
-"""Lightning's Trainer in a config: its keys, its words, and what it must be told.
+"""Lightning's Trainer in a config: its keys, its vocabulary, and the arguments it needs.
 
 Keys and units from Lightning 2.x: ``max_steps`` and ``min_steps`` count optimizer steps; a whole ``val_check_interval``
 or ``limit_train_batches`` counts batches, which are forward/backward passes; ``accumulate_grad_batches`` divides the
@@ -49,7 +49,7 @@ _OLD_WORDS: Mapping[Precision, str | int] = {Precision.FP32: 32, Precision.FP16:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualKeys:
-    """Where projects keep what is not the Trainer's, the likeliest first.
+    """Where projects keep what is not a Trainer argument, the likeliest key first.
 
     Args:
         batch: keys of the batch size.
@@ -76,7 +76,7 @@ def has_trainer(values: Any) -> bool:
 
 
 class TrainerConfigs(SingleValues):
-    """What configs with a section for the Trainer share: its keys, and the project's usual ones for the rest."""
+    """The common part of configs with a Trainer section: its keys, and the project's usual ones for the rest."""
 
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual: UsualKeys
@@ -115,7 +115,7 @@ class TrainerConfigs(SingleValues):
         return obstacle_of_single_values(config, recipe, names=names)
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the knobs' new values, and the Trainer's arguments that must be added to say the rest."""
+        """Return the knobs' new values, and the Trainer arguments that must be added for the rest."""
         trainer, precision = f"{self.prefix_of(config.document)}trainer", change.recipe.precision
         steps = {KnobName.ACCUMULATION_STEPS: f"{trainer}.accumulate_grad_batches"}
         found = [*super().assignments(config, change), *additions(config, change, steps)]

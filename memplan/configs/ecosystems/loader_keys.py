@@ -1,4 +1,4 @@
-"""Where the ecosystems keep the settings of their data loaders, which are changed where that is asked for."""
+"""Where the ecosystems keep the settings of their data loaders, which change only on request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def loader_keys(document: Document, *, format_name: str) -> KnobKeys:
 
 
 def loader_key(config: UserConfig, name: KnobName) -> str | None:
-    """Return the key at which a config has a setting of its loader, or can be given it; None where there is none."""
+    """Return the key of a loader setting that a config has or can be given; None where there is none."""
     knob = config.knob(name)
     return _ADDABLE.get(config.format_name, {}).get(name) if knob is None else knob.key
 

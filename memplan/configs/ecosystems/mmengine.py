@@ -73,7 +73,7 @@ class MMEngine(OpenMMLabFiles):
         """Read the recipe; mapped keys win over the optimizer wrapper, the rate is the one at run time.
 
         Raises:
-            ConfigError: the batch size is missing, or stands where only mmcv's runners look for it.
+            ConfigError: the batch size is missing, or is where only mmcv's runners look for it.
         """
         old = next((key for key in _OLD_BATCH_KEYS if contains(document.values, key)), None)
         if old is not None and not keys.get(KnobName.MICRO_BATCH_SIZE):
@@ -85,7 +85,7 @@ class MMEngine(OpenMMLabFiles):
         return at_run_time(document.values, declared_recipe(document, keys, precision=_precision(document.values)))
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return what is easily overlooked in these configs."""
+        """Return what users easily overlook in these configs."""
         found = remarks_on_runtime_rate(document.values)
         if not keys.get(KnobName.LEARNING_RATE):
             found.append("the config has no optim_wrapper.optimizer.lr, so its learning rates are left alone")
@@ -94,7 +94,7 @@ class MMEngine(OpenMMLabFiles):
         return tuple(found)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what the wrapper of this config cannot say."""
+        """Return why this config's wrapper cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=_by_key(config)):
             return found
         is_told = recipe.precision != config.recipe.precision or recipe.accumulation_steps > 1
@@ -108,7 +108,7 @@ class MMEngine(OpenMMLabFiles):
         return None if wrapper in (_PLAIN, _AMP) else f"{_WRAPPER}.type={wrapper!r} is a wrapper memplan does not know"
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return batch, learning rate and schedule, and what the optimizer wrapper is told."""
+        """Return batch, learning rate and schedule, and the optimizer wrapper's settings."""
         names = (*_by_key(config), KnobName.MIN_LEARNING_RATE, KnobName.ITERATIONS)
         singles = [before_run_time(config, change, each) for each in single_assignments(config, change, names=names)]
         return _wrapper_assignments(config, change, singles)

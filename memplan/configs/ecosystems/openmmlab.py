@@ -64,7 +64,7 @@ class OpenMMLab0(OpenMMLabFiles):
         return at_run_time(document.values, declared_recipe(document, keys, precision=_precision(document.values)))
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return what is easily overlooked in these configs."""
+        """Return what users easily overlook in these configs."""
         values = document.values
         found = remarks_on_runtime_rate(values)
         if _section(values, "fp16") and _is_iteration_based(values) and _hook(values) not in (_HALF, _HALF_CUMULATIVE):
@@ -76,7 +76,7 @@ class OpenMMLab0(OpenMMLabFiles):
         return tuple(found)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what this generation of configs cannot say."""
+        """Return why this generation of configs cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=_by_key(config, RECIPE_KNOBS)):
             return found
         if _wanted_hook(config, recipe) != _current_hook(config.values) and _hook(config.values) not in _KNOWN_HOOKS:
@@ -94,7 +94,7 @@ class OpenMMLab0(OpenMMLabFiles):
 
 
 def _by_key(config: UserConfig, names: tuple[KnobName, ...]) -> tuple[KnobName, ...]:
-    """Leave out what the optimizer hook sets: precision and accumulation, unless the user mapped keys of their own."""
+    """Leave out what the optimizer hook sets, precision and accumulation, unless the user mapped keys for them."""
     by_hook = {
         KnobName.PRECISION: config.knob(KnobName.PRECISION) is None,
         KnobName.ACCUMULATION_STEPS: _steps_by_hook(config),

@@ -1,4 +1,4 @@
-"""Configs of no known ecosystem: plain YAML, JSON, TOML or Python; knobs under unmistakable names, or as declared."""
+"""Configs of no known ecosystem: plain YAML, JSON, TOML or Python; knobs under unambiguous names, or as declared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plain(SingleValues):
         return f"plain-{self._syntax.name.lower()}"
 
     def recognises(self, document: Document) -> bool:
-        """Take every config of the language."""
+        """Recognise every config of the language."""
         return document.syntax is self._syntax
 
     def own_keys(self, document: Document) -> KnobKeys:

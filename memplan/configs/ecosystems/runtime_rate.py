@@ -30,7 +30,7 @@ def at_run_time(values: Mapping[str, Any], recipe: Recipe) -> Recipe:
 
 
 def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
-    """Turn the wanted learning rate into the one to write, so that the runner's own scaling arrives at it."""
+    """Return the learning rate to write, so that the runner's own scaling arrives at the wanted one."""
     knob = config.knob(KnobName.LEARNING_RATE)
     if knob is None or assignment.key != knob.key:
         return assignment

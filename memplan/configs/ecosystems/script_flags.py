@@ -61,7 +61,7 @@ class _ScriptFlags(SingleValues):
         )
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return the first of the usual names for each knob; a rate that the script computes is none."""
+        """Return the first of the usual names for each knob; a rate that the script computes does not count."""
         values = document.values
         found = {
             name: tuple(each for each in usual if _is_single(values.get(each)))[:1] for name, usual in _NAMES.items()
@@ -74,7 +74,7 @@ class _ScriptFlags(SingleValues):
         }
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Say what was taken for what, and what is left to the script."""
+        """Say which flag was taken for which knob, and what is left to the script."""
         batch = keys.get(KnobName.MICRO_BATCH_SIZE)
         found = [f"--{batch[0]} is taken as the batch of one device"] if batch else []
         if _computes_rate(document):
@@ -84,7 +84,7 @@ class _ScriptFlags(SingleValues):
         return (*found, *_remarks_on_lengths(document, keys))
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return which flag is missing, or cannot be taken back."""
+        """Return which flag is missing, or cannot be turned off again."""
         adds_steps = _computes_rate(config.document) and self.syntax is SHELL
         names = [each for each in RECIPE_KNOBS if not (adds_steps and each is KnobName.ACCUMULATION_STEPS)]
         if found := obstacle_of_single_values(config, recipe, names=names):
@@ -134,7 +134,7 @@ def _computes_rate(document: Document) -> bool:
 
 
 def _remarks_on_lengths(document: Document, keys: KnobKeys) -> Iterator[str]:
-    """Say what lengths are taken to count, and which are left alone."""
+    """Say what lengths are presumed to count, and which are left alone."""
     counted = keys.get(KnobName.OPTIMIZER_STEPS, ())
     if counted:
         yield f"{_listed(counted)} taken to count optimizer steps"

@@ -1,4 +1,4 @@
-"""What an ecosystem does where its module says nothing else: every knob is one value at one key, in one file."""
+"""The default behaviour of an ecosystem: every knob is one value at one key, in one file."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Swin(SingleValues):
         return document.syntax is YAML and contains(values, _BATCH) and has_rest
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return the keys that bear on a step."""
+        """Return the keys that affect a step."""
         keys = {
             KnobName.MICRO_BATCH_SIZE: (_BATCH,),
             KnobName.ACCUMULATION_STEPS: (_STEPS,) if get(document.values, _STEPS) else (),
@@ -72,7 +72,7 @@ class Swin(SingleValues):
         return tuple(found)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what the script has no key for."""
+        """Return which part of a recipe the script has no key for."""
         if recipe.precision not in (Precision.FP32, Precision.FP16):
             return f"{_AMP} has no way to say {recipe.precision}"
         return obstacle_of_single_values(config, recipe, names=(KnobName.MICRO_BATCH_SIZE,))

@@ -70,7 +70,7 @@ class Timm(SingleValues):
         return ("lr is unset: timm scales lr_base with the global batch itself, so no learning rate is written",)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what train.py has no argument for."""
+        """Return which part of a recipe train.py has no argument for."""
         if found := obstacle_of_single_values(config, recipe, names=()):
             return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):

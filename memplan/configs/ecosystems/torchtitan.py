@@ -2,7 +2,7 @@
 
 From torchtitan 0.2's job config: ``training.local_batch_size`` is that of one device; accumulation follows from
 ``training.global_batch_size``, where -1 or none means no accumulation; lengths count optimizer steps; parameters are
-computed with in ``training.mixed_precision_param`` under FSDP, ``training.dtype`` is that of the weights.
+cast to ``training.mixed_precision_param`` under FSDP, ``training.dtype`` is the type of the weights.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class TorchTitan(SingleValues):
         return replace(found, accumulation_steps=steps, activation_checkpointing=is_full, world_size=replicas)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Say what lies between all and nothing."""
+        """Point out selective activation checkpointing."""
         if get(document.values, _MODE) == "selective":
             return (f"{_MODE} is selective, which memplan leaves as it is",)
         return ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what these files cannot say."""
+        """Return why these files cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=(KnobName.LEARNING_RATE,)):
             return found
         if recipe.activation_checkpointing != config.recipe.activation_checkpointing and not get(config.values, _MODE):

@@ -62,7 +62,7 @@ class TorchTune(SingleValues):
         return declared_recipe(document, keys, precision=_precision(document))
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what these files cannot say."""
+        """Return why these files cannot express a recipe."""
         names = tuple(each for each in RECIPE_KNOBS if each is not KnobName.PRECISION)
         if found := obstacle_of_single_values(config, recipe, names=names):
             return found

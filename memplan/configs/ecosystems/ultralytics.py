@@ -1,7 +1,7 @@
 """Ultralytics' flat training YAML.
 
 From ultralytics 8.4's trainer: ``batch`` is the batch of all devices; accumulation is ``max(round(nbs / batch), 1)``;
-the loss is multiplied with the batch instead of averaged, so gradients grow with it by themselves, and ``lr0`` is
+the loss is multiplied by the batch instead of averaged, so gradients grow with it by themselves, and ``lr0`` is
 ignored under ``optimizer: auto``: the learning rate is never written. Lengths are counted in epochs.
 """
 
@@ -70,7 +70,7 @@ class Ultralytics(SingleValues):
         )
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
-        """Return what these arguments cannot say."""
+        """Return why these arguments cannot express a recipe."""
         if found := obstacle_of_single_values(config, recipe, names=()):
             return found
         if recipe.activation_checkpointing:

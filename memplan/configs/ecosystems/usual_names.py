@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAE_STEPS = "accum_iter"  # MAE and its descendants
-# For each knob, the most telling name first.
+# For each knob, the most specific name first.
 USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
     KnobName.MICRO_BATCH_SIZE: ("per_device_train_batch_size", "micro_batch_size", "batch_size", "train_batch_size"),
     KnobName.ACCUMULATION_STEPS: (
@@ -37,9 +37,9 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
 
 
 def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
-    """Return the dotted keys of the knobs that stand under a usual name once outside of evaluation, with a fit value.
+    """Return the keys of knobs that occur exactly once under a usual name, outside evaluation, with a fitting value.
 
-    What scripts call precision in one word means too many things to be taken for it, but for ``precision`` itself.
+    One-word names for precision mean too many things to be taken for it, apart from ``precision`` itself.
     """
     found = {name: _keys_of(values, name) for name in _FITS}
     return {name: keys[0] for name, keys in found.items() if len(keys) == 1}

@@ -1,7 +1,7 @@
 """Compose a Hydra config from its defaults list, without running anything.
 
-Rules from Hydra 1.3's documentation ("The Defaults List", "Packages"): entries are laid over each other in order, the
-file itself where ``_self_`` stands, or last; a group's values stand below its package, which is the group's path unless
+Rules from Hydra 1.3's documentation ("The Defaults List", "Packages"): entries are merged in order, the later wins, the
+file itself where ``_self_`` is, or last; a group's values go below its package, which is the group's path unless
 the entry (``group@package``) or the file's ``# @package`` line says otherwise; ``override`` entries change a choice
 made elsewhere. Not followed: choices that are interpolations, other search paths, and structured configs.
 """
@@ -32,7 +32,7 @@ _OWN_GROUP = "hydra"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
-    """Composed values, the files beside the config itself, those that win first, and what was not followed."""
+    """Composed values, the other files they come from, those that win first, and what was not followed."""
 
     values: dict[str, Any]
     inherited: tuple[SourceFile, ...]
@@ -41,7 +41,7 @@ class Composed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a defaults list stands: its file, the group that is in, and the package below which its values go."""
+    """The place of a defaults list: its file, its group, and the package below which its values go."""
 
     source: SourceFile
     group: str = ""
@@ -62,7 +62,7 @@ class _Composition:
     notes: list[str] = field(default_factory=list)
 
     def lay(self, place: _Place, values: Mapping[str, Any]) -> None:
-        """Lay a file and what its defaults list names over what was composed so far."""
+        """Merge a file and what its defaults list names over what was composed so far."""
         self.visits += 1
         if self.visits > _MAX_FILES:
             raise ConfigError("its defaults lists name each other without end", where=str(place.source.path))
@@ -129,7 +129,7 @@ def has_defaults(values: Any) -> bool:
 
 
 def experiment_override(values: Mapping[str, Any], name: str) -> str:
-    """Return the command-line override that lays an experiment over a config, behind the one it has chosen itself."""
+    """Return the command-line override that applies an experiment to a config, after the one it chooses itself."""
     for entry in values[_DEFAULTS]:
         group, chosen = next(iter(entry.items()), ("", None)) if isinstance(entry, Mapping) else (entry, None)
         if str(group).split()[-1:] == ["experiment"]:

@@ -1,7 +1,7 @@
 """Base configs of other packages: ``_base_ = 'mmdet::_base_/default_runtime.py'``.
 
 Rules from ``Config._get_cfg_path`` and ``Config._dict_to_config_dict`` (``mmengine/config/config.py`` 0.10): the file
-lies in the installed package under ``.mim/configs``, and the outermost dicts of it that name a ``type`` are marked with
+is in the installed package under ``.mim/configs``, and its outermost dicts that name a ``type`` are marked with
 the package in ``_scope_``. Nothing of the package is imported.
 """
 

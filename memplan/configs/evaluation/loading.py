@@ -58,7 +58,7 @@ def load_document(
 
 
 def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Document:
-    """Load what a patch makes of a config: the file itself, or a child, which says what it is made of.
+    """Load a patched config: the file itself, or a child, which names what it inherits from.
 
     Raises:
         ConfigError: as for :func:`load_document`.

@@ -14,7 +14,7 @@ _ABSENT = object()
 class NestedValues(AttributeDict):
     """A dict with attribute access whose nested dicts are such dicts too, like mmengine's ``ConfigDict``.
 
-    ``update`` goes into nested dicts, ``merge`` obeys ``_delete_``, and ``pop`` of an absent key gives None.
+    ``update`` merges nested dicts, ``merge`` obeys ``_delete_``, and ``pop`` of an absent key gives None.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -24,7 +24,7 @@ class NestedValues(AttributeDict):
         super().__setitem__(name, nested(value))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set keys; a dict goes into the dict that is there."""
+        """Set keys; a dict is merged into the dict that is there."""
         for name, value in dict(*args, **kwargs).items():
             present = self.get(name)
             if isinstance(present, dict) and isinstance(value, dict):
@@ -37,7 +37,7 @@ class NestedValues(AttributeDict):
         return super().pop(name, default)
 
     def merge(self, other: dict[str, Any]) -> None:
-        """Lay another dict over this one; a dict in it with ``_delete_=True`` takes the place of the one here."""
+        """Merge another dict over this one; a dict in it with ``_delete_=True`` replaces the one here."""
         laid = _laid_over(deepcopy(other), deepcopy(dict(self)))
         self.clear()
         for name, value in laid.items():

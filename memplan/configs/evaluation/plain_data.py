@@ -1,4 +1,4 @@
-"""Reduce what a config evaluates to to plain data: dicts, lists, tuples, strings, numbers, booleans and None."""
+"""Reduce the values of a config to plain data: dicts, lists, tuples, strings, numbers, booleans and None."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _assignment(bound: str, statement: ast.stmt) -> ast.stmt:
 
 
 def _unshared(value: Any) -> Any:
-    """Return a value that shares no dict or list with another name, as mmengine hands a base on."""
+    """Return a value that shares no dict or list with another name, as mmengine passes bases on."""
     return deepcopy(nested(value)) if isinstance(value, dict | list | tuple) else value
 
 

@@ -1,4 +1,4 @@
-"""What memplan and the processes that load a config say to each other."""
+"""The messages between memplan and the processes that load a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolve what a YAML config is made of: a ``_BASE_`` file, a Hydra defaults list, or the configs it is laid over."""
+"""Resolve a YAML config: its ``_BASE_`` file, its Hydra defaults list, or the configs that it overlays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class YamlChain:
 
 
 def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None) -> YamlChain:
-    """Read a YAML file with everything it inherits and is laid over.
+    """Read a YAML file with everything that it inherits and overlays.
 
     Args:
         source: the file.
@@ -62,7 +62,7 @@ def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Seque
 
 
 def laid_over_in_order(files: Sequence[SourceFile]) -> Any:
-    """Return the values of files that are laid over one another and inherit from none."""
+    """Return the merged values of files that overlay one another and inherit from none."""
     return _laid_over([(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), [])) for each in files])
 
 
@@ -74,7 +74,7 @@ def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
 
 
 def _appended(base: Any, over: Any) -> Any:
-    """Merge two files' values; what stands under ``name+`` is appended to what the name holds (jsonargparse 4)."""
+    """Merge two files' values; what is under ``name+`` is appended to the value of the name (jsonargparse 4)."""
     if not isinstance(over, Mapping):
         return over
     laid = dict(base) if isinstance(base, Mapping) else {}

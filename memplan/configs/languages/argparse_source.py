@@ -1,7 +1,7 @@
 """Read the defaults of a script's ``argparse`` arguments from its syntax tree, and find where each is written.
 
 The script is not run. An argument counts where its name is a literal; its key is the name ``argparse`` keeps it under.
-What ``set_defaults`` names goes before a default of the declaration. An argument of several parsers counts where all of
+``set_defaults`` wins over a default of the declaration. An argument of several parsers counts where all of
 them have the same default.
 """
 

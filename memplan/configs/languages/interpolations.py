@@ -1,9 +1,9 @@
-"""Fill in OmegaConf's interpolations, so that a workload function gets the values that a program would.
+"""Resolve OmegaConf's interpolations, so that a workload function gets the values that a program would.
 
 Rules from OmegaConf 2.3's documentation ("Variable interpolation", "Resolvers"): ``${a.b}`` is taken from the top,
-``${.b}`` from beside the value and each further dot from one level above; a value that is one interpolation keeps its
-type; ``${oc.env:NAME,default}`` is the environment's text, ``${oc.decode:...}`` what a text says. Anything else, such
-as ``${now:...}``, stays as it is written.
+``${.b}`` from the value's own level and each further dot from one level above; a value that is one interpolation keeps
+its type; ``${oc.env:NAME,default}`` is the environment's text, ``${oc.decode:...}`` what a text says. Anything else,
+such as ``${now:...}``, stays as it is written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _UNRESOLVED = object()
 
 
 def resolved(values: dict[str, Any]) -> dict[str, Any]:
-    """Return nested values with every interpolation that can be worked out replaced by its value."""
+    """Return nested values with every interpolation that can be resolved replaced by its value."""
     return {name: _resolved(values, each, (str(name),), frozenset()) for name, each in values.items()}
 
 
 def _resolved(values: dict[str, Any], value: Any, at: tuple[str, ...], within: frozenset[str]) -> Any:
-    """Fill in a value at a key; ``within`` are the keys being worked out, which cannot be asked for."""
+    """Resolve a value at a key; ``within`` are the keys being resolved, which it must not refer to."""
     if isinstance(value, dict):
         return {name: _resolved(values, each, (*at, str(name)), within) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -37,7 +37,7 @@ def _resolved(values: dict[str, Any], value: Any, at: tuple[str, ...], within: f
 
 
 def _filled(values: dict[str, Any], text: str, at: tuple[str, ...], within: frozenset[str]) -> Any:
-    """Fill in the innermost interpolations of a text until none is left that can be."""
+    """Resolve the innermost interpolations of a text until none is left that can be."""
     within |= {".".join(at)}
     for _ in range(_MOST_STEPS):
         if _WHOLE.fullmatch(text):

@@ -22,7 +22,7 @@ _YAML_PAIRS = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 
 class PythonName(str):
-    """Text that is a name in a Python config, and stands there without quotes."""
+    """Text that is a name in a Python config, written without quotes."""
 
     __slots__ = ()
 

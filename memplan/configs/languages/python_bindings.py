@@ -16,7 +16,7 @@ _MUTATORS = frozenset({"append", "clear", "extend", "insert", "pop", "popitem", 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One statement that sets a name, or a part of it, or does something to it that only running it would tell."""
+    """One statement that sets a name or a part of it, or changes it in a way that only running it would show."""
 
     line: int
     path: tuple[str, ...]
@@ -78,7 +78,7 @@ def _from_target(statement: ast.stmt, target: ast.expr, value: ast.expr, name: s
 
 
 def target_path(target: ast.expr, name: str) -> tuple[str, ...] | None:
-    """Return the members through which an expression such as ``name.a["b"]`` leads; None where it is no such one."""
+    """Return the path of members in an expression such as ``name.a["b"]``; None for any other expression."""
     if isinstance(target, ast.Name):
         return () if target.id == name else None
     if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
@@ -91,7 +91,7 @@ def target_path(target: ast.expr, name: str) -> tuple[str, ...] | None:
 
 
 def _touches(node: ast.AST, name: str) -> bool:
-    """Whether a piece of code stores to a name, into what it holds, or calls something that changes it."""
+    """Whether a piece of code assigns to a name or a part of its value, or calls something that changes it."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return node.name == name
     if isinstance(node, ast.Name):

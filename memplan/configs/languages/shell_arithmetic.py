@@ -1,7 +1,7 @@
-"""Work out what a launch script computes with whole numbers: ``STEPS=$((BATCH_SIZE / PER_DEVICE / GPUS))``.
+"""Evaluate the integer arithmetic of a launch script: ``STEPS=$((BATCH_SIZE / PER_DEVICE / GPUS))``.
 
-Scripts that hold the batch of an optimizer step derive the accumulation so. Nothing is run: names stand for the numbers
-that the script or the environment gives them, and the four rules are applied as the shell does, division rounding
+Scripts that set the batch of an optimizer step derive the accumulation this way. Nothing is run: names take the numbers
+that the script or the environment gives them, and the four operations work as in the shell, division rounding
 towards zero.
 """
 
@@ -32,7 +32,7 @@ _LARGEST = 2**53  # up to which the division of floats is exact
 
 
 def computed_number(text: str, word: Word) -> int | None:
-    """Return what a script computes for a word, or for the variable that it is; None where not enough is said."""
+    """Return the number that a script computes for a word or a variable; None where it does not say enough."""
     value = _sum_behind(text, word)
     try:
         return None if value is None else _number(_parsed(value), text, value)
@@ -41,7 +41,7 @@ def computed_number(text: str, word: Word) -> int | None:
 
 
 def names_left_open(text: str, word: Word) -> tuple[str, ...]:
-    """Return the variables that a word is worked out from and that the script takes from its environment."""
+    """Return the variables of a word's arithmetic that the script takes from its environment."""
     own, value = name_left_open(text, word), _sum_behind(text, word)
     try:
         nodes = [] if value is None else [each for each in ast.walk(_parsed(value)) if isinstance(each, ast.Name)]
@@ -52,7 +52,7 @@ def names_left_open(text: str, word: Word) -> tuple[str, ...]:
 
 
 def _sum_behind(text: str, word: Word) -> Word | None:
-    """Return the sum that a word is, or that the script gives the variable before it; None where there is none."""
+    """Return the arithmetic expression of a word, or of the variable it names; None where there is none."""
     name = assigned_name(word)
     value = word if name is None else value_of(text, name)
     is_sum = value is not None and value.span.start <= word.span.start and _SUM.fullmatch(value.text.strip('"'))
@@ -60,7 +60,7 @@ def _sum_behind(text: str, word: Word) -> Word | None:
 
 
 def _parsed(word: Word) -> ast.expr:
-    """Return the syntax tree of a sum.
+    """Return the syntax tree of an arithmetic expression.
 
     Raises:
         SyntaxError: it is more than Python and the shell have in common.
@@ -74,10 +74,10 @@ def _word_for(name: ast.Name, within: Word) -> Word:
 
 
 def _number(node: ast.expr, text: str, within: Word) -> int:
-    """Work out one part of a sum.
+    """Evaluate one part of an expression.
 
     Raises:
-        ValueError: it is something else than the four rules over whole numbers that the script spells out.
+        ValueError: it is not one of the four operations on whole numbers that the script spells out.
     """
     if isinstance(node, ast.BinOp) and type(node.op) in _RULES:
         found = _RULES[type(node.op)](_number(node.left, text, within), _number(node.right, text, within))

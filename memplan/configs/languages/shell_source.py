@@ -76,7 +76,7 @@ def launcher_value(text: str, key: str) -> str | None:
 
 
 def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a script's flags with the whole numbers that it computes in place of the names that stand for them."""
+    """Return a script's flags with the numbers that it computes in place of variable names."""
     single = [each for each in _flags_of_script(text) if len(each.values) == 1]
     computed = {each.key: computed_number(text, each.values[0]) for each in single}
     return {**values, **{key: value for key, value in computed.items() if value is not None}}
@@ -90,7 +90,7 @@ def environment_behind(text: str, key: str) -> tuple[str, ...]:
 
 
 def lines_behind(text: str, key: str) -> tuple[int, ...]:
-    """Return the lines that give the variable of a flag its value, where only running the script would tell which."""
+    """Return the lines that set the variable of a flag, where only running the script would show which one counts."""
     flag = _last(_flags_of_script(text), key)
     places = (place for each in (flag.values if flag else ()) for place in places_left_open(text, each))
     return tuple(line_at(text, each) for each in places)
@@ -103,7 +103,7 @@ def locate_in_shell(text: str, key: str) -> Location | None:
     if flag is None:
         return None
     line = line_at(text, flag.word.span.start)
-    if not flag.values:  # a switch; what it is told comes behind it
+    if not flag.values:  # a switch; its value is added after it
         end = flag.word.span.end
         return Location(span=Span(start=end, end=end), line=line)
     if len(flag.values) != 1:
@@ -183,7 +183,7 @@ def _arguments_start(command: Sequence[Word]) -> int | None:
 
 
 def _last(flags: Sequence[_Flag], key: str) -> _Flag | None:
-    """Return the flag of a key, of which programs take the last."""
+    """Return the last flag of a key, the one that programs use."""
     return next((each for each in reversed(flags) if each.key == key), None)
 
 

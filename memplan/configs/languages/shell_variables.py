@@ -1,4 +1,4 @@
-"""What the variables of a shell script stand for, as far as it says so in one place; nothing is run.
+"""The values of a shell script's variables, as far as it sets them in one place; nothing is run.
 
 A variable has a value where the script gives it one before it is used, once and under no condition, and does nothing
 else to it. What the script takes from its environment is looked up in memplan's own, from which the training is taken
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_WORDS = 2_000  # of one command, many times the longest in public scripts
-_MAX_HELD = 20_000  # characters of an array or a here-document, likewise
+_MAX_HELD = 20_000  # characters of an array or a here-document, also many times the longest
 _MAX_HERE_DOCUMENTS = 200
 _MAX_FOLLOWED = 20  # variables that stand for one another
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>\w+)(?P<all>\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})")
@@ -43,7 +43,7 @@ _LEADING = ("if", "then", "elif", "else", "while", "until", "do", "{", "!", "tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assignment:
-    """Where a script gives a name a value; ``value`` is None where only running it would tell which."""
+    """Where a script gives a name a value; ``value`` is None where only running it would show which."""
 
     start: int
     value: Span | None = None
@@ -56,14 +56,14 @@ def assigned_name(word: Word) -> str | None:
 
 
 def value_of(text: str, name: str) -> Word | None:
-    """Return what the one place in a script gives a variable, as it is written; None where there is no such place."""
+    """Return the value of a variable that a script sets in just one place, as written; None where there is none."""
     assigned = _assignments(text).get(name, [])
     span = assigned[0].value if len(assigned) == 1 else None
     return None if span is None else Word(span=span, text=text[span.start : span.end])
 
 
 def places_left_open(text: str, word: Word) -> tuple[int, ...]:
-    """Return where a script gives the variable behind a word a value that only running it would tell."""
+    """Return where a script gives the variable behind a word a value that only running it would show."""
     for _ in range(_MAX_FOLLOWED):
         name = assigned_name(word)
         value = None if name is None else value_of(text, name)
@@ -74,9 +74,9 @@ def places_left_open(text: str, word: Word) -> tuple[int, ...]:
 
 
 def expanded(text: str, words: Sequence[Word]) -> list[Word]:
-    """Take the words that variables hold in their place (``ARGS="--lr 1 --bf16"``): unquoted ones, for ``eval`` all.
+    """Expand variables into the words that they hold (``ARGS="--lr 1 --bf16"``): unquoted ones, for ``eval`` all.
 
-    Arrays (``"${ARGS[@]}"``) are taken apart too; what the script itself is given (``"$@"``) is taken to be nothing.
+    Arrays (``"${ARGS[@]}"``) are expanded too; the script's own arguments (``"$@"``) are presumed to be none.
 
     Args:
         text: the script.
@@ -106,7 +106,7 @@ def literal_behind(text: str, word: Word) -> Word | None:
 
 
 def name_left_open(text: str, word: Word) -> str | None:
-    """Return the variable that a word comes down to and that the script takes from its environment, or None.
+    """Return the variable that a word leads to and that the script takes from its environment, or None.
 
     One with a default (``${N:-4}``) is taken from there only where the environment sets it.
     """
@@ -167,7 +167,7 @@ def _words_between(text: str, opening: int, end: int) -> tuple[Word, ...]:
 def _assignments(text: str) -> dict[str, list[_Assignment]]:
     """Return where a script gives each name a value.
 
-    What stands in here-documents is no command of it.
+    The text of here-documents is no part of its commands.
     """
     has_some = 0 < text.count("<<") <= _MAX_HERE_DOCUMENTS
     own = _HERE_DOCUMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text) if has_some else text
@@ -178,7 +178,7 @@ def _assignments(text: str) -> dict[str, list[_Assignment]]:
 
 
 def _given_by_commands(text: str) -> Iterator[tuple[str, _Assignment]]:
-    """Yield the names that commands give a value; under a condition only running them would tell it."""
+    """Yield the names that commands give a value; under a condition, only running them would show it."""
     depth = subshells = end = 0
     for command in commands_in(text):
         between = _COMMENT.sub("", text[end : command[0].span.start])

@@ -1,4 +1,4 @@
-"""Take a shell script apart into commands and their words, with their places; nothing is run."""
+"""Split a shell script into commands and their words, with their positions; nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places in a text, and the one way text is changed: by replacing spans."""
+"""Positions in a text, and the one way text is changed: by replacing spans."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ SHELL = Syntax(
     environment_behind=environment_behind,
     lines_behind=lines_behind,
 )
-ARGUMENTS = Syntax(  # told from other Python by its content
+ARGUMENTS = Syntax(  # recognised among Python files by its content
     name="Argparse",
     suffixes=(),
     comment_prefix="#",

@@ -1,7 +1,7 @@
 """Read TOML as plain data, and find where a value is written.
 
 The standard library's reader keeps no positions, so the few forms of TOML 1.0 that values and keys can have are walked
-through once more; what is found is held against the standard library's reading when a patch is proven.
+through once more; the result is compared with the standard library's reading when a patch is verified.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_toml(text: str, *, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """One ``key = value``: the key's parts from the top, and where the value stands."""
+    """One ``key = value``: the key's parts from the top, and where the value is."""
 
     parts: tuple[str, ...]
     span: Span
@@ -94,7 +94,7 @@ def add_to_toml(text: str, entries: dict[str, str]) -> Edit | None:
 
 
 def _is_alone(text: str, start: int) -> bool:
-    """Return whether a pair stands on a line of its own, not in an inline table."""
+    """Return whether a pair is on a line of its own, not in an inline table."""
     return "{" not in _STRING.sub("", text[line_start(text, start) : start])
 
 

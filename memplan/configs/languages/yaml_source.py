@@ -1,6 +1,6 @@
 """Read YAML as plain data without constructing tags, and find where a value is written.
 
-``3e-4`` is a number as in YAML 1.2, which OmegaConf, Hydra and jsonargparse follow; PyYAML alone takes it for text.
+``3e-4`` is a number as in YAML 1.2, which OmegaConf, Hydra and jsonargparse follow; only PyYAML takes it for text.
 """
 
 from __future__ import annotations

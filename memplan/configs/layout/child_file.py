@@ -22,7 +22,7 @@ _SUFFIX = "_memplan"
 
 
 def child_path_of(path: Path) -> Path:
-    """Return where the child of a config lies: ``x.py`` -> ``x_memplan.py``."""
+    """Return the path of a config's child: ``x.py`` -> ``x_memplan.py``."""
     return path.with_name(f"{path.stem}{_SUFFIX}{path.suffix}")
 
 
@@ -40,7 +40,7 @@ def python_child_form(document: Document) -> ChildForm | None:
 
 
 def cfg_options(assignments: Sequence[Assignment]) -> str | None:
-    """Return the option of OpenMMLab's train scripts that makes assignments; a dict it cannot say."""
+    """Return the option of OpenMMLab's train scripts that makes assignments; None for a dict."""
     pairs = as_pairs(assignments, write=bracketed_word)
     return None if pairs is None else f"--cfg-options {pairs}"
 

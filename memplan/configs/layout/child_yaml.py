@@ -1,4 +1,4 @@
-"""Write a YAML child config: a new file with the changed values only, each with what it was."""
+"""Write a YAML child config: a new file with the changed values only, each with its old value."""
 
 from __future__ import annotations
 

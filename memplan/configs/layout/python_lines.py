@@ -89,7 +89,7 @@ def _dict_lines(head: str, members: Mapping[str, Any], comma: str, depth: int, r
 
 
 def dict_spelling(members: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
-    """Return what opens a dict, what closes it, and what stands before each member."""
+    """Return what opens a dict, what closes it, and the prefix of each member."""
     if all(each.isidentifier() and not keyword.iskeyword(each) for each in members):
         return "dict(", ")", {each: f"{each}=" for each in members}
     return "{", "}", {each: f"{each!r}: " for each in members}

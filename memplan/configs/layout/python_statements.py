@@ -23,7 +23,7 @@ _CLASS = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where an assignment goes: an expression for the container that is there, and the key below it."""
+    """Where an assignment goes: an expression for an existing container, and the key below it."""
 
     container: str
     rest: tuple[str, ...]
@@ -73,7 +73,7 @@ def class_imports(assignments: list[Assignment], document: Document) -> list[str
 
 
 def _split(document: Document, assignments: list[Assignment]) -> tuple[list[str], list[Assignment]]:
-    """Turn the replacement of a whole dict into what it loses and what it sets."""
+    """Turn the replacement of a whole dict into the keys to remove and those to set."""
     removed: list[str] = []
     changed: list[Assignment] = []
     for each in assignments:
@@ -96,7 +96,7 @@ def _pop(key: str) -> str:
 
 
 def _place(document: Document, key: str) -> _Place:
-    """Split a key behind its last list index, or behind its first part."""
+    """Split a key after its last list index, or after its first part."""
     parts = key.split(".")
     found = [get(document.values, ".".join(parts[:end])) for end in range(1, len(parts))]
     ends = [end for end, value in enumerate(found, start=1) if isinstance(value, list | tuple)]

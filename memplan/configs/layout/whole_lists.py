@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeList:
-    """A list as it becomes, and the assignments within it that make it so."""
+    """A list with its new members, and the assignments that change them."""
 
     key: str
     value: list[Any] | tuple[Any, ...]

@@ -1,1 +1,1 @@
-"""What the packages make of a config with which programs load it: each is asked in a child process."""
+"""Verification of patched configs by the packages with which programs load them, in child processes."""

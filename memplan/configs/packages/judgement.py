@@ -1,7 +1,7 @@
-"""Child process that holds what a package makes of a patched config against what it makes of the config as it is.
+"""Child process that compares a package's reading of a patched config with its reading of the original.
 
-Packages fill in defaults, rewrite some values by themselves, and read numbers out of text. So a package's word counts
-for every value that it has as is intended, and against one that it took as it is written in the config as it is.
+Packages fill in defaults, rewrite some values by themselves, and read numbers out of text. So a package's reading
+counts for every value that it reads as intended, and against one that it reads as written in the original.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
 def judgement_on(
     request: PackageRequest, *, read: Callable[[tuple[SourceFile, ...]], Reading], loader: str
 ) -> PackageAnswer | PackageRefusal:
-    """Return what a package makes of the patched config, or a refusal that says which of the two it refuses.
+    """Return a package's reading of the patched config, or a refusal that says which of the two it refuses.
 
     Args:
         request: the patched config, and where it belongs.

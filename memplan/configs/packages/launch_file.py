@@ -1,4 +1,4 @@
-"""Have accelerate read its launch files as ``accelerate launch --config_file`` does."""
+"""Read accelerate's launch files with accelerate, as ``accelerate launch --config_file`` does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read(files: tuple[SourceFile, ...]) -> Reading:
-    """Return the launch configuration that accelerate makes of a file, its defaults left out."""
+    """Return the launch configuration that accelerate reads from a file, without its defaults."""
     text = files[-1].text
     own = as_plain(load_yaml(text, where=files[-1].path.name), [])
     load = importlib.import_module("accelerate.commands.config.config_args").load_config_from_file

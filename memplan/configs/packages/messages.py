@@ -1,4 +1,4 @@
-"""What memplan and the processes that ask a package say to each other."""
+"""The messages between memplan and the processes that load configs with packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PackageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageAnswer:
-    """What an ecosystem's own package makes of a config.
+    """An ecosystem's own package's reading of a config.
 
     Args:
         values: effective values as plain data.
@@ -40,7 +40,7 @@ class PackageAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageRefusal:
-    """What an ecosystem's own package says of a config that it does not load.
+    """The refusal of an ecosystem's own package to load a config.
 
     Args:
         loader: name and version of the package.
@@ -59,7 +59,7 @@ class Reading:
 
     Args:
         own: all values, as memplan reads them.
-        package: what the package makes of them, and of what they leave to it.
+        package: the package's reading of them, its defaults included.
     """
 
     own: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Child process that loads a config with the ecosystem's own package, to hold memplan's reading against it."""
+"""Child process that loads a config with the ecosystem's own package, to check memplan's reading against it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
-    """Load a text as if it lay at a path, and reply with a :class:`PackageAnswer`; nothing is left beside it."""
+    """Load a text as if it were at a path, and reply with a :class:`PackageAnswer`; no file is left behind."""
     path = Path(request.path)
     handle, temporary = tempfile.mkstemp(prefix=f"{path.stem}_", suffix=path.suffix, dir=path.parent)
     try:
@@ -41,7 +41,7 @@ def _load_with_mmengine(files: tuple[Path, ...]) -> tuple[Any, str]:
 
 
 def _load_with_omegaconf(files: tuple[Path, ...]) -> tuple[Any, str]:
-    """Load a single file with OmegaConf; a defaults list, or an experiment laid over one, is composed by Hydra."""
+    """Load a single file with OmegaConf; a defaults list, or an experiment on top of one, is composed by Hydra."""
     omegaconf = importlib.import_module("omegaconf").OmegaConf
     primary, *experiment = files
     loaded = omegaconf.to_container(omegaconf.load(primary), resolve=False)

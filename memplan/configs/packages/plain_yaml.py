@@ -1,4 +1,4 @@
-"""Have PyYAML read a file, for programs that do no more with it."""
+"""Read a file with PyYAML, for programs that use nothing else."""
 
 from __future__ import annotations
 

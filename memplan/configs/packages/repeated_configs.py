@@ -1,4 +1,4 @@
-"""Have jsonargparse lay YAML files over one another, as LightningCLI's repeated ``--config`` are.
+"""Merge YAML files with jsonargparse, as LightningCLI does with repeated ``--config`` options.
 
 The program's own parser is not known here, nor are its classes imported: every value of the files is an argument of its
 own, and of any type. So what jsonargparse says is what it reads, which file wins, and what ``key+`` is appended to.

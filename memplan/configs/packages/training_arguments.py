@@ -1,7 +1,7 @@
-"""Have transformers' own parser read a file.
+"""Read a file with transformers' own parser.
 
 Only for a child process, from which torch and accelerate are hidden: TrainingArguments then look at no device, so that
-what the file says is held against them, and not what this machine can do (they refuse bf16 and TF32 where no card has
+the file itself is checked against them, and not what this machine supports (they refuse bf16 and TF32 where no card has
 them).
 """
 
@@ -36,7 +36,7 @@ _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
 def read(files: tuple[SourceFile, ...]) -> Reading:
     """Return the arguments among a file's values as the package has them."""
     for each in _LOOKS_AT_DEVICES:
-        sys.modules[each] = None  # type: ignore[assignment]  # how Python is told that there is no such module
+        sys.modules[each] = None  # type: ignore[assignment]  # importing it raises ModuleNotFoundError
     source = files[-1]
     syntax = syntax_of(source.path)
     own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name), [])

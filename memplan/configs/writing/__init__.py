@@ -1,1 +1,1 @@
-"""From a change of recipe to new text: drafts in every style, diffs, proof, and the change on disk."""
+"""From a change of recipe to new text: drafts in every style, diffs, verification, and the change on disk."""

@@ -1,4 +1,4 @@
-"""Make a patch's change on disk, or take it back: all of its files or none."""
+"""Apply a patch on disk, or undo it: all of its files or none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def apply_patch(patch: ConfigPatch) -> None:
 def undo_patch(patch: ConfigPatch) -> None:
     """Put every file back as it was before the patch, byte for byte; files and folders that it created are removed.
 
-    A folder stays where something else has come to lie in it.
+    A folder stays where something else has been put into it.
 
     Raises:
         PatchError: the patch is not applied, or a file changed since.
@@ -58,7 +58,7 @@ def undo_patch(patch: ConfigPatch) -> None:
 
 
 def require_unchanged(target: Path, sha256: str | None) -> None:
-    """Make sure that a file is as it was when a patch was planned.
+    """Check that a file is as it was when a patch was planned.
 
     Args:
         target: the file.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A patch before it is proven.
+    """A patch before it is verified.
 
     Args:
         path: file it creates or changes.
@@ -70,20 +70,20 @@ def _changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assig
 
 
 def _without_computed(config: UserConfig, changed: list[Assignment]) -> list[Assignment]:
-    """Leave what the config computes as it is, unless the micro-batch changes, which it may be computed from."""
+    """Drop assignments to computed values, unless the micro-batch changes, which they may be computed from."""
     micro, resolved = config.knob(KnobName.MICRO_BATCH_SIZE), config.document.resolved_values
     real = [each for each in changed if each.value != get(resolved, each.key)]
     return changed if micro is not None and any(each.key == micro.key for each in real) else real
 
 
 def _agreeing(companion: UserConfig, change: RecipeChange) -> list[Assignment]:
-    """Return what makes something agree with a changed config: what it spells out, and nothing it leaves open."""
+    """Return what makes a companion agree with a changed config: the values that it sets, and no others."""
     concrete = [each for each in _changed_assignments(companion, change) if get(companion.values, each.key) != AUTO]
     return [each for each in concrete if contains(companion.values, each.key)]
 
 
 def default_style(config: UserConfig) -> PatchStyle:
-    """Return how a change is written where nothing else is asked for: as a child where this config can have one."""
+    """Return how a change is written by default: as a child where this config can have one."""
     ecosystem = ecosystem_named(config.format_name)
     style = ecosystem.styles[0]
     needs_child = style is PatchStyle.CHILD and ecosystem.child_form(_parent_document(config)) is None
@@ -153,7 +153,7 @@ def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assign
 
 
 def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
-    """Draft a new config that inherits from the user's; a child that memplan wrote before is written anew.
+    """Draft a new config that inherits from the user's; a child that memplan wrote before is rewritten.
 
     Raises:
         PatchError: there is a file of that name with anything in it that memplan did not write.
@@ -184,7 +184,7 @@ def _with(values: dict[str, Any], assignments: Iterable[Assignment]) -> dict[str
 
 
 def _parent_of(config: UserConfig) -> UserConfig:
-    """Return the config that a child of memplan's was made from; the config itself where it is no such child."""
+    """Return the config that memplan's child was made from; the config itself where it is no such child."""
     path, layers = _parent_document(config).path, config.document.laid_over
     if path == config.path:
         return config
@@ -212,13 +212,13 @@ def _declared(config: UserConfig) -> dict[str, str]:
 
 
 def _loader_written(config: UserConfig) -> dict[KnobName, int | bool]:
-    """Return the settings of the loader that memplan wrote into a child, which a change of the rest does not undo."""
+    """Return the loader settings that memplan wrote into a child, which another change does not undo."""
     recorded = config.original.values if config.original else {}
     return {each.name: each.value for each in config.knobs if each.name in LOADER_KNOBS and each.key in recorded}
 
 
 def _own_text(form: ChildForm, parent: UserConfig) -> str | None:
-    """Return the text of an earlier child, after making sure that nothing but memplan's own values is in it."""
+    """Return the text of an earlier child, after checking that it holds nothing but memplan's own values."""
     target = form.path
     if not target.exists():
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def own_assignments(document: Document, assignments: list[Assignment]) -> list[Assignment]:
-    """Return the assignments that belong into the config itself."""
+    """Return the assignments that belong in the config itself."""
     return [each for each in assignments if _home_of(document, each) is document.source]
 
 
@@ -52,7 +52,7 @@ def _part_of(document: Document, source: SourceFile) -> Document:
 
 
 def _home_of(document: Document, assignment: Assignment) -> SourceFile:
-    """Return the file that sets a value, or the one of the section it is new in; the config itself where none does."""
+    """Return the file that sets a value, or the section that a new one goes into; the config itself where none does."""
     if document.syntax is not YAML or document.syntax.locate(document.source.text, assignment.key) is not None:
         return document.source
     if not _is_composed(document):

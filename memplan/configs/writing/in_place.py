@@ -41,7 +41,7 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
 
 
 def with_followed_names(document: Document, assignments: list[Assignment]) -> list[Assignment]:
-    """Add the names through which values are set, which change with them."""
+    """Add the names through which values are set, since they change with them."""
     found = {each.key: each for each in assignments}
     for each in assignments:
         location = document.syntax.locate(document.source.text, each.key)
@@ -67,7 +67,7 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
 
 
 def _is_set_behind(document: Document, key: str, location: Location | None) -> bool:
-    """Return whether a value is set at the file's end: one that is imported, worked out, or made use of in the file."""
+    """Return whether a value is set at the file's end: one that is imported, computed, or used in the file."""
     if document.syntax is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
         return False
     is_own = location is not None and location.obstacle is None

@@ -1,4 +1,4 @@
-"""The one comment memplan leaves in a config, or beside one that cannot hold comments: written."""
+"""Writing of the one comment that memplan leaves in a config, or in a file next to one without comments."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def marker_line(
         change: what it carries beside the values.
         assignments: the values that change.
         parent: the config that a child inherits from; the config itself where it is edited in place.
-        over: relative paths of the configs that an overlay is laid over by the command line; none for all else.
-        expected: what the config is going to evaluate to, where the comment lies in another file; None for all else.
+        over: relative paths of the configs that an overlay goes on top of on the command line; none for all else.
+        expected: what the config will evaluate to, where the comment is in another file; None for all else.
     """
     recipe = config.first_recipe
     before = {each.key: get(parent.values, each.key) for each in assignments}

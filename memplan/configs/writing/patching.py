@@ -1,4 +1,4 @@
-"""Turn a change of recipe into a patch for the user's config, and prove it."""
+"""Turn a change of recipe into a patch for the user's config, and verify it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _DRAFTS = {
 
 
 def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) -> ConfigPatch:
-    """Prove the drafts of a config and of what must agree with it, and join them to one patch."""
+    """Verify the drafts of a config and its companions, and combine them into one patch."""
     (config, draft), drafts = own, (own, *beside)
     proofs = [_proven(*each) for each in drafts]
     files = tuple(file for _, each in drafts for file in _files_of(each))
@@ -84,7 +84,7 @@ def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) ->
 
 
 def _verified_by(names: list[str], proofs: list[str]) -> str:
-    """Name the loaders that read the files back; which did which, where they differ."""
+    """Name the loaders that read the files back, and which read which where they differ."""
     if len(set(proofs)) == 1:
         return proofs[0]
     return "; ".join(f"{proof} ({name})" for name, proof in zip(names, proofs, strict=True))

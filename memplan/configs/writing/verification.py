@@ -1,4 +1,4 @@
-"""Prove a patched config: load it back and compare every effective value."""
+"""Verify a patched config: load it back and compare every effective value."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FILE_PLACEHOLDER = re.compile(r"\{\{\s*file")
 def verify(
     path: Path, texts: Mapping[str, str], expected: Mapping[str, Any], *, document: Document, packages: Sequence[str]
 ) -> str:
-    """Load a patched config as if its files lay where they belong and compare all its values; name the loaders.
+    """Load a patched config as if its files were in place, compare all its values, and name the loaders.
 
     Args:
-        path: where the config will lie.
+        path: where the config will be.
         texts: absolute path -> whole patched text, for each file that changes.
         expected: what it must evaluate to.
         document: the user's config as it is.
@@ -54,7 +54,7 @@ def verify(
 
 
 def _proof(request: PackageRequest, expected: Mapping[str, Any], source: Path) -> str | None:
-    """Compare what a package makes of a config with what it must be; return its name, or None where it has no say."""
+    """Compare a package's reading of a config with the expected values; return its name, or None where it has none."""
     answer = _loaded_by(request)
     if answer is None:
         return None
@@ -67,7 +67,7 @@ def _proof(request: PackageRequest, expected: Mapping[str, Any], source: Path) -
 
 
 def _without(refusal: PackageRefusal, source: Path) -> str:
-    """Say that memplan's reader stands alone, where the package refuses what the user has; else refuse the patch."""
+    """Note that only memplan's reader verified a patch whose original the package refuses; else refuse the patch."""
     if not refusal.of_original:
         raise PatchError(
             f"{refusal.loader} would not load the patched config: {refusal.problem}",
@@ -95,7 +95,7 @@ def _compare(expected: Mapping[str, Any], loaded: Mapping[str, Any], source: Pat
 
 
 def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None:
-    """Return what a package makes of a text; None where it is missing or cannot load this config by itself."""
+    """Return a package's reading of a text; None where it is missing or cannot load this config by itself."""
     if find_spec(request.package) is None or _FILE_PLACEHOLDER.search(request.text):
         return None
     module = "judgement" if request.package in READERS else "package_loader"
