@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 LAYERS = (
     ("units", "errors", "json_documents", "user_places", "version"),
     ("recipe", "workload", "results", "training_checks", "patches", "run_names"),
-    ("children", "devices", "launchers", "textfiles", "worst_case"),
+    ("children", "devices", "launchers", "process_identity", "textfiles", "worst_case"),
     ("configs",),
     ("recommend",),
     ("plans", "progress"),

@@ -11,19 +11,17 @@ import contextlib
 import json
 import pickle
 import secrets
-import socket
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
-
-import psutil
 
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
 from memplan.probe.records import from_json, to_json
 from memplan.probe.trials import TrialRequest
+from memplan.process_identity import ProcessIdentity, this_process
 from memplan.results import Trial
 from memplan.run_names import DEFAULT_STORE, LAST_RUN, store_option
 from memplan.training_checks import TrainingCheck
@@ -338,23 +336,14 @@ def _now() -> str:
 
 
 def _owner() -> str:
-    """Identify this process, unlike any later one: host, process id and start time."""
-    return _owner_text(psutil.Process())
-
-
-def _owner_text(process: psutil.Process) -> str:
-    return f"{socket.gethostname()} {process.pid} {process.create_time():.2f}"
+    """Write the identity of this process as a run's owner."""
+    process = this_process()
+    return f"{process.host} {process.pid} {process.started_at:.2f}"
 
 
 def _is_alive(owner: str | None) -> bool:
     """Whether the owner still runs; presumed on another host, where it cannot be known."""
     if owner is None:
         return False
-    host, pid, _ = owner.rsplit(" ", 2)
-    if host != socket.gethostname():
-        return True
-    try:
-        process = psutil.Process(int(pid))
-        return process.status() != psutil.STATUS_ZOMBIE and _owner_text(process) == owner
-    except psutil.NoSuchProcess:
-        return False
+    host, pid, started_at = owner.rsplit(" ", 2)
+    return ProcessIdentity(host=host, pid=int(pid), started_at=float(started_at)).is_running() is not False

@@ -13,6 +13,7 @@ from memplan.errors import StoreError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store
 from memplan.probe.records import from_json, to_json
+from memplan.process_identity import ProcessIdentity
 from memplan.textfiles import write_text_atomically
 
 if TYPE_CHECKING:
@@ -25,19 +26,10 @@ _KEPT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A process that no later one can be mistaken for; ``started_at`` in seconds since the epoch."""
-
-    host: str
-    pid: int
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
     """A sign that a rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
 
-    by: Process
+    by: ProcessIdentity
     given_at: float
 
 
@@ -56,7 +48,7 @@ class Failure:
 class Answer:
     """The answer of rank 0: a plan, or why there is none; ``given_at`` in seconds since the epoch."""
 
-    by: Process
+    by: ProcessIdentity
     given_at: float
     plan: Plan | None
     failure: Failure | None
@@ -79,7 +71,7 @@ class MeetingPoint:
         self._others = launch.world_size - 1
         self._store = store
 
-    def announce(self, process: Process) -> None:
+    def announce(self, process: ProcessIdentity) -> None:
         """Remove what an earlier run left, and announce who makes the plan now."""
         make_store(self._store)
         self._folder.mkdir(exist_ok=True)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
 
-import psutil
-
 from memplan.errors import LaunchError, MemplanError, OutputError
-from memplan.planning.launched.meeting import Answer, Failure, MeetingPoint, Process
+from memplan.planning.launched.meeting import Answer, Failure, MeetingPoint
+from memplan.process_identity import this_process
 from memplan.progress import Notice
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from memplan.launchers import Launch
     from memplan.plans import Plan
+    from memplan.process_identity import ProcessIdentity
     from memplan.progress import Observer
 
 _WAIT_S = 1800.0  # for rank 0 to ask for a plan at all, as long as torch.distributed waits for a rank by default
@@ -37,12 +36,6 @@ _AFTERWARDS_S = 600.0  # for which rank 0 gives signs of life after its answer, 
 _FAREWELL_S = 3.0
 _CLOCK_SKEW_S = 2.0
 _QUESTIONS = itertools.count(1)
-
-
-def this_process() -> Process:
-    """Return this process."""
-    process = psutil.Process()
-    return Process(host=socket.gethostname(), pid=process.pid, started_at=process.create_time())
 
 
 def shared(make: Callable[[], Plan], store: Path, observer: Observer, launch: Launch | None) -> Plan:
@@ -123,17 +116,19 @@ class _Watch:
 
     def __init__(self, meeting: MeetingPoint) -> None:
         self._meeting = meeting
-        self._seen: set[Process] = set()
+        self._seen: set[ProcessIdentity] = set()
         self._renewed_at = meeting.renewed_at()
         self._renewal_seen_at: float | None = None
 
-    def sees(self, process: Process) -> bool:
-        runs = _is_running(process) if process.host == socket.gethostname() else self._is_renewed()
-        if runs:
+    def sees(self, process: ProcessIdentity) -> bool:
+        is_running = process.is_running()
+        if is_running is None:
+            is_running = self._is_renewed()
+        if is_running:
             self._seen.add(process)
-        return runs
+        return is_running
 
-    def has_seen(self, process: Process) -> bool:
+    def has_seen(self, process: ProcessIdentity) -> bool:
         return process in self._seen
 
     def _is_renewed(self) -> bool:
@@ -143,16 +138,7 @@ class _Watch:
         return self._renewal_seen_at is not None and now - self._renewal_seen_at < _SILENCE_S
 
 
-def _is_running(process: Process) -> bool:
-    try:
-        found = psutil.Process(process.pid)
-        same = abs(found.create_time() - process.started_at) < 0.1
-        return same and found.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _is_later(moment: float, me: Process, other: Process) -> bool:
+def _is_later(moment: float, me: ProcessIdentity, other: ProcessIdentity) -> bool:
     """Return whether a moment in another process is after this one's start, as far as the clocks of two hosts agree."""
     skew_s = 0.0 if me.host == other.host else _CLOCK_SKEW_S
     return moment > me.started_at + skew_s

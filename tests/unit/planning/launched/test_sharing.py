@@ -16,9 +16,10 @@ import pytest
 
 from memplan.errors import LaunchError, MemplanError, NothingFitsError
 from memplan.launchers import Launch
-from memplan.planning.launched.meeting import Answer, MeetingPoint, Process, Sign
-from memplan.planning.launched.sharing import make_for_all, this_process, wait_for
+from memplan.planning.launched.meeting import Answer, MeetingPoint, Sign
+from memplan.planning.launched.sharing import make_for_all, wait_for
 from memplan.probe.records import to_json
+from memplan.process_identity import ProcessIdentity, this_process
 from memplan.progress import ignore
 from memplan.recipe import Recipe
 from tests.making import plan
@@ -42,13 +43,15 @@ def meeting(tmp_path: Path) -> MeetingPoint:
 
 
 @pytest.fixture
-def ended() -> Process:
+def ended() -> ProcessIdentity:
     """A process of this machine that was started after this one, and has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        return Process(host=socket.gethostname(), pid=child.pid, started_at=psutil.Process(child.pid).create_time())
+        return ProcessIdentity(
+            host=socket.gethostname(), pid=child.pid, started_at=psutil.Process(child.pid).create_time()
+        )
 
 
-def leave(meeting: MeetingPoint, by: Process, given_at: float, *, answered: bool) -> None:
+def leave(meeting: MeetingPoint, by: ProcessIdentity, given_at: float, *, answered: bool) -> None:
     """Leave the files of another rank 0."""
     meeting.sign_path.parent.mkdir(parents=True)
     meeting.sign_path.write_text(to_json(Sign(by=by, given_at=given_at)))
@@ -117,20 +120,20 @@ def test_an_interrupted_rank_0_is_told_to_the_others(meeting: MeetingPoint) -> N
     assert "KeyboardInterrupt" in str(got)
 
 
-def test_a_rank_0_that_dies_before_its_answer_is_noticed(meeting: MeetingPoint, ended: Process) -> None:
+def test_a_rank_0_that_dies_before_its_answer_is_noticed(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
     leave(meeting, ended, time.time(), answered=False)
     with pytest.raises(LaunchError, match="rank 0 ended while it was making the plan"):
         wait(meeting, wait_s=30)
 
 
 def test_an_answer_of_a_rank_0_that_has_ended_since_counts_if_it_is_of_this_run(
-    meeting: MeetingPoint, ended: Process
+    meeting: MeetingPoint, ended: ProcessIdentity
 ) -> None:
     leave(meeting, ended, time.time(), answered=True)
     assert wait(meeting) == PLAN
 
 
-def test_what_an_earlier_run_of_the_same_name_left_is_not_taken(meeting: MeetingPoint, ended: Process) -> None:
+def test_what_an_earlier_run_of_the_same_name_left_is_not_taken(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
     leave(meeting, ended, this_process().started_at - 1, answered=True)
     with pytest.raises(LaunchError, match=r"rank 0 did not ask for a plan within 0 s.*every rank must call"):
         wait(meeting)
@@ -143,7 +146,7 @@ def test_a_rank_that_starts_late_takes_the_answer_of_a_rank_0_that_still_runs(me
 
 
 def test_a_rank_0_elsewhere_is_seen_by_the_sign_that_it_renews(meeting: MeetingPoint) -> None:
-    elsewhere = Process(host="node7", pid=1, started_at=0.0)
+    elsewhere = ProcessIdentity(host="node7", pid=1, started_at=0.0)
     leave(meeting, elsewhere, this_process().started_at - 1, answered=True)
     with pytest.raises(LaunchError, match="did not ask"):
         wait(meeting)
@@ -152,7 +155,7 @@ def test_a_rank_0_elsewhere_is_seen_by_the_sign_that_it_renews(meeting: MeetingP
     assert wait(meeting, wait_s=30) == PLAN
 
 
-def test_a_new_rank_0_takes_away_what_an_earlier_run_left(meeting: MeetingPoint, ended: Process) -> None:
+def test_a_new_rank_0_takes_away_what_an_earlier_run_left(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
     leave(meeting, ended, 0.0, answered=True)
     old = meeting.sign_path.with_name("other.sign.json")
     old.touch()
