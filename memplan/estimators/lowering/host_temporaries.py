@@ -1,9 +1,11 @@
 """What kernels take inside on the CPU: above all oneDNN's copies of what it convolves, in its own layout.
 
 Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2): single precision in
-channels-first layout is copied to and from a layout whose channels are padded to the vector width, half precision to
-channels-last and back through one copy more; channels-last tensors are used as they are. Scratch pads of a few hundred
-kilobytes and reductions that grow with the number of threads are not counted.
+channels-first layout is copied to and from a layout whose channels are padded to the vector width; half precision, and
+what is spread out again by transposed convolutions and by the slopes of those that move by more than one, to
+channels-last and back through one copy more. Channels-last tensors are used as they are. Windows wider than the vector
+kernels take are unfolded to find the slope of their weight. Scratch pads of a few hundred kilobytes, and those of
+bfloat16 products, are not counted.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _INT64_BYTES = 8
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are
+_WIDEST_WINDOW = 14  # pixels on a side; the slope of the weight of a wider one is a matrix product
 
 
 def host_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
@@ -39,41 +42,60 @@ def host_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> Hidd
 
 
 def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
-    image, weight, stride, groups = args[0], args[1], args[3], args[8]
+    image, weight, stride, transposed, groups = args[0], args[1], args[3], args[6], args[8]
     if _is_channels_last(image) or _is_channels_last(weight):
         return HiddenBytes(beside=_bytes(weight))
     if _runs_uncopied(weight, stride, groups):
         return NOTHING_HIDDEN
-    if args[6] and not _is_half(result):  # transposed: nothing is padded, and more than one channel is copied twice
+    if transposed and not _is_half(result):  # nothing is padded; a single channel lies the same in both layouts
         second = _bytes(result) if result.shape[1] > 1 else 0
         return HiddenBytes(before=_bytes(image) + _bytes(weight), around=_bytes(result), between=second)
-    returned = _bytes(result) if _is_half(result) else 0
-    return HiddenBytes(before=_copied_input(image, groups) + _bytes(weight), around=_padded(result, groups) + returned)
+    copied_image = _copied_input(image, groups)
+    copied_weight = _padded(weight, groups) if copied_image else _bytes(weight)
+    is_converted_back = _is_half(result) and not (weight.dtype is torch.bfloat16 and _is_depthwise(weight, groups))
+    return HiddenBytes(
+        before=copied_image + copied_weight,
+        around=_padded(result, groups),
+        between=_bytes(result) if is_converted_back else 0,
+    )
 
 
 def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
-    slope, image, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
-    channels_last = _is_channels_last(image) or _is_channels_last(weight)
-    copied_slope = _bytes(slope) if slope.dim() == 4 and _is_channels_last(slope) is not channels_last else 0
-    if channels_last:
+    """First the slope of the image, from copies of slope and weight, then the weight's, from copies of slope and image."""
+    slope, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
+    wants_image, wants_weight = args[10][:2]
+    if _is_channels_last(image) or _is_channels_last(weight):
         blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
-        return HiddenBytes(around=copied_slope, beside=copied_slope + blocks * _bytes(weight))
+        return HiddenBytes(beside=blocks * _bytes(weight))
     if _runs_uncopied(weight, stride, groups):
-        return HiddenBytes(around=copied_slope, beside=copied_slope)
-    # First the input's gradient, from copies of slope and weight, then the weight's, from copies of slope and input.
-    image_slope = _padded(image, groups) + (_bytes(image) if _is_half(image) else 0)
+        return NOTHING_HIDDEN
     # The slope of a transposed convolution is read as other convolutions read their input.
-    copied_image, blocked_slope = _copied_input(image, groups), _padded(slope, groups)
-    if args[7]:
-        copied_image, blocked_slope = _padded(image, groups), _copied_input(slope, groups)
-    # The weight's is made in oneDNN's layout, too, which lives until it is copied.
-    copies = max(blocked_slope + copied_image, _bytes(weight))
-    of_weight = 0 if _is_wide_depthwise(weight, groups) else copies
+    blocked_slope = _copied_input(slope, groups) if transposed else _padded(slope, groups)
+    spread_out = _is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
+    made_image = _bytes(image) if spread_out else _padded(image, groups)
     return HiddenBytes(
-        before=blocked_slope + _bytes(weight) if wanted[0] else 0,
-        around=copied_slope + (image_slope if wanted[0] else 0),
-        beside=copied_slope + (of_weight if wanted[1] else 0),
+        before=blocked_slope + _padded(weight, groups) if wants_image else 0,
+        around=made_image if wants_image else 0,
+        between=_bytes(image) if wants_image and spread_out else 0,
+        beside=_weight_slope_bytes(args, blocked_slope) if wants_weight else 0,
     )
+
+
+def _weight_slope_bytes(args: tuple[Any, ...], blocked_slope: int) -> int:
+    slope, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
+    if weight.dtype is torch.float16 or _is_wide_depthwise(weight, groups):
+        return 0
+    if max(weight.shape[2:]) > _WIDEST_WINDOW and not transposed:
+        return _unfolded_bytes(slope, weight)
+    copied_image = _padded(image, groups) if transposed else _copied_input(image, groups)
+    # The weight's is made in oneDNN's layout, too, which lives until it is copied.
+    return max(blocked_slope + copied_image, _bytes(weight))
+
+
+def _unfolded_bytes(slope: torch.Tensor, weight: torch.Tensor) -> int:
+    """Columns of one image, and four times the weight, for each thread that has an image."""
+    columns = slope[0, 0].numel() * weight[0].nbytes
+    return min(torch.get_num_threads(), slope.shape[0]) * (columns + 4 * _bytes(weight))
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
@@ -120,7 +142,11 @@ def _runs_uncopied(weight: torch.Tensor, stride: list[int], groups: int) -> bool
 
 def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
     """Whether the weight's gradient is made from slope and input as they are; seen at 7 x 7 and not at 3 x 3."""
-    return groups > 1 and weight.shape[1] == 1 and max(weight.shape[2:]) > 3
+    return _is_depthwise(weight, groups) and max(weight.shape[2:]) > 3
+
+
+def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    return groups > 1 and weight.shape[1] == 1
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

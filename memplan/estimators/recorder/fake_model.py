@@ -133,12 +133,15 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
         batch: tensors on the host.
         precision: whose weight type floating-point inputs take.
         channels_last: whether 4-D tensors change their memory format.
-        copy_all: whether tensors that need no change are copied too, as to another device.
+        copy_all: whether tensors that need no change are copied too, as to another device. Else they come as views:
+            a gradient that a step leaves on its batch must not be met by the next.
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         changed = laid_out(tensor, precision=precision, channels_last=channels_last)
-        return tensor.clone() if copy_all and changed is tensor else changed
+        if changed is not tensor:
+            return changed
+        return tensor.clone() if copy_all else tensor.detach()
 
     return map_tensors(moved, batch)
 

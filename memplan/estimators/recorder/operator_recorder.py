@@ -186,7 +186,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
         between = hidden.between
-        around = self._take(hidden.around + copied_bytes(operator, args), operator)
+        copies = self._take(copied_bytes(operator, args), operator)
+        around = self._take(hidden.around, operator)
         self._give_back(self._take(hidden.before, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
@@ -197,6 +198,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._take_workspace(self._kernels.blas_workspace_bytes)
         self._give_back(around)
         self._give_back(self._take(hidden.beside, operator))
+        self._give_back(copies)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)

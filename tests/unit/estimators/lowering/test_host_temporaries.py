@@ -50,6 +50,28 @@ def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
 
 
 @needs_avx512
+@pytest.mark.parametrize(
+    ("precision", "groups"),
+    [(torch.float32, 1), (torch.float32, 64), (torch.bfloat16, 1), (torch.bfloat16, 64), (torch.float16, 64)],
+)
+def test_the_peak_inside_a_convolution_that_moves_by_two_is_predicted(precision: torch.dtype, groups: int) -> None:
+    convolution = torch.nn.Conv2d(64, 64, 3, 2, padding=1, groups=groups).to(precision)
+    image, slope = torch.randn(8, 64, 128, 128), torch.randn(8, 64, 64, 64)
+    check(convolution, image.to(precision), slope.to(precision), small_bytes=3 * SMALL_BYTES)
+
+
+@needs_avx512
+@pytest.mark.parametrize("threads", [1, 2])
+def test_patches_are_unfolded_by_each_thread(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check(torch.nn.Conv2d(3, 768, 16, 16), torch.randn(2, 3, 64, 64), torch.randn(2, 768, 4, 4))
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_avx512
 def test_the_gradient_of_a_weight_larger_than_the_image_is_there_twice() -> None:
     check_convolution(torch.contiguous_format, 256, 256, groups=1, side=3)  # 2.25 MiB beside 72 KiB
 
@@ -69,7 +91,13 @@ def check_convolution(
     check(convolution, image, torch.randn(8, channels_out, side, side).contiguous(memory_format=layout))
 
 
-def check(convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d, image: torch.Tensor, slope: torch.Tensor) -> None:
+def check(
+    convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d,
+    image: torch.Tensor,
+    slope: torch.Tensor,
+    *,
+    small_bytes: int = SMALL_BYTES,
+) -> None:
     image.requires_grad_()
     with Rules() as rules:
         torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
@@ -83,4 +111,4 @@ def check(convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d, image: torch.
         measured_peak_bytes(lambda: convolution(image)),
         measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
     ]
-    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+    assert predicted == pytest.approx(measured, abs=small_bytes)

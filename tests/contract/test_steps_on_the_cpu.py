@@ -1,0 +1,75 @@
+"""The peak of whole training steps as it is estimated for the CPU, held against the step run for real."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from memplan.devices.resolving import resolve_device
+from memplan.estimators import estimate, trace_step
+from memplan.probe.cpu_readings import attribute_step
+from memplan.probe.known_blocks import visible_storages
+from memplan.probe.training_loop import build_training, run_optimizer_step
+from memplan.recipe import Recipe
+from memplan.workload import Workload
+from tests.making import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.children import Template
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CPU = resolve_device("cpu")
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32)
+
+
+def plain_adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def critic() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(2048, 1)
+    )
+
+
+def gradient_penalty(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    score = model(batch.requires_grad_())
+    (slope,) = torch.autograd.grad(score.sum(), batch, create_graph=True)
+    return score.mean() + (slope.flatten(1).norm(2, 1) - 1).square().mean()
+
+
+STEPS: dict[str, Callable[[], Workload]] = {
+    "a penalty on the gradient of the batch": lambda: Workload(
+        model=critic, batch=images, loss=gradient_penalty, optimizer=plain_adam
+    ),
+}
+
+
+def measured_peak_bytes(workload: Workload, recipe: Recipe) -> int:
+    """Return the largest sum of tensor bytes in the third step of a real training."""
+    gc.collect()
+    before = sum(visible_storages("cpu").values())
+    training = build_training(workload, recipe, torch.device("cpu"), seed=0)
+    for _ in range(2):
+        run_optimizer_step(training)
+    return attribute_step(training).allocated_bytes - before
+
+
+@pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
+def test_the_estimated_peak_is_that_of_the_real_step(template: Template, make: Callable[[], Workload]) -> None:
+    workload, recipe = make(), Recipe(micro_batch_size=8)
+    trace = trace_step(source_of(workload), recipe, CPU, template=template)
+    predicted = estimate(trace, micro_batch_size=8, device=CPU).peak_allocated_bytes
+    assert predicted == pytest.approx(measured_peak_bytes(workload, recipe), rel=0.001)
