@@ -61,7 +61,7 @@ def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
 
 
 def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
-    """First the slope of the image, from copies of slope and weight, then the weight's, from copies of slope and image."""
+    """From copies of slope and weight the slope of the image, then from copies of slope and image the weight's."""
     slope, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
