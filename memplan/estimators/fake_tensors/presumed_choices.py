@@ -129,8 +129,9 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     if name == "torchvision::nms":
         return torch.empty(source.shape[0], dtype=torch.long)
     if name == "aten::_unique2":
-        positions = torch.empty(count, dtype=torch.long)
-        return source.new_empty(count), torch.empty(source.shape, dtype=torch.long), positions
+        has_inverse, has_counts = (len(args) > place and args[place] for place in (2, 3))
+        inverse = torch.empty(source.shape if has_inverse else 0, dtype=torch.long)
+        return source.new_empty(count), inverse, torch.empty(count if has_counts else 0, dtype=torch.long)
     if name == "aten::unique_dim":
         counts = torch.empty(source.shape[args[1]], dtype=torch.long)
         return torch.empty_like(source), counts, torch.empty_like(counts)

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _INT64_BYTES = 8
+_INT32_BYTES = 4
 _GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer are left to one thread
 _HALF = (torch.float16, torch.bfloat16)
+INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 
 
 def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
@@ -35,12 +37,14 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         "aten.binary_cross_entropy_with_logits": _entropy_of_logits,
         "aten.index": _selection,
         "aten._unsafe_index": _selection,
-        **dict.fromkeys(
-            ("aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put"), _selected_writes
-        ),
+        **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _selected_writes),
         "aten.masked_select": partial(_selected, on_cuda=on_cuda),
         "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
+        "aten.dist": _distance,
         "aten.linalg_matrix_exp": _matrix_exponential,
+        **dict.fromkeys(("aten.linalg_inv_ex", "aten.linalg_lu"), _factored_matrix),
+        "aten._linalg_svd": _read_matrix,
+        "aten.cholesky_solve": lambda args, result: _read_matrix(args[1:], result),
     }
 
 
@@ -154,6 +158,26 @@ def _positions_of_masks(
     if not masks:
         return NOTHING_HIDDEN
     return HiddenBytes(around=selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES)
+
+
+def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+    """The difference whose norm is taken (``dist`` in ``Distance.cpp``)."""
+    elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
+    return HiddenBytes(before=elements * args[0].element_size())
+
+
+def _factored_matrix(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Both factors in one matrix, and which rows were exchanged (``linalg_inv_ex_out`` in ``BatchLinearAlgebra.cpp``).
+
+    Here and below, work areas whose sizes libraries tell come on top.
+    """
+    matrix: torch.Tensor = args[0]
+    return HiddenBytes(beside=matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES)
+
+
+def _read_matrix(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """A copy by columns, which may be written to (``cloneBatchedColumnMajor``)."""
+    return HiddenBytes(beside=args[0].nbytes)
 
 
 def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:

@@ -8,9 +8,9 @@ import torch
 
 from memplan.estimators.fake_tensors.dispatcher import Kernels
 from memplan.estimators.lowering.attention import attend
-from memplan.estimators.lowering.batch_norm import batch_norm
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm
 from memplan.estimators.lowering.packed_sequences import pack, pad
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class CudaOperators:
             "scaled_dot_product_attention": self._attention,
             "dropout": _dropout,
             "batch_norm": batch_norm,
+            "group_norm": group_norm,
             "ctc_loss.IntList": ctc_loss,
             "ctc_loss.Tensor": ctc_loss,
             "_pack_padded_sequence": pack,

@@ -21,5 +21,13 @@ class HiddenBytes:
     between: int = 0
     beside: int = 0
 
+    def __add__(self, other: HiddenBytes) -> HiddenBytes:
+        return HiddenBytes(
+            before=self.before + other.before,
+            around=self.around + other.around,
+            between=self.between + other.between,
+            beside=self.beside + other.beside,
+        )
+
 
 NOTHING_HIDDEN = HiddenBytes()

@@ -9,7 +9,7 @@ from memplan.estimators.lowering.cuda_temporaries import cuda_hidden_bytes, has_
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.host_temporaries import host_hidden_bytes
 from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
-from memplan.estimators.lowering.operator_rules import is_plain
+from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def cuda_kernels(capability: tuple[int, int]) -> Kernels:
         return cuda_hidden_bytes(operator, args, result) if rule is None else rule(args, result)
 
     def are_known(operator: OpOverload, name: str) -> bool:
-        return has_rule(name) or is_plain(operator)
+        return not is_chosen_on_card(name) and (has_rule(name) or is_plain(operator))
 
     return Kernels(
         hidden_bytes=hidden_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)

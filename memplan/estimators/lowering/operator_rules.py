@@ -49,12 +49,31 @@ _PLAIN = frozenset(
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_assert_async",
         "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
         "nonzero", "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
-        "device",
+        "device", "_chunk_cat", "_efficientzerotensor", "_embedding_bag", "_embedding_bag_per_sample_weights_backward",
+        "_linalg_check_errors", "_segment_reduce_backward", "addmv", "bincount", "block_diag", "cauchy_",
+        "channel_shuffle", "diag_embed", "dot", "fractional_max_pool2d", "fractional_max_pool2d_backward",
+        "fractional_max_pool3d", "fractional_max_pool3d_backward", "geometric_", "hardshrink_backward", "histc",
+        "linalg_cross", "log_normal_", "logspace", "lu_unpack", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+        "multi_margin_loss_backward", "nonzero_static", "normal", "polar", "put", "renorm", "resize_as_", "rot90",
+        "rsub", "segment_reduce", "softshrink_backward", "split_with_sizes_copy", "take", "trace", "unsafe_split",
+        "vdot",
     )
 )  # fmt: skip
 
-_OF_CONVOLUTIONS = "workspaces that cuDNN chooses on the card, beyond those that follow from the shapes"
-_PARTLY = {f"aten.{name}": _OF_CONVOLUTIONS for name in ("convolution", "convolution_backward")}
+_CHOSEN_ON_THE_CARD = {
+    "workspaces that cuDNN chooses on the card, beyond those that follow from the shapes": (
+        "convolution", "convolution_backward", "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_cudnn_attention_backward",
+    ),
+    "work areas of Fourier transforms, which cuFFT chooses on the card": ("_fft_r2c", "_fft_c2r", "_fft_c2c"),
+    "work areas of factorizations, which cuSOLVER and MAGMA choose on the card": (
+        "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd", "cholesky",
+        "cholesky_inverse", "cholesky_solve", "geqrf", "linalg_cholesky_ex", "linalg_eig", "linalg_householder_product",
+        "linalg_inv_ex", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lstsq", "linalg_lu", "linalg_lu_factor_ex",
+        "linalg_lu_solve", "linalg_pinv", "linalg_qr", "ormqr",
+    ),
+}  # fmt: skip
+_PARTLY = {f"aten.{name}": kind for kind, names in _CHOSEN_ON_THE_CARD.items() for name in names}
 
 
 @functools.cache
@@ -77,6 +96,11 @@ def _is_plain(operator: OpOverload, name: str) -> bool:
         or name in _PLAIN
         or name.startswith(_PLAIN_PREFIXES)
     )
+
+
+def is_chosen_on_card(operator: str) -> bool:
+    """Whether a library tells only at run time what the operator takes, or a part of it, by name without overload."""
+    return operator in _PARTLY
 
 
 def unknown_kernels(calls: Collection[tuple[str, int]]) -> tuple[str, ...]:

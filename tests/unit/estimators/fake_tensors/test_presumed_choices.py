@@ -54,6 +54,8 @@ def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
     assert torch.empty(4, 1).masked_select(torch.empty(1, 3) > 0.5).shape == (12,)
     values, positions = torch.unique(scores.flatten(), return_inverse=True)
     assert (values.shape, positions.shape) == ((12,), (12,))
+    assert torch.unique(scores, return_counts=True)[1].shape == (12,)
+    assert torch._unique2(scores)[1].numel() == torch._unique2(scores)[2].numel() == 0
     (note,) = presuming.notes
     assert "test_presumed_choices.py:" in note
 

@@ -1,5 +1,6 @@
-"""Batch norm as CUDA runs it: cuDNN's takes its input contiguous, and the copy is what is saved for the backward pass.
+"""Normalisation as CUDA runs it: on a contiguous copy of its input, which is what is saved for the backward pass.
 
+cuDNN's batch norm takes channels last, too; ATen's group norm does not (``group_norm.cpp``).
 ``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in ``aten/src/ATen/native/Normalization.cpp``. cuDNN's
 reserve, which is empty but for its persistent mode, is not counted.
 """
@@ -28,6 +29,23 @@ def batch_norm(  # noqa: PLR0917 - the operator's own signature
         image = image.contiguous(memory_format=suggest_memory_format(image))
     normalised: torch.Tensor = torch.ops.aten.native_batch_norm(
         image, weight, bias, running_mean, running_var, training, momentum, eps
+    )[0]
+    return normalised
+
+
+def group_norm(
+    image: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    _cudnn_enabled: bool = True,
+) -> torch.Tensor:
+    """Normalise a copy that is contiguous, where the CPU's kernel keeps channels last."""
+    image = image.contiguous()
+    samples, channels = image.shape[:2]
+    normalised: torch.Tensor = torch.ops.aten.native_group_norm(
+        image, weight, bias, samples, channels, image.shape[2:].numel(), groups, eps
     )[0]
     return normalised
 

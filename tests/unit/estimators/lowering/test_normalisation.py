@@ -1,4 +1,4 @@
-"""What batch norm of an input in another order of dimensions keeps for its backward pass on a card."""
+"""What normalisation of an input in another order of dimensions keeps for its backward pass on a card."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from memplan.estimators.lowering.batch_norm import batch_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm
 
 
 def saved_input(image: torch.Tensor, *, cudnn: bool = True, affine: bool = True) -> torch.Tensor:
@@ -41,3 +41,15 @@ def test_what_is_contiguous_or_channels_last_is_kept_as_it_is(image: torch.Tenso
 def test_atens_own_kernel_reads_any_order(dtype: torch.dtype, options: dict[str, bool]) -> None:
     image = transposed(dtype)
     assert saved_input(image, **options).data_ptr() == image.data_ptr()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool) -> None:
+    image = torch.rand(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    weight, bias = (torch.rand(8) if affine else None for _ in range(2))
+    made: Any = group_norm(image, 2, weight, bias)
+    saved = made.grad_fn._saved_input
+    assert made.is_contiguous()
+    assert saved.is_contiguous()
+    assert saved.data_ptr() != image.data_ptr()
+    torch.testing.assert_close(made, torch.group_norm(image, 2, weight, bias))

@@ -1,0 +1,127 @@
+"""What CUDA's sorts take inside, and kernels that are made of sorts.
+
+CUB sorts pairs with room for as many once more (``DeviceRadixSort::SortPairs`` overwrites no input); its histograms, of
+some kilobytes, are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from memplan.estimators.lowering.composite_temporaries import selected_positions
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+
+if TYPE_CHECKING:
+    import torch
+
+_INT64 = 8
+_LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
+_FEWEST_SORTED_ONE_BY_ONE = 1_000_000
+_FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
+_FEW_EMBEDDINGS = 3072
+_INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
+_LARGEST_MODE = 2  # ``EmbeddingBagMode::MAX``
+
+
+def sort(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Count what a sort along a dimension takes (``Sort.cpp``, ``SortStable.cu``).
+
+    The dimension of a stable sort is not seen; it is taken to be the last.
+    """
+    keys: torch.Tensor = args[0]
+    dim = args[1] if len(args) > 1 else -1
+    if not keys.dim() or keys.shape[dim] <= _LARGEST_SORTED_IN_PLACE:
+        return NOTHING_HIDDEN
+    in_order = 0 if keys.stride(dim) == 1 else 2 * keys.nbytes + keys.numel() * _INT64
+    return HiddenBytes(beside=in_order + _segmented_sort_bytes(keys, keys.shape[dim]))
+
+
+def _segmented_sort_bytes(keys: torch.Tensor, size: int) -> int:
+    segments = keys.numel() // size
+    pair_bytes = keys.element_size() + _INT64
+    if segments == 1 or size >= _FEWEST_SORTED_ONE_BY_ONE:
+        return size * (_INT64 + pair_bytes)
+    if segments < _FEWEST_SEGMENTS_SORTED_AS_SUCH:  # positions with their segments twice, and sorted keys
+        return keys.numel() * (2 * _INT64 + keys.element_size() + pair_bytes)
+    return keys.numel() * (_INT64 + pair_bytes)
+
+
+def median(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Sort all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension nothing but a copy is taken."""
+    source: torch.Tensor = args[0]
+    copied = 0 if source.is_contiguous() else source.nbytes
+    if len(args) > 1:
+        return HiddenBytes(beside=copied)
+    count = source.numel()
+    sorting = _segmented_sort_bytes(source, count) if count > _LARGEST_SORTED_IN_PLACE else 0
+    return HiddenBytes(before=copied + source.nbytes + count * _INT64 + sorting)
+
+
+def unique(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Sorted elements, and with them where they were if that is to be told (``UniqueCub.cu``)."""
+    source: torch.Tensor = args[0]
+    copied = 0 if source.is_contiguous() else source.nbytes
+    positions = source.numel() * _INT64 if len(args) > 2 and args[2] else 0
+    return HiddenBytes(before=source.nbytes + 2 * positions, around=copied + source.nbytes + positions)
+
+
+def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
+
+    Values are copied that are broadcast or lie in another order.
+    """
+    if len(args) < 4 or not args[3]:
+        return NOTHING_HIDDEN
+    source, indices, values = args[:3]
+    positions = selected_positions(source, indices, values)
+    elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
+    is_read_as_it_is = values.numel() == elements and values.is_contiguous()
+    copied = 0 if is_read_as_it_is else elements * values.element_size()
+    return HiddenBytes(beside=6 * positions * _INT64 + copied)
+
+
+def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
+    place = 0
+    sizes: list[int] = []
+    for each in indices:
+        taken = each.dim() if each is not None and not each.dtype.is_signed else 1  # masks and bytes
+        if each is not None:
+            sizes += source.shape[place : place + taken]
+        place += taken
+    return math.prod(sizes)
+
+
+def embedding_backward(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+    """Count what ``embedding_dense_backward_cuda`` in ``Embedding.cu`` takes."""
+    indices: torch.Tensor = args[1]
+    by_frequency = len(args) > 4 and bool(args[4])
+    if indices.numel() <= _FEW_EMBEDDINGS and not by_frequency:
+        return NOTHING_HIDDEN
+    return _summed_by_index(indices, result, by_frequency=by_frequency)
+
+
+def embedding_bag_backward(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+    """Count what ``embedding_bag_backward_cuda_sum_avg`` in ``EmbeddingBag.cu`` takes; the largest take nothing."""
+    by_frequency, mode, is_sparse = args[7:10]
+    if mode == _LARGEST_MODE or is_sparse:
+        return NOTHING_HIDDEN
+    return _summed_by_index(args[1], result, by_frequency=by_frequency)
+
+
+def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_frequency: bool) -> HiddenBytes:
+    """Sort indices; find those of each row; sum ten gradients at a time, and then their sums (in at least fp32).
+
+    ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu``. Where a table has few rows, newer versions add
+    up in place, which takes less.
+    """
+    count, (rows, width) = indices.numel(), gradient.shape
+    segments = min(count, rows)
+    partials = count // _INDICES_OF_A_PARTIAL_SUM + segments
+    running = count + 2 * segments + partials
+    sums = partials * width * max(gradient.element_size(), 4)
+    return HiddenBytes(
+        before=3 * indices.nbytes,
+        around=(3 if by_frequency else 2) * indices.nbytes,
+        beside=running * indices.element_size() + sums,
+    )

@@ -1,0 +1,50 @@
+"""What fused attention takes inside in the backward pass, by formulas that can be followed in the head."""
+
+from __future__ import annotations
+
+import torch
+
+from memplan.estimators.lowering.attention_temporaries import efficient_backward, flash_backward
+from memplan.units import KIB, MIB
+
+
+def heads(count: int, *, length: int = 1024, width: int = 64, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return heads that lie in memory as a projection makes them: by positions first."""
+    return torch.empty(1, length, count, width, dtype=dtype, device="meta").transpose(1, 2)
+
+
+def test_flash_attention_accumulates_the_gradient_of_the_query_in_single_precision() -> None:
+    query = heads(8)
+    hidden = flash_backward((query, query, query, query), None)
+    assert hidden.beside == 2 * MIB + 32 * KIB  # 8 * 1024 * 64 * 4 bytes, and 8 * 1024 row sums
+    assert hidden.around == 0
+
+
+def test_wide_heads_are_rounded_up_further() -> None:
+    query = heads(8, width=160)
+    assert flash_backward((query,) * 4, None).beside == 6 * MIB + 32 * KIB  # 192 wide
+
+
+def test_shared_heads_are_expanded_in_the_backward_pass() -> None:
+    query, key = heads(8), heads(2)
+    hidden = flash_backward((query, query, key, key), None)
+    assert hidden.beside == 2 * MIB + 32 * KIB + 2 * MIB  # dk and dv of 8 heads, 1 MiB each
+
+
+def test_a_gradient_that_lies_by_heads_first_is_copied() -> None:
+    query = heads(8)
+    slope = query.contiguous()
+    assert flash_backward((slope, query, query, query), None).around == MIB
+    assert efficient_backward((slope, query, query, query), None).around == MIB
+
+
+def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
+    query = heads(8, length=1000)
+    assert efficient_backward((query,) * 4, None).beside == 2 * MIB + 32_000  # 8 * 1024 * 64 * 4, and 8 * 1000 * 4
+    wide = heads(8, length=1025, width=128)
+    assert efficient_backward((wide,) * 4, None).beside == 8 * 1152 * 128 * 4 + 8 * 1025 * 4
+
+
+def test_in_single_precision_efficient_attention_makes_a_product_to_be_summed() -> None:
+    query = heads(8, dtype=torch.float32)
+    assert efficient_backward((query,) * 4, None).beside == 2 * MIB + 2 * 32 * KIB
