@@ -35,7 +35,7 @@ def write_text_atomically(path: Path, text: str) -> None:
     Raises:
         OutputError: the folder is missing, not writable or full; nothing has changed then.
     """
-    write_bytes_atomically(path, text.encode())
+    write_bytes_atomically(path, _encoded(text))
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
@@ -65,7 +65,7 @@ def write_files_together(contents: Mapping[Path, str | bytes | None]) -> None:
     try:
         for path, content in contents.items():
             if content is not None:
-                staged[path] = _staged(path, content.encode() if isinstance(content, str) else content)
+                staged[path] = _staged(path, _encoded(content) if isinstance(content, str) else content)
         _put_in_place(contents, staged)
     finally:
         for temporary in staged.values():
@@ -106,6 +106,11 @@ def remove_empty_folders(folder: Path, *, outermost: Path) -> None:
             each.rmdir()
         except OSError:  # something lies in it
             return
+
+
+def _encoded(text: str) -> bytes:
+    """Return text as UTF-8, and the bytes of a file's name that are none as they are (PEP 383)."""
+    return text.encode(errors="surrogateescape")
 
 
 def _staged(path: Path, content: bytes) -> str:

@@ -24,7 +24,10 @@ from memplan.errors import (
     UsageError,
     WorkloadError,
 )
+from memplan.json_documents import json_document
 from memplan.version import __version__
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ExitCode(IntEnum):
@@ -74,17 +77,24 @@ def _exit_code_of(error: MemplanError) -> ExitCode:
     return ExitCode.UNEXPECTED
 
 
+def _heed_endings() -> None:
+    """Wind down at Ctrl-C, at a scheduler's or ``timeout``'s request to end, and where the terminal closes."""
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # else the caller wants it ignored
+            signal.signal(number, _interrupt_once)
+
+
 def _interrupt_once(number: int, frame: object) -> NoReturn:
-    """Wind down at the first Ctrl-C, and let the ones that follow not disturb that."""
+    """Wind down, and let the signals that follow not disturb that."""
     del number, frame
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in _ENDINGS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> None:
     """Run the command line and exit with a code of :class:`ExitCode`."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller wants it ignored
-        signal.signal(signal.SIGINT, _interrupt_once)
+    _heed_endings()
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]  # welcome before and after the command
     try:
@@ -96,14 +106,27 @@ def main() -> None:
                 typer.echo(error.detail.rstrip(), err=True)
         more = " (--debug shows the traceback)" if error.detail and not debug else ""
         typer.echo(f"memplan: {error}{more}", err=True)
+        _tell_programs(error)
         sys.exit(_exit_code_of(error))
     except SystemExit as ended:
         if ended.code == ExitCode.INTERRUPTED:
             resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
             typer.echo(f"memplan: interrupted{resumes}", err=True)
+            _tell_programs(KeyboardInterrupt("interrupted"))
+        elif ended.code:
+            _tell_programs(UsageError("the command line is not understood"))  # typer has said on stderr what is wrong
         raise
     except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
         if debug:
             traceback.print_exc()
         typer.echo(f"memplan: unexpected {type(error).__name__}: {error}; --debug shows where", err=True)
+        _tell_programs(error)
         sys.exit(ExitCode.UNEXPECTED)
+
+
+def _tell_programs(error: BaseException) -> None:
+    """Write an error as the document of ``--json``, which nothing else has been written of then."""
+    if "--json" in sys.argv:
+        said = error if isinstance(error, MemplanError) else MemplanError(str(error))
+        named = {"kind": type(error).__name__, "problem": said.problem, "where": said.where, "hint": said.hint}
+        typer.echo(json_document({"error": {**named, "detail": said.detail}}))

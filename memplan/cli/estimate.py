@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 def estimate(
     configs: Configs,
     device: Device = None,
-    batch_size: Annotated[str | None, typer.Option("--batch-size", help="Micro-batches, e.g. 8,16,32.")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", help="Micro-batches, e.g. 8,16,32; default: the config's.")
+    ] = None,
     precision: Precisions = None,
     budget: Budget = None,
     snapshot: Annotated[
@@ -72,9 +74,9 @@ def estimate(
     )
     with LiveView(console_for(to_stderr=True)) as view:
         found = estimate_config(opened, request, view)
-    _show(found, as_json=as_json)
     if snapshot is not None and found.snapshot is not None:
         _write_snapshot(snapshot, found.snapshot, console_for(to_stderr=as_json))
+    _show(found, as_json=as_json)
 
 
 def _show(found: Predictions, *, as_json: bool) -> None:

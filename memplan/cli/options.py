@@ -25,16 +25,19 @@ _CONFIG = typer.Argument(
 Configs = Annotated[list[Path], _CONFIG]
 ConfigsIfAny = Annotated[list[Path] | None, _CONFIG]
 Device = Annotated[
-    str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu, or auto (the default).")
+    str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu; default: auto.")
 ]
-MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the band; by default 0.8.")]
-MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the band; by default 0.6.")]
+MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the band; default: 0.8.")]
+MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the band; default: 0.6.")]
 Budget = Annotated[str | None, typer.Option(help="Memory the step may use, e.g. 10GiB; default: the whole device.")]
 Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions to compare, e.g. fp32,fp16,bf16.")]
 GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Hold this global batch by accumulation.")]
-LrRule = Annotated[str | None, typer.Option("--lr-rule", help="Learning-rate scaling: linear, sqrt or none.")]
+LrRule = Annotated[
+    str | None,
+    typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),
+]
 WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
-KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is: micro_batch_size=data.batch_size.")]
+KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is, e.g. learning_rate=optimizer.lr.")]
 Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]
 WorldSize = Annotated[int | None, typer.Option("--world-size", help="Replicas; default: the launcher's or config's.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew, even where this was planned before.")]
@@ -45,9 +48,11 @@ Run = Annotated[str, _RUN]
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
 TraceLimit = Annotated[
-    str | None, typer.Option("--trace-limit", help="Longest time for one trace, e.g. 30min; by default 10min.")
+    str | None, typer.Option("--trace-limit", help="Longest time for one trace, e.g. 30min; default: 10min.")
 ]
 TrialLimit = Annotated[
     str | None,
-    typer.Option("--trial-limit", help="Longest time to a trial's first step, and for its steps, e.g. 2h."),
+    typer.Option(
+        "--trial-limit", help="Longest time to a trial's first step, and for its steps, e.g. 2h; default: 30min, 15min."
+    ),
 ]

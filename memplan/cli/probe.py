@@ -47,7 +47,7 @@ def probe(
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="With --command: optimizer steps of a trial, 10 by default.")
+        int | None, typer.Option("--steps", help="With --command: optimizer steps of a trial; default: 10.")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", help="With --command: micro-batch of the first trial.")
@@ -66,7 +66,9 @@ def probe(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the memory is free that the plan may use at most.")
     ] = False,
-    wait_limit: Annotated[str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min.")] = None,
+    wait_limit: Annotated[
+        str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min; default: none.")
+    ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
     loader: Annotated[
         bool | None,
@@ -115,22 +117,28 @@ def probe(
             store=store,
             observer=view,
         )
-    _show_plan(plan, console, as_json=as_json, shown=view.heading_notes)
+    if not as_json:
+        _show_plan(plan, console, shown=view.heading_notes)
     if plan.config_patch is not None and plan.config_patch.files:
         _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
     elif output is not None:
         say(console, f"there is no patch, so {output} is not written")
+    if as_json:  # last: what fails before it is the document then
+        _write_json(plan)
 
 
-def _show_plan(plan: Plan, console: Console, *, as_json: bool, shown: tuple[str, ...]) -> None:
-    """Show a plan, without the notes that its heading showed, or write all of it as JSON."""
-    from memplan.report.console import plan_view, run_view
+def _write_json(plan: Plan) -> None:
     from memplan.report.facts import report_run
     from memplan.report.machine_readable import run_to_json
 
-    if as_json:
-        typer.echo(run_to_json(report_run(plan.run_id, plan.trials, plan)))
-        return
+    typer.echo(run_to_json(report_run(plan.run_id, plan.trials, plan)))
+
+
+def _show_plan(plan: Plan, console: Console, *, shown: tuple[str, ...]) -> None:
+    """Show a plan, without the notes that its heading showed."""
+    from memplan.report.console import plan_view, run_view
+    from memplan.report.facts import report_run
+
     rest = replace(plan, notes=tuple(each for each in plan.notes if each not in shown))
     found = report_run(plan.run_id, plan.trials, rest)
     console.print(plan_view(found) if plan.cached_from is None else run_view(found))

@@ -122,7 +122,7 @@ def _lock(descriptor: int) -> None:
 def _sign(turn: int) -> None:
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:_TOLD_CHARACTERS]
     os.ftruncate(turn, 0)
-    os.pwrite(turn, f"process {os.getpid()} ({command})".encode(), 0)
+    os.pwrite(turn, f"process {os.getpid()} ({command})".encode(errors="replace"), 0)
 
 
 def _holder(turn: int) -> str:

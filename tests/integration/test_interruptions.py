@@ -73,16 +73,17 @@ def test_a_killed_run_resumes_without_repeating_its_finished_trials(project: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2])
-def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path, times: int) -> None:
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path, signals: tuple[int, ...]) -> None:
     process = started(project)
     wait_until(lambda: descendants_of(process.pid))
     children = descendants_of(process.pid)
-    for _ in range(times):
-        os.kill(process.pid, signal.SIGINT)
+    for number in signals:
+        os.kill(process.pid, number)
         time.sleep(0.05)
-    _, said = process.communicate(timeout=60)
+    out, said = process.communicate(timeout=60)
     assert process.returncode == 130, said.decode()
+    assert json.loads(out)["error"]["problem"] == "interrupted"
     assert said.decode().rstrip().splitlines()[-1].startswith("memplan: interrupted")
     assert not psutil.wait_procs(children, timeout=10)[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import stat
 from typing import TYPE_CHECKING
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 def test_line_endings_are_written_as_they_are(tmp_path: Path) -> None:
     write_text_atomically(tmp_path / "a.py", "x = 1\r\ny = 2")
     assert (tmp_path / "a.py").read_bytes() == b"x = 1\r\ny = 2"
+
+
+def test_a_file_name_that_is_no_utf8_is_written_with_its_own_bytes(tmp_path: Path) -> None:
+    write_text_atomically(
+        tmp_path / "change.diff", "+++ b/" + os.fsdecode(b"k\xe4se.yaml") + " \N{LATIN SMALL LETTER E WITH ACUTE}"
+    )
+    assert (tmp_path / "change.diff").read_bytes() == b"+++ b/k\xe4se.yaml \xc3\xa9"
 
 
 def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -105,10 +106,28 @@ def test_an_interrupt_has_its_own_status_and_a_word(
     assert text.endswith("memplan: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "the command line is not understood")],
+)
+def test_a_failure_is_a_document_where_one_was_asked_for(
+    words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memplan", *words, "--json"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
+    with pytest.raises(SystemExit) as ended:
+        main()
+    document = json.loads(capsys.readouterr().out)
+    assert ended.value.code == ExitCode.USAGE
+    assert document["schema_version"] == 1
+    assert (document["error"]["kind"], document["error"]["problem"]) == ("UsageError", problem)
+
+
 def test_the_version_is_that_of_the_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["memplan", "--version"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code

@@ -62,6 +62,16 @@ def try_to_lock(file: IO[str]) -> bool:
     return True
 
 
+def test_a_command_line_that_is_no_utf8_takes_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["memplan", "probe", os.fsdecode(b"k\xe4se.yaml")])
+    with device_turn("card", notify=pytest.fail):
+        waiting = holder("second")
+        told = line_of(waiting)
+    assert told.startswith("told waiting for card")
+    assert "(memplan probe k?se.yaml)" in told
+    waiting.communicate("\n")
+
+
 def test_a_turn_that_is_free_is_taken_without_a_word() -> None:
     said: list[str] = []
     for _ in range(2):
