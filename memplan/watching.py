@@ -95,7 +95,7 @@ class Watch:
 
 def read_peaks(plan: Plan) -> TrainingPeaks | str:
     """Read this process's peaks on the device that a plan is for, or say why they cannot be compared with it."""
-    cuda = _woken_cuda()
+    cuda = _initialised_cuda()
     if plan.device_name == "cpu":
         if cuda is not None:
             return f"the plan is for the CPU, and the training runs on {cuda.get_device_name()}"
@@ -108,7 +108,7 @@ def read_peaks(plan: Plan) -> TrainingPeaks | str:
     return _card_peaks(plan, cuda, name)
 
 
-def _woken_cuda() -> Any | None:
+def _initialised_cuda() -> Any | None:
     """Return ``torch.cuda`` where this process uses it already; None otherwise."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)

@@ -2,19 +2,17 @@
 
 Imports torch; child processes only. Peaks are taken over the whole trial, first steps and library set-up included,
 because a real run passes through them too. *Process* is the reserved peak plus the context, which is what the driver
-charges this process beyond the allocator's segments (NVML), measured once all libraries are loaded. Where NVML does not
-tell (containers, MIG), the context is the growth of the whole card's use, which neighbours can disturb.
+charges this process beyond the allocator's segments (NVML), measured once all libraries are loaded.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.devices.driver import device_used_bytes, process_used_bytes
+from memplan.devices.driver import device_used_bytes
 from memplan.errors import DeviceError
 from memplan.probe.attribution import (
     AttributedPeak,
@@ -24,6 +22,7 @@ from memplan.probe.attribution import (
     attribute_peak,
     unattributed_peak,
 )
+from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks, search_note
@@ -60,8 +59,7 @@ class CudaReadings:
         self._process_bytes = 0
         self._alloc_retries = 0
         self._searched_bytes = 0
-        self._notes: dict[str, None] = {}
-        self._has_own_context = True
+        self._card = CardUse(self._index)
 
     def start(self) -> torch.device:
         """Measure the neighbours, make the context, and cap the allocator.
@@ -70,12 +68,12 @@ class CudaReadings:
             DeviceError: this PyTorch cannot use the card.
         """
         before_bytes = device_used_bytes(self._index).read_bytes
-        device = _woken(self._index)
+        device = initialised_card(self._index)
         _take_a_toy_step(device)
         if before_bytes is None:
-            before_bytes = max(self._card_used_bytes() - self._usual_context_bytes, 0)
+            before_bytes = max(self._card.used_bytes() - self._usual_context_bytes, 0)
         self._others_bytes = before_bytes
-        self._cap_bytes = max(self._budget_bytes - self._others_bytes - self._context_bytes(), 0)
+        self._cap_bytes = max(self._budget_bytes - before_bytes - self._card.context_bytes(before_bytes), 0)
         total_bytes = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(self._cap_bytes / total_bytes, 1.0), device)
         return device
@@ -110,12 +108,10 @@ class CudaReadings:
         self._allocated_bytes = torch.cuda.max_memory_allocated(self._index)
         self._reserved_bytes = torch.cuda.max_memory_reserved(self._index)
         self._alloc_retries = int(torch.cuda.memory_stats(self._index)["num_alloc_retries"])
-        if self._searched_bytes > self._reserved_bytes:
-            self._notes[search_note(self._searched_bytes)] = None
-        context_bytes = self._context_bytes()
+        context_bytes = self._card.context_bytes(self._others_bytes)
         self._process_bytes = self._reserved_bytes + context_bytes
         held_now_bytes = context_bytes + torch.cuda.memory_reserved(self._index)
-        self._others_bytes = max(self._others_bytes, self._card_used_bytes() - held_now_bytes)
+        self._others_bytes = max(self._others_bytes, self._card.used_bytes() - held_now_bytes)
         return self._peaks(unattributed_peak(self._allocated_bytes))
 
     def attribute(self, state: TrainingState) -> DevicePeaks:
@@ -130,6 +126,7 @@ class CudaReadings:
         return torch.cuda.max_memory_allocated(self._index)
 
     def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
+        search = (search_note(self._searched_bytes),) if self._searched_bytes > self._reserved_bytes else ()
         return DevicePeaks(
             allocated_bytes=self._allocated_bytes,
             reserved_bytes=self._reserved_bytes,
@@ -137,8 +134,8 @@ class CudaReadings:
             device_bytes=self._process_bytes + self._others_bytes,
             breakdown=breakdown_of(peak, reserved_bytes=self._reserved_bytes, process_bytes=self._process_bytes),
             alloc_retries=self._alloc_retries,
-            notes=tuple(self._notes),
-            has_own_context=self._has_own_context,
+            notes=(*self._card.notes, *search),
+            has_own_context=self._card.has_own_context,
         )
 
     def release_limits(self) -> None:
@@ -152,29 +149,8 @@ class CudaReadings:
             self._cap_bytes is not None and torch.cuda.max_memory_reserved(self._index) >= _FULL_SHARE * self._cap_bytes
         )
 
-    def _context_bytes(self) -> int:
-        """What the driver charges this process beyond the allocator's segments."""
-        reserved_bytes = torch.cuda.memory_reserved(self._index)
-        reading = process_used_bytes(self._index, os.getpid())
-        process_bytes = reading.read_bytes
-        if process_bytes is None:
-            self._has_own_context = False
-            process_bytes = self._card_used_bytes() - self._others_bytes
-            self._notes[f"the context is taken from the growth of the whole card's use: {reading.missing_because}"] = (
-                None
-            )
-        return max(process_bytes - reserved_bytes, 0)
 
-    def _card_used_bytes(self) -> int:
-        reading = device_used_bytes(self._index)
-        if reading.read_bytes is None:
-            free_bytes, total_bytes = torch.cuda.mem_get_info(self._index)
-            self._notes[f"the card's use is CUDA's own figure: {reading.missing_because}"] = None
-            return total_bytes - free_bytes
-        return reading.read_bytes
-
-
-def _woken(index: int) -> torch.device:
+def initialised_card(index: int) -> torch.device:
     """Initialise CUDA and make a card current; a card without memory for a context is left to be judged as full."""
     device = torch.device("cuda", index)
     try:

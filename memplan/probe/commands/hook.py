@@ -63,14 +63,14 @@ class Observer:
         self._leave_folder = leave_folder
         self._resident_limit_bytes = resident_limit_bytes
         self._card_limit_bytes = card_limit_bytes
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
-        """Forget what was seen."""
+    def reset(self) -> None:
+        """Forget everything seen so far."""
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._scaler: Any = None
         self._is_built = False
-        self._capped_cards: set[int] = set()
+        self._card_cap = figures.CardCap(self._card_limit_bytes)
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
         self._finite_losses: list[Any] = []
         self._last: float | None = None
@@ -91,7 +91,7 @@ class Observer:
         def tell_then_print(kind: Any, error: BaseException, trace: Any) -> None:
             with contextlib.suppress(Exception):
                 told = {"chain": figures.chain_of(error), "place": figures.place_of(error)}
-                self.tell("raised", **told, is_card_full=self._is_a_card_full())
+                self.tell("raised", **told, is_card_full=self._card_cap.is_nearly_reached())
             printing(kind, error, trace)
 
         sys.excepthook = tell_then_print
@@ -99,18 +99,20 @@ class Observer:
     def watch_optimizers(self, module: Any) -> None:
         """Listen to torch's optimizers; called once their module is loaded."""
         self.tell("imported")
-        module.register_optimizer_step_post_hook(self._guarded(self._stepped))
+        module.register_optimizer_step_post_hook(self.guarded(self.on_step))
         making = module.Optimizer.__init__
 
         @functools.wraps(making)
         def make_then_look(optimizer: Any, *arguments: Any, **options: Any) -> None:
             making(optimizer, *arguments, **options)
             if not self._is_built:
-                self._guarded(self._built)(optimizer)
+                self.guarded(self._built)(optimizer)
 
         module.Optimizer.__init__ = make_then_look
 
-    def _guarded(self, work: Any) -> Any:
+    def guarded(self, work: Any) -> Any:
+        """Return a function that does the same, and reports what it raises instead of raising it in the script."""
+
         def guarded(*arguments: Any) -> None:
             try:
                 work(*arguments)
@@ -133,25 +135,14 @@ class Observer:
         self.tell("built", resident_bytes=resident_bytes, parameters_bytes=figures.bytes_of(parameters))
         if self._resident_limit_bytes is not None:
             figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
-        self._cap_cards(parameters)
-
-    def _is_a_card_full(self) -> bool:
-        limit_bytes, indices = self._card_limit_bytes, self._capped_cards
-        return limit_bytes is not None and bool(indices) and figures.is_near(limit_bytes, indices)
-
-    def _cap_cards(self, tensors: list[Any]) -> None:
-        """Cap the allocator on the cards of some tensors; on a card that is not in use, torch would make a context."""
-        if self._card_limit_bytes is not None:
-            for index in figures.cards_of(tensors) - self._capped_cards:
-                self._capped_cards.add(index)
-                figures.cap_card(index, self._card_limit_bytes)
+        self._card_cap.apply_to_cards_of(parameters)
 
     def _counting_passes(self, backward: Any) -> Any:
         @functools.wraps(backward)
         def counted(*arguments: Any, **options: Any) -> Any:
             if not self._depth:  # reentrant checkpointing goes backward within a backward pass
                 self._passes += 1
-                self._guarded(self._look_at_losses)(arguments[0] if arguments else options["tensors"])
+                self.guarded(self.on_backward)(arguments[0] if arguments else options["tensors"])
             self._depth += 1
             try:
                 return backward(*arguments, **options)
@@ -161,12 +152,12 @@ class Observer:
         counted._counted_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return counted
 
-    def _look_at_losses(self, given: Any) -> None:
-        """Keep whether the losses are finite, as one byte each: a loss itself may be a piece of something large."""
+    def on_backward(self, given: Any) -> None:
+        """Keep whether the losses are finite, as one byte each: a loss itself may be a view of something large."""
         import torch  # noqa: PLC0415 - as above
 
         losses = [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each.numel() == 1]
-        self._cap_cards(losses)  # of a model that was moved after its optimizer was made
+        self._card_cap.apply_to_cards_of(losses)  # of a model that was moved after its optimizer was made
         with torch.no_grad():
             self._finite_losses += [torch.isfinite(each) for each in losses]
 
@@ -184,7 +175,8 @@ class Observer:
 
         return noticed
 
-    def _stepped(self, optimizer: Any, _arguments: Any, _options: Any) -> None:
+    def on_step(self, optimizer: Any, _arguments: Any, _options: Any) -> None:
+        """Count a step of one optimizer; torch calls it after each."""
         self._calls += 1
         count = self._counts.get(optimizer, 0) + 1
         self._counts[optimizer] = count
@@ -230,7 +222,7 @@ class Observer:
 
     def _end_process(self) -> None:
         """Leave at once: no evaluation, no checkpoint, no exit handlers."""
-        self._guarded(self._tell_the_end)()
+        self.guarded(self._tell_the_end)()
         self._await_leave()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -270,7 +262,7 @@ class OptimizerFinder:
 
             def load_then_watch(module: Any) -> None:
                 loading(module)
-                self._observer._guarded(self._observer.watch_optimizers)(module)  # noqa: SLF001 - two halves of one thing
+                self._observer.guarded(self._observer.watch_optimizers)(module)
 
             loader.exec_module = load_then_watch
         return spec
@@ -285,7 +277,7 @@ def observe_this_process(settings: str) -> None:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     with contextlib.suppress(OSError):  # where memory runs out, this process goes before the user's others
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
-    os.register_at_fork(after_in_child=observer.start_anew)
+    os.register_at_fork(after_in_child=observer.reset)
     observer.watch_uncaught()
     sys.meta_path.insert(0, OptimizerFinder(observer))
 

@@ -48,20 +48,39 @@ def leave_search_out(index: int) -> None:
         torch.cuda.reset_accumulated_memory_stats(index)
 
 
-def cap_card(index: int, limit_bytes: int) -> None:
-    """Cap the allocator on a card; torch makes that card the current one to do so, and is set back."""
-    import torch  # noqa: PLC0415 - as above
+class CardCap:
+    """Caps the allocator on the cards that a process uses, on each of them once.
 
-    with torch.cuda.device(index):
-        total_bytes = torch.cuda.get_device_properties(index).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(limit_bytes / total_bytes, 1.0), index)
+    On a card that is not in use, capping would make a context.
 
+    Args:
+        limit_bytes: what the allocator may take of each card; None for all.
+    """
 
-def is_near(limit_bytes: int, indices: set[int]) -> bool:
-    """Whether the allocator has come near its limit on one of some cards."""
-    import torch  # noqa: PLC0415 - as above
+    def __init__(self, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
+        self._indices: set[int] = set()
 
-    return any(torch.cuda.max_memory_reserved(index) >= _FULL_SHARE * limit_bytes for index in indices)
+    def apply_to_cards_of(self, tensors: list[Any]) -> None:
+        """Cap the cards of some tensors; the current card stays current."""
+        if self._limit_bytes is None:
+            return
+        import torch  # noqa: PLC0415 - as above
+
+        for index in cards_of(tensors) - self._indices:
+            self._indices.add(index)
+            with torch.cuda.device(index):
+                total_bytes = torch.cuda.get_device_properties(index).total_memory
+                torch.cuda.set_per_process_memory_fraction(min(self._limit_bytes / total_bytes, 1.0), index)
+
+    def is_nearly_reached(self) -> bool:
+        """Whether the allocator has come near its limit on one of the cards."""
+        if self._limit_bytes is None or not self._indices:
+            return False
+        import torch  # noqa: PLC0415 - as above; a process without torch asks too, and caps no card
+
+        near_bytes = _FULL_SHARE * self._limit_bytes
+        return any(torch.cuda.max_memory_reserved(index) >= near_bytes for index in self._indices)
 
 
 def parameters_of(optimizers: list[Any]) -> list[Any]:
@@ -83,7 +102,7 @@ def bytes_of(tensors: list[Any]) -> int:
 
 
 def are_finite(parameters: list[Any]) -> bool:
-    """Whether no parameter has become infinite or no number, by their sums."""
+    """Whether no parameter has become infinite or NaN, by their sums."""
     import torch  # noqa: PLC0415 - as above
 
     with torch.no_grad():
@@ -108,7 +127,7 @@ def limit_data(resident_bytes: int, thread_count: int) -> None:
 
 
 def status_bytes(name: str) -> int:
-    """Return a figure of ``/proc/self/status`` in bytes; 0 where it is not told."""
+    """Return a figure of ``/proc/self/status`` in bytes; 0 where it is missing."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) << 10

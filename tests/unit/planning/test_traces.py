@@ -13,7 +13,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.step_trace import Category, StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces
-from memplan.progress import ignore
+from memplan.progress import Stage, ignore
 from memplan.recipe import Recipe
 from memplan.report.facts import compare
 from memplan.results import ContextBasis
@@ -58,7 +58,7 @@ def traces_of(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setenv("MEMPLAN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(traces_module, "trace_step", trace_of_one_block)
     source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
-    return lambda device: Traces(source, device, ignore)
+    return lambda device, observer=ignore: Traces(source, device, observer)
 
 
 def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +90,11 @@ def test_where_a_micro_batch_cannot_be_traced_another_tells_of_it(traces_of, mon
 
 
 def test_where_sizes_follow_from_the_micro_batch_one_trace_tells_of_all(traces_of) -> None:
-    traces = traces_of(CARD)
+    stages: list[object] = []
+    traces = traces_of(CARD, stages.append)
     found = [traces.estimate(RECIPE.with_micro_batch_size(size)) for size in (4, 512)]
     assert [each.breakdown.activations for each in found] == [4 * MIB, 512 * MIB]
-    assert len(traces._traces) == 1
+    assert stages == [Stage(text=f"estimating {RECIPE}")]
 
 
 @pytest.mark.parametrize(

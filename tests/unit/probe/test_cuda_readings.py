@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pynvml
 import pytest
 import torch
 
@@ -90,48 +89,6 @@ def test_components_add_up_to_the_process_peak() -> None:
 
 
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=24 * GIB, live_index=0)
-
-
-@pytest.fixture
-def reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's allocator holds 1 GiB of a card that is not there."""
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: GIB)
-
-
-def test_the_context_is_what_the_driver_charges_the_process_beyond_its_segments(
-    install: Any, on_host: None, reserved: None
-) -> None:
-    install(FakeCard(computing={os.getpid(): GIB + 400 * MIB}))
-    readings = CudaReadings(CARD, 24 * GIB)
-    assert readings._context_bytes() == 400 * MIB
-    assert not readings._notes
-    assert readings._has_own_context
-
-
-def test_in_a_container_the_context_is_the_growth_of_the_cards_use_and_that_is_said(
-    install: Any, in_container: None, reserved: None
-) -> None:
-    install(FakeCard(total=24 * GIB, reserved=0, free=22 * GIB, computing={os.getpid(): 1}))
-    readings = CudaReadings(CARD, 24 * GIB)
-    readings._others_bytes = 500 * MIB
-    assert readings._context_bytes() == 2 * GIB - 500 * MIB - GIB
-    assert not readings._has_own_context
-    (note,) = readings._notes
-    assert note.startswith(
-        "the context is taken from the growth of the whole card's use: this process runs in a process-id"
-    )
-
-
-def test_a_slice_of_a_card_that_lists_no_processes_degrades_likewise(
-    install: Any, on_host: None, reserved: None
-) -> None:
-    refused = int(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    calls = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
-    install(FakeCard(uuid="MIG-1", total=10 * GIB, reserved=0, free=8 * GIB, fails=dict.fromkeys(calls, refused)))
-    readings = CudaReadings(CARD, 10 * GIB)
-    assert readings._context_bytes() == GIB
-    (note,) = readings._notes
-    assert "the driver does not list processes here (WSL, MIG or missing permission)" in note
 
 
 @pytest.fixture

@@ -64,4 +64,4 @@ def test_a_card_without_room_for_a_context_is_full_and_not_unusable(monkeypatch:
 
     monkeypatch.setattr(torch.cuda, "init", run_out)
     with pytest.raises(RuntimeError, match="out of memory"):
-        cuda_readings._woken(0)
+        cuda_readings.initialised_card(0)

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.probe.commands.hook import Observer
-from memplan.probe.commands.hook_figures import card_figures
+from memplan.probe.commands.hook_figures import CardCap, card_figures
 from memplan.units import GIB
 from tests.fake_cuda import FakeCuda, FakeMemory
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 def tensor_on(index: int | None) -> Any:
     device = torch.device("cpu") if index is None else torch.device("cuda", index)
     return SimpleNamespace(is_cuda=index is not None, device=device)
-
-
-def observer(limit_bytes: int | None) -> Observer:
-    return Observer(events_path="/nowhere", steps=3, card_limit_bytes=limit_bytes)
 
 
 def test_the_card_of_the_parameters_is_read_whichever_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +68,13 @@ def test_the_allocators_share_is_one_of_the_card_itself(
     limit_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = FakeCuda([FakeMemory(total=8 * GIB)]).install(monkeypatch)
-    observer(limit_bytes)._cap_cards([tensor_on(0)])
+    CardCap(limit_bytes).apply_to_cards_of([tensor_on(0)])
     assert cuda.cards[0].share == share
 
 
 def test_a_cap_touches_no_other_card_and_leaves_the_current_one_current(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda([FakeMemory(), FakeMemory(), FakeMemory()]).install(monkeypatch)
-    observer(4 * GIB)._cap_cards([tensor_on(1), tensor_on(None)])
+    CardCap(4 * GIB).apply_to_cards_of([tensor_on(1), tensor_on(None)])
     assert [card.share for card in cuda.cards] == [None, 0.5, None]
     assert cuda.contexts == {1}
     assert cuda.current == 0
@@ -86,16 +82,16 @@ def test_a_cap_touches_no_other_card_and_leaves_the_current_one_current(monkeypa
 
 def test_a_card_is_capped_once_and_what_the_script_sets_afterwards_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
-    hook = observer(4 * GIB)
-    hook._cap_cards([tensor_on(0)])
+    cap = CardCap(4 * GIB)
+    cap.apply_to_cards_of([tensor_on(0)])
     cuda.cards[0].share = 0.25
-    hook._cap_cards([tensor_on(0)])
+    cap.apply_to_cards_of([tensor_on(0)])
     assert cuda.cards[0].share == 0.25
 
 
 def test_without_a_limit_no_card_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
-    observer(None)._cap_cards([tensor_on(0)])
+    CardCap(None).apply_to_cards_of([tensor_on(0)])
     assert cuda.cards[0].share is None
 
 
@@ -104,19 +100,19 @@ def test_a_model_that_was_moved_after_its_optimizer_was_made_is_capped_by_its_fi
 ) -> None:
     cuda = FakeCuda([FakeMemory(), FakeMemory()]).install(monkeypatch)
     with FakeTensorMode():
-        observer(4 * GIB)._look_at_losses(torch.ones((), device="cuda:1"))
+        Observer(events_path="/nowhere", steps=3, card_limit_bytes=4 * GIB).on_backward(torch.ones((), device="cuda:1"))
     assert [card.share for card in cuda.cards] == [None, 0.5]
 
 
 @pytest.mark.parametrize(("reserved_peak", "is_full"), [(3 * GIB, False), (4 * GIB, True)])
-def test_an_error_tells_whether_the_allocator_was_near_its_limit(
+def test_a_cap_knows_whether_the_allocator_has_come_near_it(
     reserved_peak: int, is_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuda = FakeCuda([FakeMemory()]).install(monkeypatch)
-    hook = observer(4 * GIB)
-    hook._cap_cards([tensor_on(0)])
+    cap = CardCap(4 * GIB)
+    cap.apply_to_cards_of([tensor_on(0)])
     cuda.cards[0].reserved_peak = reserved_peak
-    assert hook._is_a_card_full() is is_full
+    assert cap.is_nearly_reached() is is_full
 
 
 @pytest.mark.parametrize(("searches", "peaks", "retries"), [(True, [7, 4], [3, 0]), (False, [7, 7], [3, 3])])
@@ -130,7 +126,7 @@ def test_the_search_for_algorithms_in_the_first_step_is_left_out_of_those_that_f
     (tmp_path / "events").touch()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # kept on the host, as offloaded ones are
     for _ in range(2):
-        hook._stepped(optimizer, (), {})
+        hook.on_step(optimizer, (), {})
         card.reserved_peak = max(card.reserved_peak, 4 * GIB)
     told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     cards = [each["card"] for each in told if each["event"] == "step"]
@@ -139,4 +135,4 @@ def test_the_search_for_algorithms_in_the_first_step_is_left_out_of_those_that_f
 
 
 def test_where_no_card_was_capped_none_is_full() -> None:
-    assert not observer(4 * GIB)._is_a_card_full()
+    assert not CardCap(4 * GIB).is_nearly_reached()
