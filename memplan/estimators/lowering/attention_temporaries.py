@@ -40,6 +40,19 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     return HiddenBytes(around=_copied_bytes(slope), beside=sums + max(accumulator, product))
 
 
+def cudnn_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Fp32 accumulator of the query's gradient, and the row sums, as cudnn-frontend lays its workspace out.
+
+    ``get_fe_workspace_size_node`` in its ``scaled_dot_product_flash_attention.h``, from cuDNN 9 on; what the engine
+    takes that cuDNN chooses comes on top. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
+    dimension is not dense.
+    """
+    slope, query = args[:2]
+    rows = query.shape[:-1].numel()
+    copied = 0 if slope.stride(-1) == 1 else slope.nbytes
+    return HiddenBytes(beside=copied + rows * (query.shape[-1] + 1) * _FP32)
+
+
 def _copied_bytes(slope: torch.Tensor) -> int:
     """Kernels want the output's gradient by positions first, then heads."""
     return 0 if slope.transpose(1, 2).is_contiguous() else slope.nbytes

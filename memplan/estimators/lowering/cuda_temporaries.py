@@ -117,7 +117,7 @@ _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
 _RULES: dict[str, Rule] = {
     "aten._scaled_dot_product_flash_attention_backward": attention_temporaries.flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward": attention_temporaries.efficient_backward,
-    "aten._scaled_dot_product_cudnn_attention_backward": attention_temporaries.flash_backward,
+    "aten._scaled_dot_product_cudnn_attention_backward": attention_temporaries.cudnn_backward,
     "aten.embedding_dense_backward": sort_temporaries.embedding_backward,
     "aten._embedding_bag_backward": sort_temporaries.embedding_bag_backward,
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),

@@ -34,10 +34,13 @@ def sort(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     if not keys.dim() or keys.shape[dim] <= _LARGEST_SORTED_IN_PLACE:
         return NOTHING_HIDDEN
     in_order = 0 if keys.stride(dim) == 1 else 2 * keys.nbytes + keys.numel() * _INT64
-    return HiddenBytes(beside=in_order + _segmented_sort_bytes(keys, keys.shape[dim]))
+    return HiddenBytes(beside=in_order + sorting_bytes(keys, keys.shape[dim]))
 
 
-def _segmented_sort_bytes(keys: torch.Tensor, size: int) -> int:
+def sorting_bytes(keys: torch.Tensor, size: int) -> int:
+    """Return what a sort of slices takes beside its results: nothing for up to 4096 elements each."""
+    if size <= _LARGEST_SORTED_IN_PLACE:
+        return 0
     segments = keys.numel() // size
     pair_bytes = keys.element_size() + _INT64
     if segments == 1 or size >= _FEWEST_SORTED_ONE_BY_ONE:
@@ -54,8 +57,7 @@ def median(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     if len(args) > 1:
         return HiddenBytes(beside=copied)
     count = source.numel()
-    sorting = _segmented_sort_bytes(source, count) if count > _LARGEST_SORTED_IN_PLACE else 0
-    return HiddenBytes(before=copied + source.nbytes + count * _INT64 + sorting)
+    return HiddenBytes(before=copied + source.nbytes + count * _INT64 + sorting_bytes(source, count))
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> HiddenBytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.lowering.sort_temporaries import sorting_bytes
+
 if TYPE_CHECKING:
     import torch
 
@@ -14,7 +16,6 @@ _DIGITS = 256
 _THREADS = 256
 _FEWEST_ITEMS, _MOST_ITEMS = 4, 64  # of each thread
 _THREADS_AT_ONCE = 132 * 6 * _THREADS  # six blocks of 40 registers a thread on each multiprocessor of an H100
-_LARGEST_SORTED_IN_PLACE = 4096
 # Up to so many slices, those of at least so many elements are read by several blocks (``should_use_multiblock``).
 _SHARED_FROM = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
 _SHARED_FROM_ELSE = 400
@@ -35,8 +36,8 @@ def top_k_bytes(args: tuple[Any, ...], result: Any) -> int:
         return 0
     copied = 0 if keys.is_contiguous() else keys.nbytes
     selecting = copied + _counts_bytes(keys.numel() // size, size, keys.element_size())
-    sorts = is_sorted and found > _LARGEST_SORTED_IN_PLACE
-    return max(selecting, 2 * (values.nbytes + values.numel() * _INT64) if sorts else 0)
+    sorting = sorting_bytes(values, found) if is_sorted else 0
+    return max(selecting, values.nbytes + values.numel() * _INT64 + sorting if sorting else 0)
 
 
 def _counts_bytes(slices: int, size: int, element_bytes: int) -> int:

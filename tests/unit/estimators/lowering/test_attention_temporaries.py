@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from memplan.estimators.lowering.attention_temporaries import efficient_backward, flash_backward
+from memplan.estimators.lowering.attention_temporaries import (
+    cudnn_backward,
+    efficient_backward,
+    flash_backward,
+)
 from memplan.units import KIB, MIB
 
 
@@ -48,3 +52,11 @@ def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
 def test_in_single_precision_efficient_attention_makes_a_product_to_be_summed() -> None:
     query = heads(8, dtype=torch.float32)
     assert efficient_backward((query,) * 4, None).beside == 2 * MIB + 2 * 32 * KIB
+
+
+def test_cudnn_accumulates_without_rounding_up() -> None:
+    query, key = heads(8, length=1000), heads(2, length=1000)
+    assert cudnn_backward((query, query, key, key), None).beside == 8 * 1000 * (64 + 1) * 4
+    assert cudnn_backward((query.mT.contiguous().mT, query, key, key), None).beside == 8 * 1000 * (
+        (64 + 1) * 4 + 64 * 2
+    )
