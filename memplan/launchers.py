@@ -100,7 +100,7 @@ def world_size_of_command(line: str) -> int | None:
     return int(per_node[1]) * (int(nodes[1]) if nodes else 1) or None if per_node else None
 
 
-def without_place(environment: Mapping[str, str]) -> dict[str, str]:
+def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those that give a process its place among others."""
     return {
         name: value

@@ -58,7 +58,7 @@ def _say_version(is_wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of memplan's own errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", callback=_say_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True)
     ] = False,
 ) -> None:
     """Plan the GPU memory of a PyTorch training step before the run."""

@@ -42,7 +42,8 @@ def estimate(
         ),
     ] = None,
     savings: Annotated[
-        bool, typer.Option("--savings/--no-savings", help="Ask what would save memory: a trace for each change.")
+        bool,
+        typer.Option("--savings/--no-savings", help="Estimate what would save memory, with a trace for each change."),
     ] = True,
     trace_limit: TraceLimit = None,
     workload: WorkloadName = None,

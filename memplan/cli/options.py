@@ -11,7 +11,7 @@ from memplan.textfiles import require_place_for
 
 
 def writable_path(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before the work is done whose result it is for."""
+    """Refuse a file that cannot be written, before doing the work whose result it is for."""
     if path is not None:
         require_place_for(path)
     return path
@@ -27,26 +27,30 @@ ConfigsIfAny = Annotated[list[Path] | None, _CONFIG]
 Device = Annotated[
     str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu; default: auto.")
 ]
-MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the band; default: 0.8.")]
-MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the band; default: 0.6.")]
+MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the utilisation band; default: 0.8.")]
+MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the utilisation band; default: 0.6.")]
 Budget = Annotated[str | None, typer.Option(help="Memory the step may use, e.g. 10GiB; default: the whole device.")]
 Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions to compare, e.g. fp32,fp16,bf16.")]
-GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Hold this global batch by accumulation.")]
+GlobalBatch = Annotated[
+    int | None, typer.Option("--global-batch", help="Samples per optimizer step to keep by accumulation.")
+]
 LrRule = Annotated[
     str | None,
     typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),
 ]
 WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
 KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is, e.g. learning_rate=optimizer.lr.")]
-Format = Annotated[str | None, typer.Option("--format", help="Config ecosystem, where it is not recognised rightly.")]
-WorldSize = Annotated[int | None, typer.Option("--world-size", help="Replicas; default: the launcher's or config's.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew, even where this was planned before.")]
+Format = Annotated[str | None, typer.Option("--format", help="Kind of config, if it is not recognised correctly.")]
+WorldSize = Annotated[
+    int | None, typer.Option("--world-size", help="Data-parallel replicas; default: the launcher's or config's.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew instead of using a cached plan.")]
 _RUN = typer.Argument(
     help="Name of the run, the beginning of it, or `last` for the last one.", metavar="RUN", show_default=False
 )
 Run = Annotated[str, _RUN]
 Store = Annotated[Path, typer.Option(help="Folder of the trial journal.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; all else goes to stderr.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; everything else on stderr.")]
 TraceLimit = Annotated[
     str | None, typer.Option("--trace-limit", help="Longest time for one trace, e.g. 30min; default: 10min.")
 ]

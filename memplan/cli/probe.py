@@ -64,7 +64,7 @@ def probe(
     knobs: KnobMap = None,
     format_name: Format = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the memory is free that the plan may use at most.")
+        bool, typer.Option("--wait", help="Wait until as much memory is free as the plan may use.")
     ] = False,
     wait_limit: Annotated[
         str | None, typer.Option("--wait-limit", help="Longest time to wait, e.g. 30min; default: none.")
@@ -72,7 +72,7 @@ def probe(
     in_place: Annotated[bool, typer.Option("--in-place", help="Patch the config itself, not a child of it.")] = False,
     loader: Annotated[
         bool | None,
-        typer.Option("--loader/--no-loader", help="Have the patch change workers and pinning of the data loader too."),
+        typer.Option("--loader/--no-loader", help="Let the patch also change workers and pinning of the data loader."),
     ] = None,
     apply_now: Annotated[bool, typer.Option("--apply", help="Apply the patch at once.")] = False,
     output: Annotated[

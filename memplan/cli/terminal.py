@@ -15,7 +15,7 @@ _LOG_WIDTH = 1000  # characters; few lines are as long, and none of a patch shou
 
 
 def console_for(*, to_stderr: bool = False) -> Console:
-    """Make the console of a command: as wide as the terminal, or so wide in a file that a patch there can be copied."""
+    """Make the console of a command: as wide as the terminal; in a file, wide enough for a patch to be copied."""
     from rich.console import Console
 
     console = Console(stderr=to_stderr, soft_wrap=False)

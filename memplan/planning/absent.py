@@ -14,7 +14,7 @@ from memplan.estimators import largest_micro_batch
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import scale
 from memplan.recommend.band import nothing_fits
-from memplan.recommend.number_formats import lacking, precisions_of
+from memplan.recommend.number_formats import precisions_of, why_unsupported
 from memplan.recommend.scaling import split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
@@ -101,7 +101,9 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
     """Say what one precision is worth by its estimate at the largest micro-batch, or why it has none."""
     subject, estimate = question.subject, None
     recipe = replace(subject.current, precision=precision)
-    remark = None if recipe == subject.current else lacking(precision, question.device) or subject.obstacle(recipe)
+    remark = (
+        None if recipe == subject.current else why_unsupported(precision, question.device) or subject.obstacle(recipe)
+    )
     if remark is None and traces.of_if_traceable(recipe) is None:
         remark = "cannot be traced"
     if remark is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.errors import MemplanError
 from memplan.recipe import Precision
-from memplan.recommend.number_formats import lacking
+from memplan.recommend.number_formats import why_unsupported
 from memplan.results import Saving
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> Iterator
 
 
 def _bf16_saving(recipe: Recipe, estimate: Estimate, device: DeviceSpec, traces: Traces) -> Saving:
-    obstacle = lacking(Precision.BF16, device)
+    obstacle = why_unsupported(Precision.BF16, device)
     if obstacle is not None:
         return Saving(change="bf16 autocast", obstacle=obstacle)
     changed = replace(recipe, precision=Precision.BF16)

@@ -31,7 +31,7 @@ def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:
     return (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)
 
 
-def lacking(precision: Precision, device: DeviceSpec) -> str | None:
+def why_unsupported(precision: Precision, device: DeviceSpec) -> str | None:
     """Say why a device has no use for a number format; None where it has.
 
     fp16 is of use without matrix units too: it saves memory, and every card computes it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.launchers import launched_world_size, read_launch, without_place, world_size_of_command
+from memplan.launchers import launched_world_size, read_launch, without_launch_variables, world_size_of_command
 
 TORCHRUN = {
     "RANK": "1",
@@ -102,13 +102,13 @@ def test_the_world_size_is_the_launchers_or_the_jobs() -> None:
 
 def test_variables_of_the_place_are_told_from_others() -> None:
     others = {"HOME": "/root", "OMP_NUM_THREADS": "1", "SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "4"}
-    assert without_place({**TORCHRUN, **others}) == others
-    assert without_place(SLURM) == {"SLURM_JOB_ID": "77"}
-    assert without_place({**MPIRUN, **others}) == others
+    assert without_launch_variables({**TORCHRUN, **others}) == others
+    assert without_launch_variables(SLURM) == {"SLURM_JOB_ID": "77"}
+    assert without_launch_variables({**MPIRUN, **others}) == others
 
 
 def test_a_role_of_torchruns_is_told_from_the_users_own() -> None:
     launched = {"ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4", "ROLE_NAME": "default"}
-    assert without_place({**launched, "ROLE_ARN": "arn:aws:iam::1:role/train"}) == {
+    assert without_launch_variables({**launched, "ROLE_ARN": "arn:aws:iam::1:role/train"}) == {
         "ROLE_ARN": "arn:aws:iam::1:role/train"
     }

@@ -96,11 +96,13 @@ class _Composition:
         inner = replace(place, group=group, package=_package_of(parsed["package"], group, place))
         for each in choice if isinstance(choice, list) else [choice]:
             if each is not None:
-                is_told = parsed["package"] is not None
-                self._include(inner, str(each), is_optional=parsed["kind"] == "optional", is_told=is_told)
+                has_own_package = parsed["package"] is not None
+                self._include(
+                    inner, str(each), is_optional=parsed["kind"] == "optional", has_own_package=has_own_package
+                )
 
-    def _include(self, place: _Place, choice: str, *, is_optional: bool = False, is_told: bool = False) -> None:
-        """Lay the file of a choice; ``is_told`` where the entry says its package, which then goes before the file's."""
+    def _include(self, place: _Place, choice: str, *, is_optional: bool = False, has_own_package: bool = False) -> None:
+        """Merge the file of a choice; a package of the entry's own wins over the one that the file sets."""
         if "${" in choice or choice == "???":
             named = place.group or "the defaults list"
             self.notes.append(f"the choice {choice!r} of {named} is made on the command line")
@@ -118,7 +120,7 @@ class _Composition:
             self.values = merged(self.values, nested_under(place.package, values))
             return
         group = relative.rpartition("/")[0]
-        package = place.package if is_told else _told(_HEADER.search(source.text), group, place.package)
+        package = place.package if has_own_package else _own_package(_HEADER.search(source.text), group, place.package)
         self.lay(_Place(source=source, group=group, package=package), require_keys(values, path))
 
 
@@ -168,7 +170,7 @@ def _package_of(named: str | None, group: str, outer: _Place) -> str:
     return ".".join(filter(None, [outer.package, "" if named == "_here_" else named]))
 
 
-def _told(header: re.Match[str] | None, group: str, package: str) -> str:
+def _own_package(header: re.Match[str] | None, group: str, package: str) -> str:
     """Return the package that a file's own ``# @package`` line sets; the one it was given where there is none."""
     if header is None:
         return package

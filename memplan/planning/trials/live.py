@@ -22,7 +22,7 @@ from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
 from memplan.recommend.knee import missing_half, smaller_in_band
-from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
+from memplan.recommend.number_formats import precisions_of, why_no_faster, why_unsupported
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 
@@ -218,7 +218,7 @@ class LiveSearch:
     def _obstacle(self, precision: Precision) -> str | None:
         if precision is self._subject.current.precision:
             return None
-        return lacking(precision, self._device) or self._subject.obstacle(
+        return why_unsupported(precision, self._device) or self._subject.obstacle(
             replace(self._subject.current, precision=precision)
         )
 

@@ -95,7 +95,7 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
     hook.mkdir()
     (folder / "leave").mkdir()
     (folder / "events").touch()
-    lay_hook(hook)
+    install_hook(hook)
     paths = [str(hook), *filter(None, [os.environ.get("PYTHONPATH")])]
     is_cpu = request.device.kind is DeviceKind.CPU
     settings = {
@@ -113,7 +113,7 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
     }
 
 
-def lay_hook(folder: Path) -> None:
+def install_hook(folder: Path) -> None:
     """Copy the hook into a folder, by the names under which Python and the hook look for its parts."""
     parts = {"sitecustomize.py": command_hook.__file__, "memplan_hook_figures.py": hook_figures.__file__}
     for name, path in parts.items():

@@ -8,7 +8,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.recipe import Precision
-from memplan.recommend.number_formats import lacking, precisions_of, why_no_faster
+from memplan.recommend.number_formats import precisions_of, why_no_faster, why_unsupported
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1, half_formats=("bf16",))
 PASCAL, VOLTA, AMPERE = (find_card(name) for name in ("P100", "V100 16GB", "A100 40GB"))
@@ -20,19 +20,19 @@ def test_older_cards_are_not_asked_for_formats_they_do_not_have() -> None:
 
 
 def test_a_format_the_device_does_not_have_is_refused_by_name() -> None:
-    assert lacking(Precision.BF16, VOLTA) == f"{VOLTA.name} has no bf16 units"
-    assert lacking(Precision.TF32, CPU) == "the CPU has no TF32 units"
+    assert why_unsupported(Precision.BF16, VOLTA) == f"{VOLTA.name} has no bf16 units"
+    assert why_unsupported(Precision.TF32, CPU) == "the CPU has no TF32 units"
 
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_a_card_of_which_only_the_size_is_known_is_refused_nothing(precision: Precision) -> None:
-    assert lacking(precision, replace(AMPERE, compute_capability=None)) is None
+    assert why_unsupported(precision, replace(AMPERE, compute_capability=None)) is None
 
 
 @pytest.mark.parametrize("device", [PASCAL, CPU])
 def test_fp16_is_of_use_where_nothing_multiplies_it_because_it_saves_memory(device: DeviceSpec) -> None:
-    assert lacking(Precision.FP16, device) is None
-    assert lacking(Precision.FP16_TRUE, device) is None
+    assert why_unsupported(Precision.FP16, device) is None
+    assert why_unsupported(Precision.FP16_TRUE, device) is None
 
 
 @pytest.mark.parametrize(

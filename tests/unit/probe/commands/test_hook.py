@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.probe.commands.trial import lay_hook
+from memplan.probe.commands.trial import install_hook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def hooked(tmp_path: Path):
     """Run a script with the hook before it; return its process and the events it told."""
     hook = tmp_path / "hook"
     hook.mkdir()
-    lay_hook(hook)
+    install_hook(hook)
     events = tmp_path / "events"
     events.touch()
 
