@@ -20,7 +20,7 @@ def borrowed_parameters(module: nn.Module, parameters: Iterable[nn.Parameter]) -
     """Let a module hold other parameters while the context is open; tied ones stay tied.
 
     Args:
-        module: whose parameters are put aside.
+        module: the module whose own parameters are set aside meanwhile.
         parameters: one for each of ``module.parameters()``, in that order.
     """
     given = {id(own): other for own, other in zip(module.parameters(), list(parameters), strict=True)}

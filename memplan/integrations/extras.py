@@ -1,4 +1,4 @@
-"""Saying which extra to install where a framework is missing."""
+"""Error messages that name the extra to install where a framework is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def needs_extra(extra: str, *packages: str) -> Iterator[None]:
-    """Explain a failing import of one of an extra's packages; a package that is there but broken speaks for itself.
+    """Explain a failing import of one of an extra's packages; that of an installed but broken one passes through.
 
     Args:
         extra: name of the extra in memplan's own distribution.

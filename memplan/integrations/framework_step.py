@@ -1,4 +1,4 @@
-"""What the frameworks' training steps have in common: four callables that make a workload."""
+"""The common part of the frameworks' training steps: four callables that make a workload."""
 
 from __future__ import annotations
 

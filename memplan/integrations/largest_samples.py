@@ -15,10 +15,10 @@ _DEEPEST = 8
 
 
 def largest_samples(dataset: Any, *, look_at: int) -> WorstBatches:
-    """Return what takes any number of samples of a dataset as a list, the largest first; over again where it has fewer.
+    """Return a function from a number to as many samples, the largest first; they repeat where the dataset has fewer.
 
-    Where a few samples from all over the dataset are of one size, the rest is taken to be so too. Of a dataset that can
-    only be iterated the first are looked at.
+    Where a few samples from all over the dataset are of one size, the rest are presumed to be too. Of a dataset that
+    can only be iterated, the first samples are read.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``, or an iterable.

@@ -63,11 +63,11 @@ def tune(
     """Plan the training of a LightningModule, and set what the plan says.
 
     The batch size is written to the attribute or hyper-parameter ``batch_arg_name`` of datamodule and module, the
-    learning rate likewise; precision, accumulation and lengths counted in steps are in the Trainer's arguments that are
-    returned. A plain DataLoader cannot be changed: rebuild it with ``plan.recipe.micro_batch_size``.
+    learning rate to ``lr_arg_name``; precision, accumulation and lengths counted in steps are in the returned arguments
+    of the Trainer. A plain DataLoader cannot be changed: rebuild it with ``plan.recipe.micro_batch_size``.
 
     Args:
-        settings: the arguments the Trainer is going to get.
+        settings: the arguments that the Trainer will get.
         module: the LightningModule, trained by automatic optimization with one optimizer; it is not run here.
         datamodule: its LightningDataModule.
         train_dataloaders: a DataLoader, where there is no datamodule.
@@ -178,7 +178,7 @@ def _cards() -> int:
 class MemplanCallback(Callback):
     """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
 
-    A DataLoader that makes batches of another size than planned is warned of before the first.
+    It also warns before training if a DataLoader makes batches of another size than planned.
 
     Args:
         plan: the plan that :func:`tune` returned.
@@ -201,11 +201,11 @@ class MemplanCallback(Callback):
         self._watch.check()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's interface
-        """Compare what all of it has taken."""
+        """Compare the peak of the whole training."""
         self._watch.check()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002 - likewise
-        """Keep what a training had taken that failed."""
+        """Store the comparison of a training that failed."""
         self._watch.check()
 
 

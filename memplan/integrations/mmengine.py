@@ -117,8 +117,8 @@ def _is_own(module: str) -> bool:
 class MemplanHook(Hook):
     """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
 
-    A config names it as ``dict(type='MemplanHook')`` and then means the last plan that was stored; the script that
-    reads such a config imports this module, or ``custom_imports`` names it.
+    A config may name it as ``dict(type='MemplanHook')``, which means the last stored plan; the script that reads such
+    a config must import this module, or ``custom_imports`` name it.
 
     Args:
         plan: the plan that :func:`tune` returned; None for a stored one.
@@ -140,5 +140,5 @@ class MemplanHook(Hook):
         self._watch.check()
 
     def after_train(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
-        """Compare what all of it has taken; the only time where training is counted in iterations."""
+        """Compare the peak of the whole training; the only comparison where training is counted in iterations."""
         self._watch.check()

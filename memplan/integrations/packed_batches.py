@@ -1,6 +1,6 @@
 """Batches of any shape as a flat tuple of tensors, so that every tensor in them is found, moved and counted.
 
-Frameworks pass objects of their own in batches (mmengine's data elements, graphs). Pickling sees into all of them: a
+Frameworks put objects of their own into batches (mmengine's data elements, graphs). Pickling traverses all of them: a
 batch is pickled with its tensors left out, and rebuilt around other tensors.
 """
 
@@ -17,7 +17,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatch:
-    """A batch taken apart.
+    """A batch split into tensors and structure.
 
     Args:
         tensors: every tensor of the batch, each once.
@@ -33,7 +33,7 @@ class PackedBatch:
 
 
 def packed(batch: object) -> PackedBatch:
-    """Take a batch apart."""
+    """Split a batch into its tensors and its structure."""
     stream = io.BytesIO()
     packer = _Packer(stream)
     packer.dump(batch)

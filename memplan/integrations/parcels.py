@@ -1,8 +1,8 @@
-"""The user's objects on their way to a child process: pickled by value, without what their weights hold.
+"""The user's objects on their way to a child process: pickled by value, without the values of their weights.
 
 A model may be gigabytes, and what a training step needs depends on the shapes of its weights, not on their values. So
-parameters travel as their shape and spread and arrive as noise of that spread; constants, such as the ones and zeros
-of normalisation layers and biases, arrive as they are. Buffers travel whole: they hold masks and tables.
+parameters travel as shape and standard deviation and arrive as noise of that size; constants, such as the ones and
+zeros of normalisation layers and biases, arrive as they are. Buffers travel whole: they hold masks and tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parcel:
         return _ArrivedParcel, (stream.getvalue(),)
 
     def digest_parts(self) -> object:
-        """Return what a digest of the parcel is made of: a Hugging Face dataset's own fingerprint, or the object."""
+        """Return the content of the parcel's digest: a Hugging Face dataset's own fingerprint, or the object."""
         return getattr(self._value, "_fingerprint", self._value)
 
     def opened(self) -> Any:

@@ -1,4 +1,4 @@
-"""Training scripts without a framework: a decorator that hands a training function its micro-batch."""
+"""Training scripts without a framework: a decorator that passes a training function its micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FIRST = ("batch_size", "accumulation_steps")
-# Further arguments that a training function may ask for by name.
+# Further arguments that a training function may take by name.
 _ON_REQUEST = ("precision", "learning_rate", "plan")
 
 
@@ -29,24 +29,24 @@ def executable_batch_size(
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Plan the batch of a training function before it runs, and call it with what was found.
 
-    Shaped like accelerate's ``find_executable_batch_size``, which runs a function until it no longer fails for want of
-    memory. Here it runs once: the workload is tried in child processes, and nothing of this process is touched until
-    the batch is known. Running out of memory all the same is an error like any other, and is not tried again. ::
+    Its form is that of accelerate's ``find_executable_batch_size``, which runs a function until it no longer runs out
+    of memory. Here the function runs once: the workload is tried in child processes, and nothing in this process is
+    touched until the batch is known. Running out of memory after all is an error like any other, without a retry. ::
 
         @memplan.executable_batch_size(workload=make_workload, recipe=memplan.Recipe(micro_batch_size=8), max_util=0.8)
         def train(batch_size, accumulation_steps, epochs): ...
 
         train(epochs=3)
 
-    The function's first two parameters are ``batch_size`` and ``accumulation_steps``, and a caller leaves them out. It
-    also gets ``precision``, ``learning_rate`` and ``plan`` where it has parameters of these names. A precision that it
-    cannot be told is not changed: only the recipe's own is tried then. Without ``learning_rate``, scaling the rate with
-    the batch is left to the function; ``global_batch`` holds the samples of a step. While it runs,
-    :func:`memplan.watch` looks on.
+    The function's first two parameters are ``batch_size`` and ``accumulation_steps``, and callers leave them out. It
+    also gets ``precision``, ``learning_rate`` and ``plan`` if it has parameters of these names. Without ``precision``,
+    only the recipe's own is tried. Without ``learning_rate``, scaling the rate with the batch is left to the function;
+    ``global_batch`` keeps the samples of a step. While the function runs, :func:`memplan.watch` compares its peak with
+    the plan.
 
     Args:
-        workload: what it trains, or a function that returns that and is called with the caller's arguments.
-        recipe: the setting it has now; its micro-batch is tried first.
+        workload: what it trains, or a function that returns the workload and is called with the caller's arguments.
+        recipe: its current setting; the micro-batch is tried first.
         options: as for :func:`memplan.plan`: ``max_util``, ``device``, ``budget``, ``global_batch``, ...
 
     Raises:
@@ -72,7 +72,7 @@ def executable_batch_size(
 
 
 def _requested(function: Callable[..., object]) -> tuple[str, ...]:
-    """Return which further arguments a training function asks for, once its first two are what they must be."""
+    """Check a training function's first two parameters, and return which further arguments it takes."""
     names = tuple(inspect.signature(function).parameters)
     if names[:2] != _FIRST:
         raise UsageError(

@@ -53,8 +53,8 @@ def tune(
 ) -> tuple[Any, Plan]:
     """Plan the training that a Trainer of these arguments would do, with the longest samples of the dataset.
 
-    Give it what the Trainer is going to get. Precision, batch, accumulation, learning rate and what is counted in
-    optimizer steps are set in a copy of the arguments, which must be made before the Trainer is: it reads them once.
+    Pass what the Trainer will get. Precision, batch, accumulation, learning rate and everything counted in optimizer
+    steps are set in a copy of the arguments; build the Trainer from that, because it reads them only once.
 
     Args:
         args: the TrainingArguments.
@@ -105,7 +105,7 @@ def _values(args: Any) -> dict[str, Any]:
 
 
 def _planned_values(args: Any) -> dict[str, Any]:
-    """Return what a plan reads and sets; lengths that are left at their defaults stay there."""
+    """Return the arguments that a plan reads and sets; lengths left at their defaults stay there."""
     values = _values(args)
     defaults = {each.name: each.default for each in dataclasses.fields(args)}
     found = {name: values[name] for name in _ALWAYS}
@@ -151,5 +151,5 @@ class MemplanCallback(TrainerCallback):
         self._watch.check()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - by interface
-        """Compare what all of it has taken."""
+        """Compare the peak of the whole training."""
         self._watch.check()

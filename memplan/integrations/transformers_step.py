@@ -2,7 +2,7 @@
 
 The model is driven by a Trainer of the user's own class, on the CPU and without reporting: its collator makes the
 batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. Under autocast the model's outputs
-are turned to fp32 as accelerate does it in ``Accelerator.prepare_model``, a copy of the logits included.
+are converted to fp32 as accelerate does in ``Accelerator.prepare_model``, a copy of the logits included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
-# What a single step in a process of its own has no use for.
+# What a single step in its own process does not need.
 _PLAIN_ARGUMENTS: dict[str, Any] = {
     "use_cpu": True,  # memplan moves model and batch itself
     "bf16": False,  # and casts
@@ -153,7 +153,7 @@ def _called_model_init(model_init: Any) -> nn.Module:
 
 @contextmanager
 def _outputs_as_prepared(model: nn.Module) -> Iterator[None]:
-    """Turn the outputs of a model that runs under autocast to fp32 while the context is open."""
+    """Convert the outputs of a model that runs under autocast to fp32 while the context is open."""
     if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         yield
         return

@@ -1,4 +1,4 @@
-"""What every framework's ``tune`` does: read its settings, and plan for what they and the device can say."""
+"""The common part of every framework's ``tune``: read its settings, and plan for what they and the device support."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def planned(
         values: the settings, nested, by the ecosystem's keys.
         format_name: the ecosystem.
         on_cpu: the precisions in which the framework trains on the CPU.
-        options: what is wanted of the device.
+        options: the options of the plan.
 
     Raises:
         MemplanError: as for :func:`memplan.plan`.
@@ -70,7 +70,7 @@ def planned(
 
 
 def _precisions(config: UserConfig, options: PlanOptions, on_cpu: frozenset[Precision]) -> list[str]:
-    """Return the number formats that the device has and the framework's settings can say."""
+    """Return the number formats that the device supports and the framework's settings can express."""
     device = resolve_device(options.get("device") or "auto")
     is_cpu = device.kind is DeviceKind.CPU
     return [
