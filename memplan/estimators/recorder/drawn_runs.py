@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
+from memplan.estimators.recorder.user_calls import is_of_fakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,8 @@ class DrawnRuns:
         """Run the step at a micro-batch.
 
         Raises:
-            WorkloadError: one of the workload's functions raises, with every draw, or breaks its contract.
+            WorkloadError: one of the workload's functions raises, with every draw or because of fake tensors, or breaks
+                its contract.
         """
         if self._chosen is None:
             return self._record_first(micro_batch_size)
@@ -49,6 +51,8 @@ class DrawnRuns:
             try:
                 runs[fraction] = self._record(micro_batch_size, draws)
             except WorkloadError as error:
+                if is_of_fakes(error):  # with real tensors this draw, too, would run, and may take most
+                    raise
                 failure = failure or error
             if not draws.were_asked:
                 break

@@ -51,3 +51,15 @@ def test_every_size_runs_with_the_draw_that_took_most_at_the_first() -> None:
 def test_a_step_that_fails_with_every_draw_tells_of_the_first() -> None:
     with pytest.raises(WorkloadError, match="does not require grad"):
         DrawnRuns(Steps(1.1).run).record(2)
+
+
+def test_a_draw_that_fake_tensors_alone_cannot_run_is_not_passed_over() -> None:
+    steps = Steps(0.3)
+
+    def run(size: int, draws: RandomDraws) -> RecordedRun:
+        if draws.fraction == HIGH:
+            raise WorkloadError("the value of a tensor is read") from NotImplementedError()
+        return steps.run(size, draws)
+
+    with pytest.raises(WorkloadError, match="value of a tensor"):
+        DrawnRuns(run).record(2)
