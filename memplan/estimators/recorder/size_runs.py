@@ -107,8 +107,10 @@ class SizeRunner:
 
     def _uneven(self, runs: list[RecordedRun]) -> SizeRuns:
         """Run half of the size that is asked about, and all of it: the number of blocks depends on the samples."""
-        if self.own <= max(self.sizes) or not self.may_run(runs[-1], self.own):
+        if self.own in self.sizes or not self.may_run(runs[-1], self.own):
             return SizeRuns(runs=tuple(runs))
+        if self.own < max(self.sizes):
+            return SizeRuns(runs=(*runs, self.record(self.own)))
         around = (self.record(self.own // 2), self.record(self.own))
         recordings = [run.recording for run in around]
         return SizeRuns(runs=around, samples_vary=same_structure(recordings) and needs_third_run(recordings))

@@ -72,6 +72,11 @@ def test_where_the_number_of_blocks_depends_on_the_samples_half_and_all_of_them_
     assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, may_run=False)) == [2, 3, 5]
 
 
+def test_where_the_number_of_blocks_depends_on_few_samples_they_are_run_beside_the_others() -> None:
+    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, own=4)) == [2, 3, 5, 4]
+    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, own=3)) == [2, 3, 5]
+
+
 def padded(lengths: dict[int, int]) -> dict[int, torch.Tensor]:
     return {size: torch.zeros(size, length) for size, length in lengths.items()}
 
