@@ -31,6 +31,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
+        "aten._safe_softmax": _safe_softmax,
         "aten.mse_loss": _reduced_loss,
         "aten.smooth_l1_loss": _reduced_loss,
         "aten.huber_loss": _reduced_loss,
@@ -120,6 +121,11 @@ def _scan(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
 def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
     """Exponentials of what is summed, less its largest (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
     return HiddenBytes(beside=args[0].nbytes)
+
+
+def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    """Where the input is minus infinity, and which rows are so throughout (``_safe_softmax`` in ``SoftMax.cpp``)."""
+    return HiddenBytes(beside=result.numel() + result.numel() // max(result.shape[args[1]], 1))
 
 
 def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:

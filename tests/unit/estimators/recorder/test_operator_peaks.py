@@ -72,6 +72,7 @@ CALLS: dict[str, Call] = {
     "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),
     "norm of complex numbers": lambda x, y: torch.linalg.vector_norm(torch.complex(x, y)),
     "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
+    "softmax of rows that may be masked": lambda x, _: x.sum() + torch._safe_softmax(x.detach(), -1).sum(),
     "selection by a mask": lambda x, y: x[y > 0],
     "selection of rows by a mask": lambda x, y: x[y[:, :, 0] > 0],
     "selection of all that a mask shows": lambda x, y: x.masked_select(y > 0),
