@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 AS_MEASURED = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() != "AVX512" or torch.__version__ < TorchVersion("2.11"),
-    reason="the layouts of recurrent layers were measured with AVX-512 and oneDNN 3.10 to 3.12",
+    reason="oneDNN's layouts were measured with AVX-512 and versions 3.10 to 3.12",
 )
 
 

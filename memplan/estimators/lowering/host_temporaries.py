@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.host_recurrence import gates_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
@@ -26,6 +27,8 @@ _INT64_BYTES = 8
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are
+_GROUP_BLOCK = 4  # channels of a group that are read together; for the slope of the weight, twice as many
+_MANY_IMAGES = 16
 _WIDEST_WINDOW = 14  # pixels on a side; the slope of the weight of a wider one is a matrix product
 
 
@@ -45,16 +48,17 @@ def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
     image, weight, stride, transposed, groups = args[0], args[1], args[3], args[6], args[8]
     if _is_channels_last(image) or _is_channels_last(weight):
         return HiddenBytes(beside=_bytes(weight))
-    if _runs_uncopied(weight, stride, groups):
+    if _runs_uncopied(image, weight, stride, groups):
         return NOTHING_HIDDEN
     if transposed and not _is_half(result):  # nothing is padded; a single channel lies the same in both layouts
-        second = _bytes(result) if result.shape[1] > 1 else 0
+        second = _bytes(result) if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
         return HiddenBytes(before=_bytes(image) + _bytes(weight), around=_bytes(result), between=second)
     copied_image = _copied_input(image, groups)
     copied_weight = _padded(weight, groups) if copied_image else _bytes(weight)
+    is_read_in_blocks = _are_groups_of(_GROUP_BLOCK, weight, groups)
     is_converted_back = _is_half(result) and not (weight.dtype is torch.bfloat16 and _is_depthwise(weight, groups))
     return HiddenBytes(
-        before=copied_image + copied_weight,
+        before=copied_image + copied_weight if is_read_in_blocks else 0,
         around=_padded(result, groups),
         between=_bytes(result) if is_converted_back else 0,
     )
@@ -67,14 +71,15 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     if _is_channels_last(image) or _is_channels_last(weight):
         blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
         return HiddenBytes(beside=blocks * _bytes(weight))
-    if _runs_uncopied(weight, stride, groups):
+    if _runs_uncopied(image, weight, stride, groups):
         return NOTHING_HIDDEN
     # The slope of a transposed convolution is read as other convolutions read their input.
     blocked_slope = _copied_input(slope, groups) if transposed else _padded(slope, groups)
     spread_out = _is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
+    is_read_in_blocks = wants_image and _are_groups_of(_GROUP_BLOCK, weight, groups)
     made_image = _bytes(image) if spread_out else _padded(image, groups)
     return HiddenBytes(
-        before=blocked_slope + _padded(weight, groups) if wants_image else 0,
+        before=blocked_slope + _padded(weight, groups) if is_read_in_blocks else 0,
         around=made_image if wants_image else 0,
         between=_bytes(image) if wants_image and spread_out else 0,
         beside=_weight_slope_bytes(args, blocked_slope) if wants_weight else 0,
@@ -84,6 +89,8 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
 def _weight_slope_bytes(args: tuple[Any, ...], blocked_slope: int) -> int:
     slope, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
     if weight.dtype is torch.float16 or _is_wide_depthwise(weight, groups):
+        return 0
+    if not _are_groups_of(2 * _GROUP_BLOCK, weight, groups):
         return 0
     if max(weight.shape[2:]) > _WIDEST_WINDOW and not transposed:
         return _unfolded_bytes(slope, weight)
@@ -134,10 +141,18 @@ def _order_statistic(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     return HiddenBytes(beside=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
 
 
-def _runs_uncopied(weight: torch.Tensor, stride: list[int], groups: int) -> bool:
-    """Whether ATen's own matrix product is used: on a single thread, for pointwise convolutions in single precision."""
+def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: list[int], groups: int) -> bool:
+    """Whether ATen's own matrix product is used: on a single thread, for few images, pointwise, in single precision."""
+    is_small = torch.get_num_threads() == 1 and image.shape[0] < _MANY_IMAGES  # ``use_mkldnn`` in Convolution.cpp
     pointwise = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
-    return torch.get_num_threads() == 1 and pointwise and groups == 1 and not _is_half(weight)
+    return is_small and pointwise and groups == 1 and not _is_half(weight)
+
+
+def _are_groups_of(block: int, weight: torch.Tensor, groups: int) -> bool:
+    """Whether channels come in such blocks in every group, where there are groups of several; seen with AVX-512."""
+    of_group = (weight.shape[0] // groups, weight.shape[1])
+    is_grouped = groups > 1 and not _is_depthwise(weight, groups)
+    return not is_grouped or _is_half(weight) or all(channels % block == 0 for channels in of_group)
 
 
 def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
@@ -150,7 +165,7 @@ def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+    return suggest_memory_format(tensor) is not torch.contiguous_format
 
 
 def _copied_input(image: torch.Tensor, groups: int) -> int:

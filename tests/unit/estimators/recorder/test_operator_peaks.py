@@ -114,6 +114,27 @@ def test_threads_that_share_a_selection_take_more(name: str) -> None:
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
+def kernel(*shape: int) -> torch.Tensor:
+    return torch.ones(SIDE, *shape, requires_grad=True)
+
+
+CONVOLUTIONS: dict[str, Call] = {
+    "whose result is put beside another": lambda x, y: torch.cat([functional.conv1d(x, kernel(SIDE, 3)), y], 2),
+    "of many images, by one pixel": lambda x, _: functional.conv1d(x, kernel(SIDE, 1)),
+    "of groups of two channels": lambda x, _: functional.conv1d(x, kernel(2, 3), groups=32),
+    "of groups of four channels": lambda x, _: functional.conv1d(x, kernel(4, 3), groups=16),
+    "of groups of eight channels": lambda x, _: functional.conv1d(x, kernel(8, 3), groups=8),
+    "transposed, by one step": lambda x, _: functional.conv_transpose1d(x, kernel(SIDE, 3)),
+}
+
+
+@AS_MEASURED
+@pytest.mark.parametrize("call", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_the_peak_of_a_convolution_and_its_gradients_is_what_the_allocator_tells(call: Call) -> None:
+    predicted, measured = peaks(call)
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
 @AS_MEASURED
 def test_a_recurrent_layer_is_predicted_but_for_copies_of_its_states() -> None:
     predicted, measured = peaks(lambda x, _: nn.LSTM(SIDE, SIDE)(x)[0])
