@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 
 if TYPE_CHECKING:
     import torch
 
 _FP32 = 4
+_WIDEST_IN_REGISTERS = 128  # heads up to so wide keep their output there (``kKeepOutputInRF``)
 _WIDEST_IN_SMALL_BLOCKS = 64  # heads up to so wide are computed in blocks of 64 rows, wider ones of 128
 
 
@@ -23,6 +24,14 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
     return HiddenBytes(around=_copied_bytes(slope), beside=accumulator + rows * _FP32 + expanded)
+
+
+def efficient_forward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``)."""
+    query, _, value = args[:3]
+    if query.element_size() == _FP32 or value.shape[-1] <= _WIDEST_IN_REGISTERS:
+        return NOTHING_HIDDEN
+    return HiddenBytes(beside=query.shape[:-1].numel() * value.shape[-1] * _FP32)
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:

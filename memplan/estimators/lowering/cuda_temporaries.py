@@ -103,8 +103,7 @@ def _in_order(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     """Copies of operands whose strides BLAS cannot take (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
-    operands = (each for each in args if isinstance(each, torch.Tensor) and each.dim() >= 2)
-    return HiddenBytes(beside=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
+    return HiddenBytes(beside=sum(each.nbytes for each in args[-2:] if not _has_blas_strides(each)))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
@@ -116,6 +115,7 @@ def _has_blas_strides(matrix: torch.Tensor) -> bool:
 _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
 _RULES: dict[str, Rule] = {
     "aten._scaled_dot_product_flash_attention_backward": attention_temporaries.flash_backward,
+    "aten._scaled_dot_product_efficient_attention": attention_temporaries.efficient_forward,
     "aten._scaled_dot_product_efficient_attention_backward": attention_temporaries.efficient_backward,
     "aten._scaled_dot_product_cudnn_attention_backward": attention_temporaries.cudnn_backward,
     "aten.embedding_dense_backward": sort_temporaries.embedding_backward,

@@ -46,7 +46,7 @@ _PLAIN = frozenset(
         "bucketize", "searchsorted", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl",
         "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical",
         "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_assert_async",
+        "_assert_async",
         "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
         "nonzero", "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
         "device", "_chunk_cat", "_efficientzerotensor", "_embedding_bag", "_embedding_bag_per_sample_weights_backward",

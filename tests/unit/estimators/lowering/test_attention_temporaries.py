@@ -7,6 +7,7 @@ import torch
 from memplan.estimators.lowering.attention_temporaries import (
     cudnn_backward,
     efficient_backward,
+    efficient_forward,
     flash_backward,
 )
 from memplan.units import KIB, MIB
@@ -60,3 +61,10 @@ def test_cudnn_accumulates_without_rounding_up() -> None:
     assert cudnn_backward((query.mT.contiguous().mT, query, key, key), None).beside == 8 * 1000 * (
         (64 + 1) * 4 + 64 * 2
     )
+
+
+def test_efficient_attention_accumulates_the_output_of_wide_heads_in_single_precision() -> None:
+    wide, narrow, single = heads(8, width=256), heads(8, width=128), heads(8, width=256, dtype=torch.float32)
+    assert efficient_forward((wide, wide, wide), None).beside == 8 * MIB
+    assert efficient_forward((narrow, narrow, narrow), None) == efficient_forward((single, single, single), None)
+    assert efficient_forward((narrow, narrow, narrow), None).beside == 0
