@@ -1,4 +1,4 @@
-"""Plan and train a config: ``python train.py configs/shapes.py``."""
+"""Plan and train a config: ``python train.py configs/shapenet.py``."""
 
 import argparse
 

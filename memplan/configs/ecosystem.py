@@ -79,6 +79,10 @@ class Ecosystem(Protocol):
     def batch_of_all(self) -> str | None:
         """Key of the batch of all replicas, per optimizer step where configs accumulate; None where there is none."""
 
+    @property
+    def workload_target(self) -> str | None:
+        """Function that makes a workload of any such config; None where configs do not say all that is trained."""
+
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""
 

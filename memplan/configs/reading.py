@@ -47,7 +47,8 @@ def read_config(
         more: files of the training command that follow it: overlays, or companions that are patched together with it.
         format_name: ecosystem to read it as; None recognises it by its content.
         knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
-        workload_target: ``package.module:function``; None takes what the config or the project names.
+        workload_target: ``package.module:function``; None takes what the config or the project names, or what
+            makes one of any config of the ecosystem.
         micro_batch_size: what the recipe has where the config sets none; None refuses such a config.
 
     Raises:
@@ -67,7 +68,7 @@ def read_config(
         format_name=ecosystem.name,
         recipe=recipe,
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
-        workload_target=workload_target or options.workload,
+        workload_target=workload_target or options.workload or ecosystem.workload_target,
         search_path=search_path_of(document.path),
         original=find_original(document),
         memplan_options=options,

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
-from memplan.errors import WorkloadError
+from memplan.errors import MemplanError, WorkloadError
 from memplan.user_places import place_of_error
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
@@ -77,7 +77,7 @@ def _called(source: WorkloadReference) -> object:
     function = _function_of(source)
     try:
         return function(ConfigNode(source.config))
-    except WorkloadError:
+    except MemplanError:
         raise
     except (Exception, SystemExit) as error:
         raise _user_error(f"workload {source.target!r} raised", error) from error
@@ -98,6 +98,8 @@ def _function_of(source: WorkloadReference) -> Callable[[ConfigNode], object]:
 def _module_of(source: WorkloadReference, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
+    except MemplanError:
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name):
             raise WorkloadError(

@@ -25,8 +25,10 @@ from memplan.watching import watch
 
 with needs_extra("mmengine", "mmengine"):
     from mmengine import registry
+    from mmengine.config import Config
     from mmengine.hooks import Hook
     from mmengine.registry import HOOKS
+    from mmengine.utils import import_modules_from_strings
 
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.plans import Plan
+    from memplan.workload import Workload
 
 _FORMAT = "mmengine"
 _NEEDED = ("model", "train_dataloader", "optim_wrapper")
@@ -59,10 +62,7 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         UsageError: the config lacks model, training data or optimizer, or shards the model.
         MemplanError: as for :func:`memplan.plan`.
     """
-    missing = [name for name in _NEEDED if not isinstance(cfg.get(name), Mapping)]
-    if missing:
-        raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
-    _refuse_sharding(cfg)
+    _refuse_what_cannot_be_planned(cfg)
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
@@ -73,6 +73,30 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         options=options,
     )
     return plan.apply(copy.deepcopy(cfg), format_name=_FORMAT), plan
+
+
+def make_workload(config: Mapping[str, Any]) -> Workload:
+    """Make the workload of a config that ``memplan estimate`` or ``probe`` is given, where it names none of its own.
+
+    The config's ``default_scope`` and ``custom_imports`` say where its classes are registered.
+
+    Raises:
+        UsageError: the config lacks model, training data or optimizer, or shards the model.
+    """
+    cfg = Config(dict(config))
+    _refuse_what_cannot_be_planned(cfg)
+    if cfg.get("custom_imports"):
+        import_modules_from_strings(**cfg.custom_imports)
+    step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
+    step.set_up()
+    return step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper))
+
+
+def _refuse_what_cannot_be_planned(cfg: Any) -> None:
+    missing = [name for name in _NEEDED if not isinstance(cfg.get(name), Mapping)]
+    if missing:
+        raise UsageError(f"the config has no {' and no '.join(missing)}", hint="name a config that trains")
+    _refuse_sharding(cfg)
 
 
 def _refuse_sharding(cfg: Any) -> None:

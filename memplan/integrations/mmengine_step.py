@@ -73,8 +73,12 @@ class RunnerStep(FrameworkStep):
         self._loader: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the data up as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
+        """Set the data up as the workload arrives."""
         self.__dict__.update(state)
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Open the training data before memory is counted: on the CPU it is part of what is there."""
         for name in self._modules:
             importlib.import_module(name)
         loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}

@@ -68,7 +68,7 @@ RUNS = (
         framework="mmengine",
         packages=("mmengine",),
         words=(
-            "train.py", "configs/shapes.py", "--budget", "1GiB", "--cfg-options", "train_dataloader.dataset.size=256",
+            "train.py", "configs/shapenet.py", "--budget", "1GiB", "--cfg-options", "train_dataloader.dataset.size=256",
             "train_cfg.max_iters=40",
         ),
     ),

@@ -51,6 +51,7 @@ class MMEngine(OpenMMLabFiles):
     """Configs of mmengine's Runner."""
 
     name = "mmengine"
+    workload_target = "memplan.integrations.mmengine:make_workload"
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with the Runner's training loader or optimizer wrapper."""

@@ -23,6 +23,7 @@ class SingleValues:
     keys: ClassVar[KnobKeys] = {}
     batch_of_all: str | None = None
     loader_packages: tuple[str, ...] = ()
+    workload_target: str | None = None
     styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -76,6 +76,13 @@ def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
     assert read_config(tmp_path / "x.py", workload_target="m:f").workload.target == "m:f"
 
 
+def test_a_config_of_mmengine_needs_no_workload_of_its_own_and_may_have_one(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("train_dataloader = dict(batch_size=4)\n")
+    assert read_config(tmp_path / "x.py").workload.target == "memplan.integrations.mmengine:make_workload"
+    (tmp_path / "pyproject.toml").write_text('[tool.memplan]\nworkload = "m:f"\n')
+    assert read_config(tmp_path / "x.py").workload.target == "m:f"
+
+
 @pytest.mark.parametrize(
     ("section", "part"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from memplan.configs import read_config
+from memplan.configs.workloads import load_workload
 from memplan.errors import UsageError, WorkloadError
 
 with warnings.catch_warnings():
@@ -136,6 +139,25 @@ def test_a_model_that_updates_more_than_once_a_step_is_refused() -> None:
     workload = arrived(config(**{"model.updates": 2}))
     with pytest.raises(WorkloadError, match="updates parameters 2 times"):
         workload.loss(workload.model(), workload.batch(1))
+
+
+def test_a_config_file_is_a_workload_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "their_registrations.py").write_text("imported = True\n")
+    values = {**config().to_dict(), "custom_imports": {"imports": ["their_registrations"]}}
+    (tmp_path / "x.py").write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()))
+    workload = load_workload(read_config(tmp_path / "x.py").workload)
+    model = workload.model()
+    nn.init.ones_(model.head.weight)
+    nn.init.zeros_(model.head.bias)
+    assert float(workload.loss(model, workload.batch(1)).detach()) == 25.0  # as above
+    assert sys.modules["their_registrations"].imported
+
+
+def test_a_config_file_that_trains_nothing_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("model = dict(type='MemplanToyNet')\ntrain_dataloader = dict(batch_size=2)\n")
+    with pytest.raises(UsageError, match=r"^the config has no optim_wrapper; name a config that trains$"):
+        load_workload(read_config(tmp_path / "x.py").workload)
 
 
 def test_a_config_that_trains_nothing_is_refused() -> None:
