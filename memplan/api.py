@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs import UserConfig
+    from memplan.patches import ConfigPatch
     from memplan.planning.commands import CommandOptions
     from memplan.planning.question import Question
     from memplan.planning.subject import Subject
@@ -240,12 +241,8 @@ def plan(
     question = question_of(*target.subject(request), launch)
     observer(_started(question, target))
     made = Planning(question, observer).plan(fresh=fresh)
-    patch = made.config_patch
-    if is_first and patch is not None and patch.files:
-        if output is not None:
-            write_text_atomically(Path(output), patch.diff)
-        if apply:
-            apply_patch(patch)
+    if is_first:
+        _deliver(made.config_patch, output=output, apply=apply)
     return made
 
 
@@ -255,6 +252,16 @@ def _waited(
     if not wait and limit is None:
         return request
     return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit))
+
+
+def _deliver(patch: ConfigPatch | None, *, output: str | Path | None, apply: bool) -> None:
+    """Write a patch to a file and apply it, as far as that is asked for and it changes files at all."""
+    if patch is None or not patch.files:
+        return
+    if output is not None:
+        write_text_atomically(Path(output), patch.diff)
+    if apply:
+        apply_patch(patch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
