@@ -15,6 +15,7 @@ from memplan.estimators.lowering import (
     composite_temporaries,
     fourier_temporaries,
     sort_temporaries,
+    torchvision_temporaries,
 )
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 from memplan.estimators.lowering.top_k import top_k_bytes
@@ -139,4 +140,7 @@ _RULES: dict[str, Rule] = {
     "aten._fft_r2c": fourier_temporaries.from_real,
     "aten._fft_c2r": fourier_temporaries.to_real,
     "aten._fft_c2c": fourier_temporaries.complex_numbers,
+    "torchvision.nms": torchvision_temporaries.suppression,
+    "torchvision.deform_conv2d": torchvision_temporaries.deformable_convolution,
+    "torchvision._deform_conv2d_backward": torchvision_temporaries.deformable_convolution_backward,
 }

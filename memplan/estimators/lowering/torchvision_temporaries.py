@@ -1,0 +1,41 @@
+"""What torchvision's CUDA kernels take inside (``torchvision/csrc/ops/cuda``)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+
+if TYPE_CHECKING:
+    import torch
+
+_INT64 = 8
+_BOXES_OF_A_WORD = 64  # ``threadsPerBlock`` in ``nms_kernel.cu``
+_MOST_IMAGES_AT_ONCE = 32  # ``kMaxParallelImgs``
+
+
+def suppression(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Boxes by falling scores, and a bit for each pair of them (``nms_kernel.cu``)."""
+    boxes: torch.Tensor = args[0]
+    count = len(boxes)
+    return HiddenBytes(around=count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64)
+
+
+def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    """Columns, and twice what is returned, before the bias is added (``deform_conv2d_forward_kernel``)."""
+    image, weight = args[:2]
+    return HiddenBytes(around=2 * result.nbytes + _columns_bytes(image, weight, result))
+
+
+def deformable_convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    """Columns, and the output's gradient by groups of images (``backward_gradient_parameters``)."""
+    slope, image, weight = args[:3]
+    return HiddenBytes(beside=slope.nbytes + _columns_bytes(image, weight, slope))
+
+
+def _columns_bytes(image: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> int:
+    samples, channels = image.shape[:2]
+    at_once = max((each for each in range(1, _MOST_IMAGES_AT_ONCE + 1) if samples % each == 0), default=0)
+    rows = channels * weight.shape[2:].numel()
+    return rows * at_once * math.prod(output.shape[2:]) * image.element_size()
