@@ -83,16 +83,16 @@ class _Product(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         source, result = ctx.saved_tensors
-        source = source.to(slope.dtype)
+        source = source.to(gradient.dtype)
         if ctx.rest:
             dim, keepdim = ctx.rest
             if not keepdim:
-                slope, result = slope.unsqueeze(dim), result.unsqueeze(dim)
+                gradient, result = gradient.unsqueeze(dim), result.unsqueeze(dim)
             zeros = source == 0  # kept until the end, and counted
             zeros.sum(dim, keepdim=True)
-        return slope * (result / source).conj(), None, None
+        return gradient * (result / source).conj(), None, None
 
 
 class _RunningProduct(torch.autograd.Function):
@@ -106,9 +106,9 @@ class _RunningProduct(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         source, result = ctx.saved_tensors
-        weighted = result.conj() * slope.to(source.dtype)
+        weighted = result.conj() * gradient.to(source.dtype)
         zeros = source == 0  # noqa: F841 - kept until the end
         return _summed_from_the_end(weighted, ctx.dim) / source.conj(), None, None
 
@@ -123,7 +123,7 @@ class _EntropyOfLogits(torch.autograd.Function):
         return torch.ops.aten.binary_cross_entropy_with_logits(logits, *rest)
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         logits, target, weight, pos_weight = ctx.saved_tensors
         if pos_weight is None:
             of_logits = _over("sub", logits.sigmoid(), target)
@@ -131,7 +131,7 @@ class _EntropyOfLogits(torch.autograd.Function):
             positive = pos_weight * target
             of_logits = _over("mul", _over("sub", positive + 1, target), logits.sigmoid())
             of_logits = _over("sub", of_logits, positive)
-        of_logits = _over("mul", of_logits, slope)
+        of_logits = _over("mul", of_logits, gradient)
         if weight is not None:
             of_logits = _over("mul", of_logits, weight)
         if ctx.reduction == _MEAN:

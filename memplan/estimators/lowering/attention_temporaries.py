@@ -16,14 +16,14 @@ _WIDEST_IN_SMALL_BLOCKS = 64  # heads up to so wide are computed in blocks of 64
 
 def flash_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     """Fp32 accumulator of the query's gradient, and the row sums (``flash_api.cpp``, ``mha_bwd``)."""
-    slope, query, key = args[:3]
+    gradient, query, key = args[:3]
     batch, heads, length, head_dim = query.shape
     rows = batch * heads * _rounded_up(length, 128)
     accumulator = rows * _rounded_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32
     expanded = 0
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
-    return HiddenBytes(around=_copied_bytes(slope), beside=accumulator + rows * _FP32 + expanded)
+    return HiddenBytes(around=_copied_bytes(gradient), beside=accumulator + rows * _FP32 + expanded)
 
 
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
@@ -40,13 +40,13 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     Row sums of half types are made by the kernel itself; of fp32 they are summed from a product as large as the output
     (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``; cards before Volta accumulate in place).
     """
-    slope, query = args[:2]
+    gradient, query = args[:2]
     batch, heads, length, head_dim = query.shape
     sums = batch * heads * length * _FP32
     block = 64 if head_dim <= _WIDEST_IN_SMALL_BLOCKS else 128
     accumulator = batch * heads * _rounded_up(length, block) * _rounded_up(head_dim, 64) * _FP32
-    product = slope.nbytes + sums if slope.element_size() == _FP32 else 0
-    return HiddenBytes(around=_copied_bytes(slope), beside=sums + max(accumulator, product))
+    product = gradient.nbytes + sums if gradient.element_size() == _FP32 else 0
+    return HiddenBytes(around=_copied_bytes(gradient), beside=sums + max(accumulator, product))
 
 
 def cudnn_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
@@ -56,15 +56,15 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     takes that cuDNN chooses comes on top. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
     dimension is not dense.
     """
-    slope, query = args[:2]
+    gradient, query = args[:2]
     rows = query.shape[:-1].numel()
-    copied = 0 if slope.stride(-1) == 1 else slope.nbytes
+    copied = 0 if gradient.stride(-1) == 1 else gradient.nbytes
     return HiddenBytes(beside=copied + rows * (query.shape[-1] + 1) * _FP32)
 
 
-def _copied_bytes(slope: torch.Tensor) -> int:
+def _copied_bytes(gradient: torch.Tensor) -> int:
     """Kernels want the output's gradient by positions first, then heads."""
-    return 0 if slope.transpose(1, 2).is_contiguous() else slope.nbytes
+    return 0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes
 
 
 def _rounded_up(value: int, multiple: int) -> int:

@@ -53,8 +53,8 @@ class _Alignment(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx: Any, _slope: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         log_probs, _losses, alpha = ctx.saved_tensors
-        beta, slope = torch.empty_like(alpha), torch.empty_like(log_probs)
+        beta, gradient = torch.empty_like(alpha), torch.empty_like(log_probs)
         del beta
-        return slope, None
+        return gradient, None

@@ -115,7 +115,7 @@ class _Recurrence(torch.autograd.Function):
         return (output, *(torch.empty_like(state) for state in states))
 
     @staticmethod
-    def backward(ctx: Any, *_slopes: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *_gradients: torch.Tensor | None) -> tuple[Any, ...]:
         sequence, _output, _reserve, *tensors = ctx.saved_tensors
         states, weights = tensors[: ctx.count], tensors[ctx.count :]
         of_sequence = torch.empty_like(sequence) if ctx.needs_input_grad[2] else None

@@ -85,9 +85,9 @@ def _one_score(score_mod: Callable[..., torch.Tensor]) -> torch.Tensor:
         return score_mod(torch.zeros(()), *places)
 
 
-def _joint(_score: torch.Tensor, *places_and_slope: torch.Tensor) -> list[torch.Tensor | None]:
-    """Stand in for the derivative of the user's function: one product with the slope, and none for the places."""
-    return [places_and_slope[-1] * 1, None, None, None, None]
+def _joint(_score: torch.Tensor, *places_and_gradient: torch.Tensor) -> list[torch.Tensor | None]:
+    """Stand in for the derivative of the user's function: one product with the gradient, and none for the places."""
+    return [places_and_gradient[-1] * 1, None, None, None, None]
 
 
 class _Attention(torch.autograd.Function):
@@ -109,16 +109,16 @@ class _Attention(torch.autograd.Function):
         return output, logsumexp
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor, slope_of_sums: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor, of_sums: torch.Tensor) -> tuple[Any, ...]:
         query, key, value, output, logsumexp = ctx.saved_tensors
         of_score = query.new_zeros((), dtype=ctx.score_dtype)
         if ctx.dense is None:
-            rows = torch.empty_like(logsumexp)  # sums of output times slope
-            slopes = tuple(torch.empty_like(each) for each in (query, key, value))
+            rows = torch.empty_like(logsumexp)  # sums of output times gradient
+            gradients = tuple(torch.empty_like(each) for each in (query, key, value))
             del rows
-            return None, of_score, *slopes
+            return None, of_score, *gradients
         score_mod, block_mask, scale = ctx.dense
         of_query, of_key, of_value, _ = sdpa_dense_backward(
-            query, key, value, output, logsumexp, slope, slope_of_sums, score_mod, _joint, block_mask, scale, {}, (), ()
+            query, key, value, output, logsumexp, gradient, of_sums, score_mod, _joint, block_mask, scale, {}, (), ()
         )
         return None, of_score, of_query, of_key, of_value

@@ -58,10 +58,10 @@ class _Packing(torch.autograd.Function):
         ])  # fmt: skip
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         samples, steps = ctx.shape[:2] if ctx.batch_first else reversed(ctx.shape[:2])
-        padded = slope.new_zeros(steps, samples, *ctx.shape[2:])
-        for begin, end, count, packed in _runs(ctx.counts, slope):
+        padded = gradient.new_zeros(steps, samples, *ctx.shape[2:])
+        for begin, end, count, packed in _runs(ctx.counts, gradient):
             padded[begin:end, :count].copy_(packed)
         return padded.transpose(0, 1) if ctx.batch_first else padded, None, None
 
