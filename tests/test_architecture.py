@@ -51,7 +51,9 @@ LAYERS_OF_CONFIGS = (
 )
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
+    ("convolutions",),
     ("step_trace",),
+    ("cudnn",),
     ("tracing",),
     ("fake_tensors",),
     ("absent_card",),

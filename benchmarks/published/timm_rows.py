@@ -73,7 +73,8 @@ def benchmark_rows() -> Iterator[Row]:
 def classifier(
     name: str, side: int = 224, *, channels_last: bool = False, is_of_2022: bool = False, prefetches: bool = False
 ) -> Workload:
-    """Classify images with a timm model and SGD with momentum."""
+    """Classify images with a timm model and SGD with momentum, in cuDNN's benchmark mode, as timm's scripts do."""
+    torch.backends.cudnn.benchmark = True
     parts = truth_models.timm_classifier(name, side)
     prefetched: list[torch.Tensor] = []
 

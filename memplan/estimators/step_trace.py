@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
+    from memplan.estimators.convolutions import AnsweredWorkspaces, Workspaces
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)
@@ -48,6 +49,8 @@ class Timeline:
         operators: index into ``operator_names`` of each block.
         module_names: module paths; the empty path is the model itself.
         operator_names: operators that made the blocks.
+        workspaces: the blocks that are workspaces of convolutions, sized by rules; None where nothing is convolved.
+        answered: those of them whose sizes cuDNN itself has told; None where it was not asked.
     """
 
     event_blocks: npt.NDArray[np.int32]
@@ -59,11 +62,16 @@ class Timeline:
     operators: npt.NDArray[np.int32]
     module_names: tuple[str, ...]
     operator_names: tuple[str, ...]
+    workspaces: Workspaces | None = None
+    answered: AnsweredWorkspaces | None = None
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""
         powers = float(micro_batch_size) ** np.arange(3)
-        return np.maximum(np.rint(powers @ self.size_terms), 0).astype(np.int64)
+        sizes = powers @ self.size_terms
+        if self.answered is not None:
+            sizes[self.answered.blocks] = self.answered.block_bytes(micro_batch_size)
+        return np.maximum(np.rint(sizes), 0).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import psutil
 from memplan.children import Template, run_child
 from memplan.devices.host_memory import host_memory
 from memplan.errors import MemplanError, TraceError, UsageError
+from memplan.estimators.cudnn import with_cudnns_answers
 from memplan.estimators.step_trace import StepTrace
 from memplan.units import format_bytes
 from memplan.user_places import place_in_dump
@@ -95,7 +96,7 @@ def trace_step(
         environment={"CUDA_VISIBLE_DEVICES": ""},
         template=template,
     )
-    return _answer_of(ending, watch)
+    return with_cudnns_answers(_answer_of(ending, watch))
 
 
 @dataclass(slots=True, kw_only=True)

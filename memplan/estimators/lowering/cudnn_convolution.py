@@ -1,108 +1,192 @@
-"""What cuDNN's convolutions take from the caching allocator while they run, and what of it can be told beforehand.
+"""Which convolutions cuDNN runs, and what by rule it takes from the caching allocator meanwhile.
 
-cuDNN chooses an algorithm by shape, card and version; the workspace that it asks for is told only on a card
-(``aten/src/ATen/native/cudnn/Conv_v8.cpp``). One part follows from the layout alone. The kernels for tensor cores read
-channels-last: where the tensors are not, cuDNN converts them into the workspace and back. NVIDIA's performance guide
-says so (*Convolutional Layers*, on tensor layouts), and kernels seen in published profiles of Ampere to Blackwell show
-which: the forward pass and the slope of the weight run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...`` kernels between
+PyTorch allocates the workspace of the algorithm that cuDNN's heuristics propose first, runs it, and gives the block
+back (``aten/src/ATen/native/cudnn/Conv_v8.cpp``). Which one that is depends on shapes, type, layout, card and version.
+Where cuDNN is installed it is asked (:mod:`memplan.estimators.cudnn`); the rule here is for where it is not, and for
+benchmark mode, in which the fastest algorithm is taken.
+
+One part follows from the layout alone. The kernels for tensor cores read channels-last: where the tensors are not,
+cuDNN copies them in that layout into the workspace and its result back. NVIDIA's performance guide says so
+(*Convolutional Layers*, on tensor layouts), and kernels seen in published profiles of Ampere to Blackwell show which:
+the forward pass and the gradient of the weight run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...`` kernels between
 ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output alike. Windows of one pixel that move by one
 are a plain matrix product in the layout as it is: in the same profiles MobileNetV3's run
 ``cutlass_80_tensorop_s1688gemm_..._nn`` and nnU-Net's ``ampere_fp16_s16816gemm_...``, with no conversion beside them.
+Asked, cuDNN 9.19 proposes the same for most windows of several pixels, in the forward pass without a copy of the output
+up to Ada; for windows of one pixel it copies on A100, Hopper and Blackwell.
 
-Volta and Turing have no tensor cores for single precision. There, published profiles (ResNet-50 and Inception-ResNet on
-V100, forward pass and slope of the image) show ``cudnn::winograd_nonfused`` kernels for windows of 3 x 3 that move by
-one, from 80 channels on; with 64 and fewer the transforms are fused into ``volta_scudnn_winograd_128x128``, which
-takes next to nothing. Not fused, image, weight and result are transformed into the workspace, 36 numbers for each tile
-of 4 x 4 of the result (Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*). That is to the byte what
-cuDNN answers when asked for the workspace, for each of the 18 such shapes in both directions that
-github.com/Slimakanzer/cudnn-benchmark lists.
+Volta has no tensor cores for single precision. There, published profiles (ResNet-50 and Inception-ResNet on V100,
+forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for windows of 3 x 3 that move by one,
+from 80 channels on; with 64 and fewer the transforms are fused into ``volta_scudnn_winograd_128x128``, which takes next
+to nothing. Not fused, input, weight and output are transformed into the workspace, 36 numbers for each tile of 4 x 4 of
+the output (Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*). That is to the byte what cuDNN 7
+answers when asked for the workspace, for each of the 18 such shapes in both directions that
+github.com/Slimakanzer/cudnn-benchmark lists. For Turing cuDNN 9.19 proposes kernels that take next to nothing.
 
-Not counted, because only a card tells: workspaces of FFT and split-k kernels, of grouped convolutions, of the slope of
-the weight without tensor cores, and everything in benchmark mode. Images of up to four channels are read as they are,
-by kernels without conversion.
+Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions, of the gradient of the weight
+without tensor cores. Images of up to four channels are read as they are, by kernels without conversion.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.convolutions import Convolution, Pass
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TENSOR_CORES_FROM = {torch.float16: (7, 0), torch.bfloat16: (8, 0), torch.float32: (8, 0)}  # fp32: as TF32
+_TYPES = (*TENSOR_CORES_FROM, torch.float64)
 _FEW_CHANNELS = 4
-_WINOGRAD_FROM, _WINOGRAD_BEFORE = (7, 0), (8, 0)  # Volta and Turing; no profile of an older card shows it
+_VOLTA, _TURING = (7, 0), (7, 5)
 _FUSED_UP_TO_CHANNELS = 64
 _TILE, _NUMBERS_OF_TILE = 4, 36  # pixels of a side; the transform has six on a side, for windows of three
 
 
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
-    """Return the rules for a card of a compute capability, by operator.
+    """Return the rules for a card of a compute capability, by operator."""
 
-    Single-precision convolutions run as TF32 where the card can, as torch's defaults have it.
-    """
-
-    def is_converted(image: torch.Tensor, weight: torch.Tensor, stride: list[int], groups: int) -> bool:
-        first = TENSOR_CORES_FROM.get(image.dtype)
-        return (
-            first is not None
-            and capability >= first
-            and groups == 1
-            and image.shape[1] > _FEW_CHANNELS
-            and not _is_matrix_product(weight, stride)
-            and image.is_contiguous()
-            and weight.is_contiguous()
-        )
-
-    def is_transformed(image: torch.Tensor, weight: torch.Tensor, steps: list[int], groups: int) -> bool:
-        return (
-            _WINOGRAD_FROM <= capability < _WINOGRAD_BEFORE
-            and image.dtype is torch.float32
-            and groups == 1
-            and weight.shape[2:] == (3, 3)
-            and all(step == 1 for step in steps)
-            and min(weight.shape[:2]) > _FUSED_UP_TO_CHANNELS
-            and image.is_contiguous()
-        )
+    def workspace(call: Convolution) -> tuple[int, Convolution | None]:
+        return _bytes_by_rule(call, capability), None if torch.backends.cudnn.benchmark else call
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
-        image, weight, stride, dilation, groups = args[0], args[1], args[3], args[5], args[8]
-        if is_transformed(image, weight, [*stride, *dilation], groups):
-            return HiddenBytes(beside=_transformed_bytes(weight, result))
-        if not is_converted(image, weight, stride, groups):
+        image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
+        if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
             return NOTHING_HIDDEN
-        return HiddenBytes(beside=_bytes(image) + _bytes(weight) + _bytes(result))
+        beside, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
+        return HiddenBytes(beside=beside, beside_of=call)
 
     def backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
-        slope, image, weight, stride, dilation = args[0], args[1], args[2], args[4], args[6]
-        groups, wanted = args[9], args[10]
-        if is_transformed(image, weight, [*stride, *dilation], groups):
-            return HiddenBytes(between=_transformed_bytes(weight, image) if wanted[0] else 0)
-        if not is_converted(image, weight, stride, groups):
+        gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
+        if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
             return NOTHING_HIDDEN
-        converted = _bytes(slope) + _bytes(image) + _bytes(weight)
-        # First the slope of the image is made, then that of the weight, each with a workspace of its own.
-        return HiddenBytes(between=converted if wanted[0] else 0, beside=converted if wanted[1] else 0)
+        call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
+        of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
+        # First the gradient of the input is made, then that of the weight, each with a workspace of its own.
+        between, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
+        beside, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
+        return HiddenBytes(between=between, between_of=first, beside=beside, beside_of=second)
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
 
 
-def _transformed_bytes(weight: torch.Tensor, result: torch.Tensor) -> int:
+def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: bool, groups: int) -> bool:
+    """Whether PyTorch hands the convolution to cuDNN; one channel at a time it computes with a kernel of its own.
+
+    ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``, but for the half-precision
+    shapes that the latter picks out.
+    """
+    if image.dtype not in _TYPES:
+        return False
+    is_depthwise = not transposed and groups == image.shape[1] > 1
+    return not is_depthwise or _is_channels_last(image, weight)
+
+
+def _call(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    windows: tuple[list[int], list[int], list[int]],
+    *,
+    transposed: bool,
+) -> Convolution:
+    """Return the forward pass of an input, a weight and an output; PyTorch runs one dimension of space as two.
+
+    Args:
+        tensors: input, weight, and output or its gradient.
+        windows: stride, padding and dilation.
+        transposed: whether the output of a convolution is what goes in.
+    """
+    image, weight, output = tensors
+    shapes = [tuple(each.shape) for each in ((output, weight, image) if transposed else tensors)]
+    stride, padding, dilation = (_of_each_dimension(each, image.dim() - 2) for each in windows)
+    if image.dim() == 3:
+        shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
+        stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
+    return Convolution(
+        kernel=Pass.INPUT_GRADIENT if transposed else Pass.FORWARD,
+        input_shape=shapes[0],
+        weight_shape=shapes[1],
+        output_shape=shapes[2],
+        dtype=str(image.dtype).removeprefix("torch."),
+        channels_last=_is_channels_last(image, weight),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        with_tf32=torch.backends.cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]  # made at run time
+        deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def _of_each_dimension(values: list[int], dimensions: int) -> tuple[int, ...]:
+    return tuple(values) if len(values) == dimensions else (values[0],) * dimensions
+
+
+def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether one of the two is laid out so, which has the others follow (``cudnn_conv_suggest_memory_format``)."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = layouts.get(image.dim())
+    return layout is not None and any(
+        not each.is_contiguous() and each.is_contiguous(memory_format=layout) for each in (image, weight)
+    )
+
+
+def _bytes_by_rule(call: Convolution, capability: tuple[int, int]) -> int:
+    if _VOLTA <= capability < _TURING and _is_transformed(call):
+        return _transformed_bytes(call)
+    if not _is_converted(call, capability):
+        return 0
+    numbers = sum(map(math.prod, (call.input_shape, call.weight_shape, call.output_shape)))
+    return numbers * _dtype(call).itemsize
+
+
+def _is_converted(call: Convolution, capability: tuple[int, int]) -> bool:
+    first = TENSOR_CORES_FROM.get(_dtype(call))
+    return (
+        first is not None
+        and capability >= first
+        and (call.with_tf32 or call.dtype != "float32")
+        and _has_one_group(call)
+        and call.weight_shape[1] > _FEW_CHANNELS
+        and not _is_matrix_product(call)
+        and not call.channels_last
+    )
+
+
+def _is_transformed(call: Convolution) -> bool:
+    return (
+        call.kernel is not Pass.WEIGHT_GRADIENT
+        and call.dtype == "float32"
+        and _has_one_group(call)
+        and not call.channels_last
+        and call.weight_shape[2:] == (3, 3)
+        and all(step == 1 for step in (*call.stride, *call.dilation))
+        and min(call.weight_shape[:2]) > _FUSED_UP_TO_CHANNELS
+    )
+
+
+def _transformed_bytes(call: Convolution) -> int:
     """Workspace of Winograd's algorithm: transforms of the weight, of what goes in and of what comes out."""
-    rows, columns = (-(-side // _TILE) for side in result.shape[2:])
-    tiles = result.shape[0] * rows * columns
-    channels_out, channels_in = weight.shape[:2]
+    made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
+    rows, columns = (-(-side // _TILE) for side in made[2:])
+    tiles = made[0] * rows * columns
+    channels_out, channels_in = call.weight_shape[:2]
     numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
-    return _NUMBERS_OF_TILE * numbers * weight.element_size()
+    return _NUMBERS_OF_TILE * numbers * _dtype(call).itemsize
 
 
-def _is_matrix_product(weight: torch.Tensor, stride: list[int]) -> bool:
-    return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
+def _is_matrix_product(call: Convolution) -> bool:
+    return all(size == 1 for size in (*call.weight_shape[2:], *call.stride))
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _has_one_group(call: Convolution) -> bool:
+    return call.weight_shape[1] == call.input_shape[1]
+
+
+def _dtype(call: Convolution) -> torch.dtype:
+    found: torch.dtype = getattr(torch, call.dtype)
+    return found

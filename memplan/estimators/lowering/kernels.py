@@ -48,7 +48,7 @@ def cuda_kernels(capability: tuple[int, int]) -> Kernels:
         return cuda_hidden_bytes(operator, args, result) if rule is None else rule(args, result)
 
     def are_known(operator: OpOverload, name: str) -> bool:
-        return not is_chosen_on_card(name) and (has_rule(name) or is_plain(operator))
+        return not is_chosen_on_card(name) and (name in convolutions or has_rule(name) or is_plain(operator))
 
     return Kernels(
         hidden_bytes=hidden_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)

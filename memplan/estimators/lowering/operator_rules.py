@@ -61,9 +61,8 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 _CHOSEN_ON_THE_CARD = {
-    "workspaces that cuDNN chooses on the card, beyond those that follow from the shapes": (
-        "convolution", "convolution_backward", "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_cudnn_attention_backward",
+    "workspaces of cuDNN's attention": (
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
     ),
     "work areas of Fourier transforms, which cuFFT chooses on the card": ("_fft_r2c", "_fft_c2r", "_fft_c2c"),
     "work areas of factorizations, which cuSOLVER and MAGMA choose on the card": (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.recorder.convolution_blocks import any_workspaces, growing_workspaces
 from memplan.estimators.step_trace import Timeline
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def generalised(recordings: Sequence[Recording]) -> Timeline:
     Args:
         recordings: runs of one structure at different micro-batch sizes; a single one is taken as it is.
     """
-    fitted = _timeline(recordings[0], _terms(recordings[:3]))
+    fitted = replace(_timeline(recordings[0], _terms(recordings[:3])), workspaces=growing_workspaces(recordings))
     if len(recordings) <= 3:
         return fitted
     fails = _differ(fitted, recordings[3])
@@ -104,6 +105,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         operators=np.array(recording.operators, dtype=np.int32),
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
+        workspaces=any_workspaces(recording),
     )
 
 

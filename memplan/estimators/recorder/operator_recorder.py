@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.convolutions import Convolution
     from memplan.estimators.fake_tensors.fakes import Fakes
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.lowering.kernels import Kernels
@@ -185,19 +186,19 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         hidden = self._kernels.hidden_bytes(operator, args, result)
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
-        between = hidden.between
+        between, between_of = hidden.between, hidden.between_of
         copies = self._take(copied_bytes(operator, args), operator)
         around = self._take(hidden.around, operator)
         self._give_back(self._take(hidden.before, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-                self._give_back(self._take(between, operator))
-                between = 0
+                self._give_back(self._take(between, operator, between_of))
+                between, between_of = 0, None
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
             self._take_workspace(self._kernels.blas_workspace_bytes)
         self._give_back(around)
-        self._give_back(self._take(hidden.beside, operator))
+        self._give_back(self._take(hidden.beside, operator, hidden.beside_of))
         self._give_back(copies)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
@@ -226,11 +227,15 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
         return before != self._summed_by_formula
 
-    def _take(self, size_bytes: int, operator: str) -> int | None:
-        if not size_bytes:
+    def _take(self, size_bytes: int, operator: str, workspace_of: Convolution | None = None) -> int | None:
+        if not size_bytes and workspace_of is None:
             return None
         return self._recording.allocate(
-            size_bytes, Category.TEMPORARIES, module=self._paths.current, operator=f"{INSIDE}{operator}"
+            size_bytes,
+            Category.TEMPORARIES,
+            module=self._paths.current,
+            operator=f"{INSIDE}{operator}",
+            workspace_of=workspace_of,
         )
 
     def _give_back(self, block: int | None) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
 
 from memplan.estimators.step_trace import PHASES, Category
 from memplan.results import Phase
+
+if TYPE_CHECKING:
+    from memplan.estimators.convolutions import Convolution
 
 INSIDE = "inside "  # begins the operator's name where a rule of memplan's says what a kernel takes and gives back
 
@@ -24,6 +28,7 @@ class Recording:
         categories: category of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
+        convolutions: the call whose workspace each block is; None for all others.
         module_names: module paths met so far, by index.
         operator_names: operators met so far, by index.
         step_starts: index of each optimizer step's first event.
@@ -38,18 +43,28 @@ class Recording:
     categories: list[Category] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
+    convolutions: list[Convolution | None] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
     step_starts: list[int] = field(default_factory=list)
     phase: Phase = Phase.SETUP
 
-    def allocate(self, size_bytes: int, category: Category, *, module: str, operator: str) -> int:
+    def allocate(
+        self,
+        size_bytes: int,
+        category: Category,
+        *,
+        module: str,
+        operator: str,
+        workspace_of: Convolution | None = None,
+    ) -> int:
         """Record a new block and return its number."""
         block = len(self.block_bytes)
         self.block_bytes.append(size_bytes)
         self.categories.append(category)
         self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
+        self.convolutions.append(workspace_of)
         self._event(block, allocates=True)
         return block
 
@@ -59,6 +74,7 @@ class Recording:
         self.categories.append(self.categories[block])
         self.modules.append(self.modules[block])
         self.operators.append(self.operators[block])
+        self.convolutions.append(self.convolutions[block])
         return len(self.block_bytes) - 1
 
     def is_by_rule(self) -> list[bool]:
@@ -90,7 +106,8 @@ class Recording:
                 break
         if self.categories[block] is not Category.TEMPORARIES:  # it is known by now what it holds
             self.categories[donor], self.modules[donor] = self.categories[block], self.modules[block]
-        del self.block_bytes[block], self.categories[block], self.modules[block], self.operators[block]
+        for of_blocks in (self.block_bytes, self.categories, self.modules, self.operators, self.convolutions):
+            del of_blocks[block]
 
     @property
     def peak_bytes(self) -> int:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.convolutions import Workspaces
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -53,8 +55,9 @@ def by_turns(timeline: Timeline, worst: Recording, typical: Recording) -> Timeli
     """
     last = len(worst.step_starts) - 1
     is_typical = (last - steps_of_blocks(worst)) % 2 == 1
+    of_rules = None if timeline.workspaces is None else Workspaces()
     shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
-    return replace(timeline, size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0))
+    return replace(timeline, size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0), workspaces=of_rules)
 
 
 def steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:

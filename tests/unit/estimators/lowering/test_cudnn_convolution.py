@@ -1,23 +1,25 @@
-"""What of cuDNN's workspaces follows from shapes and layouts alone."""
+"""Which convolutions cuDNN runs, what is asked about them, and what they take by rule."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from memplan.estimators.convolutions import Convolution, Pass
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 from memplan.units import KIB, MIB
 
-AMPERE, VOLTA = (8, 0), (7, 0)
+VOLTA, TURING, AMPERE = (7, 0), (7, 5), (8, 6)
+SINGLE, HALF = torch.float32, torch.float16
 
 
-def image(channels: int = 64, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def image(channels: int = 64, dtype: torch.dtype = SINGLE) -> torch.Tensor:
     """1 MiB of 64 channels in single precision."""
     return torch.empty(1, channels, 64, 64, dtype=dtype, device="meta")
 
 
-def weight(groups: int = 1, dtype: torch.dtype = torch.float32, window: int = 8) -> torch.Tensor:
+def weight(groups: int = 1, dtype: torch.dtype = SINGLE, window: int = 8) -> torch.Tensor:
     """1 MiB, for 64 channels in and out in single precision, by windows of 8 x 8."""
     return torch.empty(64, 64 // groups, window, window, dtype=dtype, device="meta")
 
@@ -30,10 +32,26 @@ def forward(
     stride: int = 1,
     capability: tuple[int, int] = AMPERE,
     result: torch.Tensor | None = None,
+    transposed: bool = False,
 ) -> HiddenBytes:
     rule = convolution_rules(capability)["aten.convolution"]
     made = image(dtype=pixels.dtype) if result is None else result
-    return rule((pixels, kernel, None, [stride], [0], [1], False, [0], groups), made)
+    return rule((pixels, kernel, None, [stride], [0], [1], transposed, [0], groups), made)
+
+
+def backward(
+    pixels: torch.Tensor,
+    kernel: torch.Tensor,
+    gradient: torch.Tensor,
+    wanted: tuple[bool, bool] = (True, True),
+    capability: tuple[int, int] = AMPERE,
+) -> HiddenBytes:
+    rule = convolution_rules(capability)["aten.convolution_backward"]
+    return rule((gradient, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [*wanted, False]), None)
+
+
+def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def weight_of_three(inputs: int, outputs: int) -> torch.Tensor:
@@ -41,52 +59,106 @@ def weight_of_three(inputs: int, outputs: int) -> torch.Tensor:
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
-    assert forward(image(), weight()) == HiddenBytes(beside=3 * MIB)
+    assert forward(image(), weight()).beside == 3 * MIB
+    found = backward(image(), weight(), image())
+    assert (found.between, found.beside) == (3 * MIB, 3 * MIB)
 
 
-def test_each_slope_has_a_workspace_of_its_own() -> None:
-    rule = convolution_rules(AMPERE)["aten.convolution_backward"]
-    args = (image(), image(), weight(), None, [1], [0], [1], False, [0], 1)
-    assert rule((*args, [True, True, False]), None) == HiddenBytes(between=3 * MIB, beside=3 * MIB)
-    assert rule((*args, [False, True, False]), None) == HiddenBytes(beside=3 * MIB)
+def test_half_precision_is_converted_from_volta_on_unless_it_is_channels_last() -> None:
+    pixels, kernel = image(dtype=HALF), weight(dtype=HALF)
+    assert forward(pixels, kernel, capability=VOLTA).beside == 3 * MIB // 2
+    assert forward(in_channels_last(pixels), kernel).beside == 0
+
+
+def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
+    assert forward(image(), weight(window=1), stride=2).beside == 2 * MIB + 16 * KIB
 
 
 @pytest.mark.parametrize(
     "found",
     [
-        forward(image().contiguous(memory_format=torch.channels_last), weight()),
-        forward(image(), weight(), capability=VOLTA),
-        forward(image(), weight(groups=4), groups=4),
-        forward(image(channels=3), weight()),
+        forward(image(), weight(), capability=TURING),
+        forward(image(channels=3), torch.empty(64, 3, 8, 8, device="meta")),
         forward(image(dtype=torch.float64), weight(dtype=torch.float64)),
+        forward(image(), weight(groups=4), groups=4),
         forward(image(), weight(window=1)),
+        forward(image(128), weight_of_three(128, 128), capability=TURING),
     ],
-    ids=["channels-last", "no TF32 on Volta", "groups", "a photograph", "double precision", "a matrix product"],
+    ids=["no TF32 on Turing", "a photograph", "double precision", "groups", "a plain product", "small windows"],
 )
-def test_what_runs_without_conversion_takes_nothing_that_can_be_told(found: HiddenBytes) -> None:
-    assert found is NOTHING_HIDDEN
+def test_other_calls_are_asked_about_but_take_nothing_by_rule(found: HiddenBytes) -> None:
+    assert found.beside == 0
+    assert found.beside_of is not None
 
 
-def test_single_pixels_taken_at_a_distance_are_converted() -> None:
-    assert forward(image(), weight(window=1), stride=2) == HiddenBytes(beside=2 * MIB + 16 * KIB)
+def test_without_tf32_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    found = forward(image(), weight())
+    assert found.beside == 0
+    assert found.beside_of is not None
+    assert not found.beside_of.with_tf32
 
 
-def test_half_precision_is_converted_from_volta_on() -> None:
-    found = forward(image(dtype=torch.float16), weight(dtype=torch.float16), capability=VOLTA)
-    assert found == HiddenBytes(beside=3 * MIB // 2)
+def test_in_benchmark_mode_there_is_no_choice_to_ask_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert forward(image(), weight()) == HiddenBytes(beside=3 * MIB)
 
 
-def backward(pixels: torch.Tensor, kernel: torch.Tensor, slope: torch.Tensor, wanted: list[bool]) -> HiddenBytes:
-    rule = convolution_rules(VOLTA)["aten.convolution_backward"]
-    return rule((slope, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, wanted), None)
+def test_only_wanted_gradients_have_a_workspace() -> None:
+    found = backward(image(), weight(), image(), wanted=(False, True))
+    assert (found.between, found.between_of) == (0, None)
+    assert found.beside_of is not None
 
 
-def test_volta_transforms_image_weight_and_result_tile_by_tile() -> None:
+def test_one_channel_at_a_time_is_no_business_of_cudnns_unless_channels_are_last() -> None:
+    kernel = torch.empty(64, 1, 3, 3, device="meta")
+    assert forward(image(), kernel, groups=64) is NOTHING_HIDDEN
+    assert forward(in_channels_last(image()), kernel, groups=64).beside_of is not None
+    assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) is NOTHING_HIDDEN
+
+
+def test_the_call_is_what_cudnn_is_asked_about() -> None:
+    asked = Convolution(
+        kernel=Pass.WEIGHT_GRADIENT,
+        input_shape=(1, 64, 64, 64),
+        weight_shape=(64, 64, 1, 1),
+        output_shape=(1, 64, 64, 64),
+        dtype="float16",
+        channels_last=False,
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+    )
+    assert backward(image(dtype=HALF), weight(dtype=HALF, window=1), image(dtype=HALF)).beside_of == asked
+
+
+def test_a_transposed_convolution_is_the_gradient_of_another_ones_input() -> None:
+    small, large = torch.empty(1, 64, 32, 32, device="meta"), image(channels=32)
+    kernel = torch.empty(64, 32, 2, 2, device="meta")
+    call = forward(small, kernel, stride=2, result=large, transposed=True).beside_of
+    assert call is not None
+    assert (call.kernel, call.input_shape, call.output_shape) == (
+        Pass.INPUT_GRADIENT,
+        (1, 32, 64, 64),
+        (1, 64, 32, 32),
+    )
+
+
+def test_a_line_is_a_picture_of_one_row() -> None:
+    rule = convolution_rules(AMPERE)["aten.convolution"]
+    line, kernel = torch.empty(1, 64, 100, device="meta"), torch.empty(64, 64, 3, device="meta")
+    call = rule((line, kernel, None, [2], [1], [1], False, [0], 1), torch.empty(1, 64, 50, device="meta")).beside_of
+    assert call is not None
+    assert (call.input_shape, call.weight_shape) == ((1, 64, 1, 100), (64, 64, 1, 3))
+    assert (call.stride, call.padding, call.dilation) == ((1, 2), (0, 1), (1, 1))
+
+
+def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
     kernel = weight_of_three(128, 128)
     found = forward(image(128), kernel, capability=VOLTA, result=image(128))
-    assert found == HiddenBytes(beside=36 * 4 * (128 * 128 + 16 * 16 * (128 + 128)))  # 16 tiles of 4 pixels a side
-    assert backward(image(128), kernel, image(128), [True, True, False]) == HiddenBytes(between=found.beside)
-    assert backward(image(128), kernel, image(128), [False, True, False]) == NOTHING_HIDDEN
+    assert found.beside == 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
+    of_gradients = backward(image(128), kernel, image(128), capability=VOLTA)
+    assert (of_gradients.between, of_gradients.beside) == (found.beside, 0)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +169,13 @@ def test_the_transforms_take_what_cudnn_itself_answers(side: int, inputs: int, o
     """github.com/Slimakanzer/cudnn-benchmark, out_example.txt: 32 images, windows of 3 x 3, one pixel of padding."""
     pixels, result = (torch.empty(32, channels, side, side, device="meta") for channels in (inputs, outputs))
     kernel = weight_of_three(inputs, outputs)
-    found = forward(pixels, kernel, capability=VOLTA, result=result)
-    assert found == HiddenBytes(beside=listed_bytes)
+    assert forward(pixels, kernel, capability=VOLTA, result=result).beside == listed_bytes
 
 
-def test_the_slope_of_the_image_counts_the_images_tiles() -> None:
-    """The same list: 5 x 5 pixels without padding, two tiles a side for the slope, one for the result of 3 x 3."""
-    pixels, slope = torch.empty(32, 128, 5, 5, device="meta"), torch.empty(32, 256, 3, 3, device="meta")
-    assert backward(pixels, weight_of_three(128, 256), slope, [True, True, False]).between == 11796480
+def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
+    """The same list: 5 x 5 pixels without padding, two tiles a side for the gradient, one for the output of 3 x 3."""
+    pixels, gradient = torch.empty(32, 128, 5, 5, device="meta"), torch.empty(32, 256, 3, 3, device="meta")
+    assert backward(pixels, weight_of_three(128, 256), gradient, capability=VOLTA).between == 11796480
 
 
 @pytest.mark.parametrize(
@@ -117,5 +188,5 @@ def test_the_slope_of_the_image_counts_the_images_tiles() -> None:
     ],
     ids=["larger windows", "a stride", "Pascal", "few channels"],
 )
-def test_other_convolutions_without_tensor_cores_take_nothing_that_can_be_told(found: HiddenBytes) -> None:
-    assert found == NOTHING_HIDDEN
+def test_other_convolutions_without_tensor_cores_take_nothing_by_rule(found: HiddenBytes) -> None:
+    assert found.beside == 0

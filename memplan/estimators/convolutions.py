@@ -1,0 +1,157 @@
+"""Convolutions as cuDNN is asked about them, and the workspaces of a timeline that depend on its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+
+def _no_numbers() -> npt.NDArray[np.int32]:
+    return np.array([], dtype=np.int32)
+
+
+class Pass(StrEnum):
+    """Which of a convolution's three kernels runs."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "gradient of the input"
+    WEIGHT_GRADIENT = "gradient of the weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """One call of a convolution kernel, as far as cuDNN's choice of an algorithm depends on it.
+
+    Shapes are those of the forward pass, batch and channels first, with two or three dimensions of space. A transposed
+    convolution is the gradient of the input of one whose output is what goes in.
+
+    Args:
+        kernel: which pass runs.
+        input_shape: of the input, or of its gradient.
+        weight_shape: output channels, input channels of a group, window.
+        output_shape: of the output, or of its gradient.
+        dtype: of all three, by torch's name without ``torch.``.
+        channels_last: whether all three are laid out with the channels innermost.
+        stride: steps of the window.
+        padding: on either side.
+        dilation: spacing of the window's elements.
+        with_tf32: whether single precision may be rounded to TF32 for tensor cores.
+        deterministic: whether only algorithms that repeat their results are chosen from.
+    """
+
+    kernel: Pass
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    dtype: str
+    channels_last: bool
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    with_tf32: bool = True
+    deterministic: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Images in the batch."""
+        return self.input_shape[0]
+
+    def with_samples(self, samples: int) -> Convolution:
+        """Return the same convolution of a batch of another size."""
+        return replace(
+            self,
+            input_shape=(samples, *self.input_shape[1:]),
+            output_shape=(samples, *self.output_shape[1:]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingConvolution:
+    """A convolution whose batch is a linear function of the micro-batch.
+
+    Args:
+        convolution: the call, at some micro-batch.
+        samples_at_zero: constant term of its batch size.
+        samples_per_item: linear term.
+    """
+
+    convolution: Convolution
+    samples_at_zero: int
+    samples_per_item: int
+
+    def at(self, micro_batch_size: int) -> Convolution:
+        """Return the call at a micro-batch."""
+        return self.convolution.with_samples(self.samples_at_zero + self.samples_per_item * micro_batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspaces:
+    """The workspaces of convolutions among a timeline's blocks, as far as cuDNN can be asked about them.
+
+    Args:
+        blocks: block numbers, ascending.
+        numbers: index into ``convolutions`` of each of these blocks.
+        convolutions: the different calls.
+    """
+
+    blocks: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    numbers: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    convolutions: tuple[GrowingConvolution, ...] = ()
+
+    def calls_at(self, micro_batch_size: int) -> tuple[Convolution, ...]:
+        """Return the calls at a micro-batch size."""
+        return tuple(each.at(micro_batch_size) for each in self.convolutions)
+
+    def answered(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int]) -> AnsweredWorkspaces:
+        """Return the blocks whose calls have an answer at each of some micro-batch sizes, in ascending order."""
+        found = [[workspace_bytes.get(each.at(size)) for size in sizes] for each in self.convolutions]
+        known = {number: answers for number, answers in enumerate(found) if None not in answers}
+        kept = np.isin(self.numbers, list(known))
+        return AnsweredWorkspaces(
+            blocks=self.blocks[kept],
+            numbers=np.searchsorted(list(known), self.numbers[kept]),
+            sizes=tuple(sizes),
+            bytes_at_sizes=np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(sizes)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredWorkspaces:
+    """Workspaces of convolutions as cuDNN answered for some micro-batch sizes.
+
+    Args:
+        blocks: block numbers, ascending.
+        numbers: row of ``bytes_at_sizes`` of each of these blocks.
+        sizes: micro-batch sizes that were asked about, ascending.
+        bytes_at_sizes: workspace of each call at each of these sizes, shape (calls, sizes).
+    """
+
+    blocks: npt.NDArray[np.int32]
+    numbers: npt.NDArray[np.intp]
+    sizes: tuple[int, ...]
+    bytes_at_sizes: npt.NDArray[np.float64]
+
+    def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.float64]:
+        """Return the bytes of each of ``blocks`` at a micro-batch size.
+
+        Between two sizes that were asked about they lie on the line through both, and beyond the largest they grow in
+        proportion. An algorithm that cuDNN takes for sizes in between only is not seen.
+        """
+        smaller = max(int(np.searchsorted(self.sizes, micro_batch_size, side="right")) - 1, 0)
+        larger = min(smaller + 1, len(self.sizes) - 1)
+        at_smaller, at_larger = self.bytes_at_sizes[:, smaller], self.bytes_at_sizes[:, larger]
+        beyond = micro_batch_size - self.sizes[smaller]
+        if smaller == larger:
+            of_calls = at_smaller * (micro_batch_size / self.sizes[smaller])
+        else:
+            of_calls = at_smaller + (at_larger - at_smaller) * beyond / (self.sizes[larger] - self.sizes[smaller])
+        of_blocks: npt.NDArray[np.float64] = of_calls[self.numbers]
+        return of_blocks

@@ -1,0 +1,85 @@
+"""The parent's side: find cuDNN, start the child, take its answers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memplan.children import run_child
+from memplan.estimators.cudnn.library import LIBRARY
+
+if TYPE_CHECKING:
+    from memplan.estimators.convolutions import Convolution
+
+_LIMIT_S = 60.0
+_WORKER_MODULE = "memplan.estimators.cudnn.worker"
+_NOT_INSTALLED = "cuDNN is not installed here (`pip install 'memplan[cudnn]'` lets memplan ask it)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnQuestions:
+    """What cuDNN is asked.
+
+    Args:
+        capability: compute capability of the card.
+        convolutions: the calls.
+    """
+
+    capability: tuple[int, int]
+    convolutions: tuple[Convolution, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnAnswers:
+    """What cuDNN answered.
+
+    Args:
+        version: of cuDNN, as in ``9.19.0``.
+        workspace_bytes: of each call, in order; None where cuDNN proposes nothing for it.
+    """
+
+    version: str
+    workspace_bytes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnRefusal:
+    """Why cuDNN answered nothing, as the end of a sentence that begins with "because"."""
+
+    reason: str
+
+
+def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
+    """Ask cuDNN in a child process; where it does not answer, return why, to follow "because".
+
+    Raises:
+        ChildError: the child could not be started.
+    """
+    folders = library_folders()
+    if not folders:
+        return _NOT_INSTALLED
+    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+    ending = run_child(
+        _WORKER_MODULE,
+        questions,
+        watch=lambda _pid, age_s: "cuDNN takes too long to answer" if age_s > _LIMIT_S else None,
+        environment={"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+    )
+    for message in ending.messages:
+        if isinstance(message, CudnnAnswers):
+            return message
+        if isinstance(message, CudnnRefusal):
+            return message.reason
+    last_line = ending.log_tail.strip().rpartition("\n")[2]
+    return ending.stop_reason or f"cuDNN ended its process (status {ending.return_code}: {last_line})"
+
+
+def library_folders() -> tuple[Path, ...]:
+    """Return the folders of NVIDIA's libraries that pip installed; none where cuDNN is not among them."""
+    spec = find_spec("nvidia")
+    places = () if spec is None else (spec.submodule_search_locations or ())
+    folders = tuple(sorted(folder for place in places for folder in Path(place).glob("*/lib")))
+    return folders if any((folder / LIBRARY).exists() for folder in folders) else ()

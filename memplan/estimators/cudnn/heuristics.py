@@ -1,0 +1,162 @@
+"""Which workspace cuDNN's first choice for a convolution takes on a card of a compute capability.
+
+PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
+from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from memplan.estimators.convolutions import Pass
+from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
+
+if TYPE_CHECKING:
+    from memplan.estimators.convolutions import Convolution
+
+_INSTANT = 0  # CUDNN_HEUR_MODE_INSTANT
+_CROSS_CORRELATION = 1
+_ALIGNMENT_BYTES = 16  # all that PyTorch tells of an address; the allocator's are multiples of 512
+_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+_OPERATIONS = {
+    Pass.FORWARD: (Kind.OPERATION_FORWARD, Attribute.OPERATION_FORWARD),
+    Pass.INPUT_GRADIENT: (Kind.OPERATION_INPUT_GRADIENT, Attribute.OPERATION_INPUT_GRADIENT),
+    Pass.WEIGHT_GRADIENT: (Kind.OPERATION_WEIGHT_GRADIENT, Attribute.OPERATION_WEIGHT_GRADIENT),
+}
+# Behind the first of each operation's attributes, in the order of the header.
+_ALPHA, _BETA, _CONVOLUTION, _WEIGHT, _INPUT, _OUTPUT = range(6)
+
+_TENSOR_CORE, _ROUNDS_INPUTS, _NONDETERMINISTIC = 0, 1, 4  # cudnnBackendNumericalNote_t
+_MOST_NOTES, _MOST_PROPOSALS = 32, 64
+
+# What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision depend on the
+# compute capability alone (9.19: every other figure here was changed, one at a time); the rest is an A100's.
+_DEVICE = {
+    "maxGridSize": [2147483647, 65535, 65535],
+    "maxBlockSize": [1024, 1024, 64],
+    "regsPerBlock": 65536,
+    "multiProcessorCount": 108,
+    "warpSize": 32,
+    "maxSharedMemoryPerBlock": 49152,
+    "maxSharedMemoryPerBlockOptin": 166912,
+    "reservedSharedMemoryPerBlock": 1024,
+    "maxRegistersPerSM": 65536,
+    "maxCtasPerSM": 32,
+    "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048,
+    "pciDeviceId": 0,
+    "isTccDriver": 0,
+    "supportCoopLaunch": 1,
+    "totalGlobalMem": 42505273344,
+    "smClockRateKHz": 1410000,
+    "memClockRateKHz": 1215000,
+    "l2CacheSize": 41943040,
+    "cudaDeviceId": 0,
+    "driverVer": 13000,
+    "deviceName": "described",
+}
+
+
+class Heuristics:
+    """CuDNN's heuristics for one compute capability.
+
+    Raises:
+        OSError: cuDNN cannot be loaded.
+        CudnnError: it does not know such a card, or is too old to answer for one that is not there.
+    """
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self._library = Library()
+        self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
+        described = json.dumps({**_DEVICE, "deviceVer": 100 * capability[0] + 10 * capability[1]})
+        self._device.set(Attribute.DEVICE_JSON, Type.CHAR, described.encode())
+        self._device.finalize()
+
+    @property
+    def version(self) -> str:
+        """CuDNN's version, as in ``9.19.0``."""
+        return self._library.version
+
+    def workspace_bytes(self, convolution: Convolution) -> int | None:
+        """Return what the engine that is proposed first takes; None where none is."""
+        try:
+            graph = self._graph(convolution)
+            heuristics = Descriptor(self._library, Kind.HEURISTICS)
+            heuristics.refer_to(Attribute.HEURISTICS_GRAPH, graph[-1])
+            heuristics.set(Attribute.HEURISTICS_MODE, Type.HEURISTICS_MODE, [_INSTANT])
+            heuristics.refer_to(Attribute.HEURISTICS_DEVICE, self._device)
+            chosen = self._first_allowed(heuristics.finalize(), _refused_notes(convolution))
+            return None if chosen is None else chosen.numbers(Attribute.ENGINE_CONFIG_WORKSPACE_BYTES, Type.INT64)[0]
+        except CudnnError:
+            return None
+
+    def _first_allowed(self, heuristics: Descriptor, refused: frozenset[int]) -> Descriptor | None:
+        """Return the first engine configuration without a refused note (``filterEngineConfigs`` in PyTorch)."""
+        proposed = [Descriptor(self._library, Kind.ENGINE_CONFIG) for _ in range(_MOST_PROPOSALS if refused else 1)]
+        for config in proposed[: heuristics.fill(Attribute.HEURISTICS_RESULTS, proposed)]:
+            if not refused or refused.isdisjoint(self._notes(config)):
+                return config
+        return None
+
+    def _notes(self, config: Descriptor) -> list[int]:
+        engine = Descriptor(self._library, Kind.ENGINE)
+        config.fill(Attribute.ENGINE_CONFIG_ENGINE, [engine])
+        return engine.numbers(Attribute.ENGINE_NUMERICAL_NOTES, Type.NUMERICAL_NOTE, at_most=_MOST_NOTES)
+
+    def _graph(self, convolution: Convolution) -> list[Descriptor]:
+        """Return the descriptors of a graph of one operation; the graph is the last and refers to the others."""
+        tensors = [
+            self._tensor(number, shape, convolution)
+            for number, shape in enumerate(
+                (convolution.weight_shape, convolution.input_shape, convolution.output_shape), start=1
+            )
+        ]
+        window = self._window(convolution)
+        kind, attribute = _OPERATIONS[convolution.kernel]
+        operation = Descriptor(self._library, kind)
+        operation.set(attribute + _ALPHA, Type.FLOAT, [1.0])
+        operation.set(attribute + _BETA, Type.FLOAT, [0.0])
+        operation.refer_to(attribute + _CONVOLUTION, window)
+        for place, tensor in zip((_WEIGHT, _INPUT, _OUTPUT), tensors, strict=True):
+            operation.refer_to(attribute + place, tensor)
+        operation.finalize()
+        graph = Descriptor(self._library, Kind.OPERATION_GRAPH)
+        graph.refer_to(Attribute.GRAPH_OPERATIONS, operation)
+        return [*tensors, window, operation, graph.finalize()]
+
+    def _tensor(self, number: int, shape: tuple[int, ...], convolution: Convolution) -> Descriptor:
+        tensor = Descriptor(self._library, Kind.TENSOR)
+        tensor.set(Attribute.TENSOR_DATA_TYPE, Type.DATA_TYPE, [_DATA_TYPES[convolution.dtype]])
+        tensor.set(Attribute.TENSOR_DIMENSIONS, Type.INT64, shape)
+        tensor.set(Attribute.TENSOR_STRIDES, Type.INT64, strides_of(shape, channels_last=convolution.channels_last))
+        tensor.set(Attribute.TENSOR_ID, Type.INT64, [number])
+        tensor.set(Attribute.TENSOR_ALIGNMENT, Type.INT64, [_ALIGNMENT_BYTES])
+        return tensor.finalize()
+
+    def _window(self, convolution: Convolution) -> Descriptor:
+        window = Descriptor(self._library, Kind.CONVOLUTION)
+        computes_in = "float64" if convolution.dtype == "float64" else "float32"
+        window.set(Attribute.CONVOLUTION_COMPUTE_TYPE, Type.DATA_TYPE, [_DATA_TYPES[computes_in]])
+        window.set(Attribute.CONVOLUTION_MODE, Type.CONVOLUTION_MODE, [_CROSS_CORRELATION])
+        window.set(Attribute.CONVOLUTION_DIMENSIONS, Type.INT64, [len(convolution.stride)])
+        window.set(Attribute.CONVOLUTION_STRIDES, Type.INT64, convolution.stride)
+        window.set(Attribute.CONVOLUTION_PADDINGS_BEFORE, Type.INT64, convolution.padding)
+        window.set(Attribute.CONVOLUTION_PADDINGS_AFTER, Type.INT64, convolution.padding)
+        window.set(Attribute.CONVOLUTION_DILATIONS, Type.INT64, convolution.dilation)
+        return window.finalize()
+
+
+def _refused_notes(convolution: Convolution) -> frozenset[int]:
+    rounds = () if convolution.with_tf32 or convolution.dtype != "float32" else (_TENSOR_CORE, _ROUNDS_INPUTS)
+    return frozenset((*rounds, *((_NONDETERMINISTIC,) if convolution.deterministic else ())))
+
+
+def strides_of(shape: tuple[int, ...], *, channels_last: bool) -> tuple[int, ...]:
+    """Return the strides in elements of a dense tensor whose first two dimensions are batch and channels."""
+    if not channels_last:
+        return tuple(reversed(list(accumulate(reversed(shape[1:]), lambda steps, size: steps * size, initial=1))))
+    samples, channels, *space = shape
+    batch, *within, innermost = strides_of((samples, *space, channels), channels_last=False)
+    return (batch, innermost, *within)

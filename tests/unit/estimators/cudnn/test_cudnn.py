@@ -1,0 +1,172 @@
+"""CuDNN's answers, from the library itself where it is installed, and traces with and without them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from memplan.devices.cards import DeviceKind
+from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
+from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
+from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
+from memplan.estimators.cudnn.heuristics import strides_of
+from memplan.estimators.step_trace import Category, StepTrace, Timeline
+from memplan.recipe import Recipe
+from memplan.units import MIB
+
+needs_cudnn = pytest.mark.skipif(not library_folders(), reason="cuDNN is not installed")
+
+HOPPER, AMPERE = (9, 0), (8, 6)
+IMAGE = (16, 64, 32, 32)  # 4 MiB in single precision
+CALL = Convolution(
+    kernel=Pass.INPUT_GRADIENT,
+    input_shape=IMAGE,
+    weight_shape=(64, 64, 3, 3),
+    output_shape=IMAGE,
+    dtype="float32",
+    channels_last=False,
+    stride=(1, 1),
+    padding=(1, 1),
+    dilation=(1, 1),
+)
+
+
+def answers_for(*calls: Convolution, capability: tuple[int, int] = AMPERE) -> tuple[int | None, ...]:
+    found = ask(CudnnQuestions(capability=capability, convolutions=calls))
+    assert isinstance(found, CudnnAnswers), found
+    return found.workspace_bytes
+
+
+def test_strides_follow_the_layout() -> None:
+    assert strides_of((2, 3, 4, 5), channels_last=False) == (60, 20, 5, 1)
+    assert strides_of((2, 3, 4, 5), channels_last=True) == (60, 1, 15, 3)
+    assert strides_of((2, 3, 4, 5, 6), channels_last=True) == (360, 1, 90, 18, 3)
+
+
+@needs_cudnn
+def test_cudnn_converts_input_weight_and_output_for_the_tensor_cores() -> None:
+    weight_bytes = 64 * 64 * 9 * 4
+    (found,) = answers_for(CALL, capability=HOPPER)
+    assert found is not None
+    assert 0 <= found - (8 * MIB + weight_bytes) < MIB // 8  # and a little of its own
+
+
+@needs_cudnn
+def test_half_precision_channels_last_needs_no_conversion() -> None:
+    (found,) = answers_for(replace(CALL, dtype="float16", channels_last=True))
+    assert found is not None
+    assert found < MIB // 8
+
+
+@needs_cudnn
+def test_refused_algorithms_are_passed_over() -> None:
+    with_tensor_cores, without = answers_for(CALL, replace(CALL, with_tf32=False), capability=HOPPER)
+    assert with_tensor_cores is not None
+    assert without is not None
+    assert with_tensor_cores > 8 * MIB > without
+
+
+@needs_cudnn
+def test_a_window_wider_than_the_image_has_no_answer() -> None:
+    impossible = replace(CALL, weight_shape=(64, 64, 99, 99))
+    assert answers_for(impossible, CALL)[0] is None
+
+
+@needs_cudnn
+def test_volumes_are_answered_too() -> None:
+    volume = replace(
+        CALL,
+        input_shape=(2, 16, 8, 32, 32),
+        weight_shape=(16, 16, 3, 3, 3),
+        output_shape=(2, 16, 8, 32, 32),
+        stride=(1, 1, 1),
+        padding=(1, 1, 1),
+        dilation=(1, 1, 1),
+    )
+    assert answers_for(volume)[0] is not None
+
+
+def test_without_cudnn_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "library_folders", tuple)
+    found = ask(CudnnQuestions(capability=AMPERE, convolutions=(CALL,)))
+    assert found == "cuDNN is not installed here (`pip install 'memplan[cudnn]'` lets memplan ask it)"
+
+
+def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> StepTrace:
+    """A step that takes one block of 1 MiB, by rule the workspace of its convolution, and gives it back."""
+    workspaces = Workspaces(
+        blocks=np.arange(len(calls), dtype=np.int32),
+        numbers=np.arange(len(calls), dtype=np.int32),
+        convolutions=calls,
+    )
+    timeline = Timeline(
+        event_blocks=np.array([0, 0], dtype=np.int32),
+        event_allocates=np.array([True, False]),
+        event_phases=np.array([0, 0], dtype=np.int8),
+        size_terms=np.array([[MIB], [0], [0]], dtype=np.float64),
+        categories=np.array([Category.TEMPORARIES], dtype=np.int8),
+        modules=np.array([0], dtype=np.int32),
+        operators=np.array([0], dtype=np.int32),
+        module_names=("",),
+        operator_names=("inside aten.convolution",),
+        workspaces=workspaces,
+    )
+    return StepTrace(
+        workload_name="net",
+        recipe=Recipe(micro_batch_size=10),
+        device_kind=DeviceKind.CUDA,
+        compute_capability=capability,
+        timelines=(timeline,),
+        traced_batch_sizes=(2, 3),
+        parameter_count=1,
+        uses_batch_norm=False,
+        optimizer_name="SGD",
+        method="fake-tensor trace",
+    )
+
+
+def growing_call() -> GrowingConvolution:
+    return GrowingConvolution(convolution=CALL.with_samples(0), samples_at_zero=0, samples_per_item=1)
+
+
+def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice_a_mib_a_sample(questions: CudnnQuestions) -> CudnnAnswers:
+        sizes = tuple(2 * MIB * call.samples for call in questions.convolutions)
+        return CudnnAnswers(version="9.19.0", workspace_bytes=sizes)
+
+    monkeypatch.setattr(answered_traces, "ask", twice_a_mib_a_sample)
+    found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
+    assert [int(found.timelines[0].block_bytes(size)[0]) // MIB for size in (1, 10, 100, 2000)] == [2, 20, 200, 4000]
+    assert found.notes == ("Workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6.",)
+    assert found.uncounted == ()
+
+
+@pytest.mark.parametrize(
+    ("capability", "calls", "reason"),
+    [
+        (AMPERE, [growing_call()], "it is not there"),
+        (AMPERE, [], "their batches are no linear function of the micro-batch"),
+        (None, [growing_call()], "of the card only the size is known"),
+        ((7, 0), [growing_call()], "cuDNN 9 knows cards from Turing on"),
+    ],
+)
+def test_without_answers_the_rule_stays_and_the_reason_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int] | None,
+    calls: list[GrowingConvolution],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
+    found = with_cudnns_answers(trace_of(capability, *calls))
+    assert found.timelines[0].block_bytes(10).tolist() == [MIB]
+    (uncounted,) = found.uncounted
+    assert uncounted == f"workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
+
+
+def test_a_trace_without_convolutions_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered_traces, "ask", lambda _: pytest.fail("cuDNN was asked"))
+    trace = trace_of(AMPERE)
+    plain = replace(trace, timelines=(replace(trace.timelines[0], workspaces=None),))
+    assert with_cudnns_answers(plain) is plain

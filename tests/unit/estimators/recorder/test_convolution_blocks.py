@@ -1,0 +1,69 @@
+"""Which blocks of a few runs are workspaces that cuDNN can be asked about for any micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.recorder.convolution_blocks import growing_workspaces
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.step_trace import Category
+
+CALL = Convolution(
+    kernel=Pass.FORWARD,
+    input_shape=(1, 4, 8, 8),
+    weight_shape=(4, 4, 3, 3),
+    output_shape=(1, 4, 6, 6),
+    dtype="float32",
+    channels_last=False,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
+)
+
+
+def run(size: int, *calls: Convolution | None) -> Recording:
+    recording = Recording(micro_batch_size=size)
+    for call in calls:
+        recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", workspace_of=call))
+    return recording
+
+
+def test_equal_calls_are_asked_about_once() -> None:
+    found = growing_workspaces(
+        [run(size, None, CALL.with_samples(3 * size), CALL.with_samples(3 * size)) for size in (2, 3)]
+    )
+    assert found is not None
+    assert (found.blocks.tolist(), found.numbers.tolist()) == ([1, 2], [0, 0])
+    assert found.calls_at(10) == (CALL.with_samples(30),)
+
+
+def test_a_call_that_does_not_depend_on_the_micro_batch_stays_as_it_is() -> None:
+    found = growing_workspaces([run(2, CALL), run(3, CALL)])
+    assert found is not None
+    assert found.calls_at(100) == (CALL,)
+
+
+def test_where_more_than_the_batch_grows_a_rule_is_all_there_is() -> None:
+    wider = replace(CALL.with_samples(2), input_shape=(2, 4, 9, 9))
+    found = growing_workspaces([run(2, CALL), run(3, wider)])
+    assert found is not None
+    assert found.convolutions == ()
+
+
+def test_three_runs_that_lie_on_no_line_are_left_to_rules() -> None:
+    found = growing_workspaces([run(size, CALL.with_samples(size * size)) for size in (2, 3, 5)])
+    assert found is not None
+    assert found.convolutions == ()
+
+
+def test_a_step_without_convolutions_has_none() -> None:
+    assert growing_workspaces([run(2, None), run(3, None)]) is None
+
+
+def test_blocks_keep_their_calls_when_one_before_them_goes() -> None:
+    recording = run(2, None, None, CALL)
+    recording.replace_block(1, 0)
+    assert recording.convolutions == [None, CALL]
+    recording.add_twin(1)
+    assert recording.convolutions == [None, CALL, CALL]

@@ -1,0 +1,66 @@
+"""Workspaces at any micro-batch, from answers for a few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from memplan.estimators.convolutions import AnsweredWorkspaces, Convolution, GrowingConvolution, Pass, Workspaces
+
+
+def convolution(samples: int = 1, channels: int = 4) -> Convolution:
+    return Convolution(
+        kernel=Pass.FORWARD,
+        input_shape=(samples, channels, 8, 8),
+        weight_shape=(4, channels, 3, 3),
+        output_shape=(samples, 4, 6, 6),
+        dtype="float32",
+        channels_last=False,
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+    )
+
+
+def growing(channels: int = 4, per_item: int = 1) -> GrowingConvolution:
+    return GrowingConvolution(convolution=convolution(0, channels), samples_at_zero=0, samples_per_item=per_item)
+
+
+def answered(*bytes_at_sizes: float) -> AnsweredWorkspaces:
+    """One block, 7, and answers for micro-batches 2 and 4."""
+    return AnsweredWorkspaces(
+        blocks=np.array([7], dtype=np.int32),
+        numbers=np.array([0]),
+        sizes=(2, 4),
+        bytes_at_sizes=np.array([bytes_at_sizes]),
+    )
+
+
+def test_a_call_grows_with_the_micro_batch() -> None:
+    assert growing(per_item=3).at(2) == convolution(6)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(2, 100), (3, 130), (4, 160), (8, 320), (1, 70)])
+def test_sizes_between_two_answers_lie_on_a_line_and_those_beyond_grow_in_proportion(size: int, expected: int) -> None:
+    assert answered(100, 160).block_bytes(size).tolist() == [expected]
+
+
+def test_blocks_of_one_call_share_its_answers_and_calls_without_one_are_left_to_rules() -> None:
+    workspaces = Workspaces(
+        blocks=np.array([2, 5, 9, 11], dtype=np.int32),
+        numbers=np.array([0, 1, 2, 1], dtype=np.int32),
+        convolutions=(growing(1), growing(2), growing(3)),
+    )
+    told = {growing(channels).at(size): 100 * channels + size for channels in (2, 3) for size in (1, 2)}
+    told[growing(1).at(1)] = 5  # nothing for two samples
+    found = workspaces.answered([1, 2], told)
+    assert found.blocks.tolist() == [5, 9, 11]
+    assert found.block_bytes(1).tolist() == [201, 301, 201]
+    assert found.block_bytes(2).tolist() == [202, 302, 202]
+
+
+def test_without_any_answer_no_block_is_told() -> None:
+    workspaces = Workspaces(
+        blocks=np.array([2], dtype=np.int32), numbers=np.array([0], dtype=np.int32), convolutions=(growing(),)
+    )
+    assert workspaces.answered([1, 2], {}).block_bytes(2).tolist() == []
