@@ -1,4 +1,4 @@
-"""What CUDA's fused attention takes inside in the backward pass."""
+"""What CUDA's fused attention takes inside."""
 
 from __future__ import annotations
 

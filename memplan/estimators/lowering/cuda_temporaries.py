@@ -104,7 +104,8 @@ def _in_order(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     """Copies of operands whose strides BLAS cannot take (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
-    return HiddenBytes(beside=sum(each.nbytes for each in args[-2:] if not _has_blas_strides(each)))
+    operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # what is added to them is copied anyway
+    return HiddenBytes(beside=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What fused attention takes inside in the backward pass, by formulas that can be followed in the head."""
+"""What fused attention takes inside, by formulas that can be followed in the head."""
 
 from __future__ import annotations
 

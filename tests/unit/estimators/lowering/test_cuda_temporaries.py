@@ -23,6 +23,8 @@ def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() ->
     strided = meta(4, 64, 128)[..., ::2]
     assert cuda_hidden_bytes("aten.bmm", (fitting, fitting.transpose(1, 2)), fitting).beside == 0
     assert cuda_hidden_bytes("aten.bmm", (fitting, strided), fitting).beside == 4 * 64 * 64 * 4
+    assert cuda_hidden_bytes("aten.bmm", (fitting, strided, torch.float32), fitting).beside == 4 * 64 * 64 * 4
+    assert cuda_hidden_bytes("aten.baddbmm", (strided, fitting, fitting), fitting).beside == 0
 
 
 def test_the_entropy_of_logits_takes_two_tensors_of_their_size() -> None:
