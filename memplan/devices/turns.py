@@ -120,7 +120,9 @@ def _lock(descriptor: int) -> None:
 
 
 def _sign(turn: int) -> None:
-    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:_TOLD_CHARACTERS]
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    command = " ".join([name, *sys.argv[1:]])[:_TOLD_CHARACTERS]
     os.ftruncate(turn, 0)
     os.pwrite(turn, f"process {os.getpid()} ({command})".encode(errors="replace"), 0)
 

@@ -139,7 +139,7 @@ def _is_own(module: str) -> bool:
 
 @HOOKS.register_module()
 class MemplanHook(Hook):
-    """Compares what the training really takes with its plan after every epoch and at its end; see ``memplan.watch``.
+    """Compares what a training really takes with its plan by epochs and at its end, as ``memplan.watch`` does.
 
     A config may name it as ``dict(type='MemplanHook')``, which means the last stored plan; the script that reads such
     a config must import this module, or ``custom_imports`` name it.
@@ -163,6 +163,10 @@ class MemplanHook(Hook):
         """Compare, and warn the first time that the band is left."""
         self._watch.check()
 
+    def before_val_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
+        """Compare before validation adds to the peak: the first time where training is counted in iterations."""
+        self._watch.check()
+
     def after_train(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
-        """Compare the peak of the whole training; the only comparison where training is counted in iterations."""
+        """Compare the peak of the whole training, validation included."""
         self._watch.check()

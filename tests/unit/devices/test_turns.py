@@ -62,8 +62,9 @@ def try_to_lock(file: IO[str]) -> bool:
     return True
 
 
-def test_a_command_line_that_is_no_utf8_takes_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["memplan", "probe", os.fsdecode(b"k\xe4se.yaml")])
+@pytest.mark.parametrize("program", ["/usr/bin/memplan", "/site-packages/memplan/__main__.py"])
+def test_a_command_line_that_is_no_utf8_takes_its_turn_too(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "probe", os.fsdecode(b"k\xe4se.yaml")])
     with device_turn("card", notify=pytest.fail):
         waiting = holder("second")
         told = line_of(waiting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -31,7 +32,10 @@ from memplan.integrations import mmengine as integration
 from memplan.integrations.mmengine import tune
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 from memplan.integrations.parcels import Parcel
+from memplan.plans import PlanRequest
+from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
+from memplan.units import MIB
 from tests import making
 
 if TYPE_CHECKING:
@@ -191,6 +195,17 @@ def test_the_plan_is_set_in_a_copy_of_the_config(monkeypatch: pytest.MonkeyPatch
 
 def test_the_hook_is_known_to_configs_by_its_name() -> None:
     assert HOOKS.get("MemplanHook") is integration.MemplanHook
+
+
+@pytest.mark.parametrize("moment", ["after_train_epoch", "before_val_epoch", "after_train"])
+def test_the_hook_compares_the_training_with_its_plan(moment: str, tmp_path: Path) -> None:
+    made = making.plan(Recipe(micro_batch_size=2), Recipe(micro_batch_size=8), device_total_bytes=1 << 40)
+    with Journal(tmp_path).open_run("f", {}) as run:
+        made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path))
+        run.finish(made)
+    getattr(integration.MemplanHook(made), moment)(None)
+    (check,) = Journal(tmp_path).load(made.run_id).checks
+    assert check.planned_device_bytes == 700 * MIB
 
 
 def test_a_hook_without_a_plan_says_where_it_looked(tmp_path: Path) -> None:
