@@ -1,0 +1,77 @@
+"""What cuDNN answers for a described card is what its convolutions take on the card itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memplan.devices.resolving import resolve_device
+from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
+
+pytestmark = pytest.mark.gpu
+
+_SHAPES = [  # batch, channels in, side, channels out, window, stride
+    (32, 64, 56, 64, 3, 1),
+    (32, 256, 56, 64, 1, 1),
+    (32, 256, 56, 512, 1, 2),
+    (8, 512, 14, 512, 3, 1),
+    (16, 3, 224, 64, 7, 2),
+]
+_MASKS = {Pass.INPUT_GRADIENT: [True, False, False], Pass.WEIGHT_GRADIENT: [False, True, False]}
+_BLOCK_BYTES = 512  # what the caching allocator rounds to
+
+
+@pytest.mark.parametrize("shape", _SHAPES, ids=str)
+@pytest.mark.parametrize("kernel", list(Pass))
+@pytest.mark.parametrize(
+    ("dtype", "channels_last"), [("float32", False), ("float16", False), ("bfloat16", True)], ids=str
+)
+def test_the_workspace_is_the_one_that_was_answered(
+    shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool
+) -> None:
+    call = convolution(shape, kernel, dtype, channels_last=channels_last)
+    capability = resolve_device("cuda:0").compute_capability
+    assert capability is not None
+    found = ask(CudnnQuestions(capability=capability, convolutions=(call,)))
+    if not isinstance(found, CudnnAnswers):
+        pytest.skip(f"cuDNN cannot be asked here: {found}")
+    (answered,) = found.workspace_bytes
+    assert answered is not None
+    assert workspace_on_card(call) == -(-answered // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def convolution(shape: tuple[int, ...], kernel: Pass, dtype: str, *, channels_last: bool) -> Convolution:
+    samples, inputs, side, outputs, window, stride = shape
+    padding = window // 2
+    made = (side + 2 * padding - window) // stride + 1
+    return Convolution(
+        kernel=kernel,
+        input_shape=(samples, inputs, side, side),
+        weight_shape=(outputs, inputs, window, window),
+        output_shape=(samples, outputs, made, made),
+        dtype=dtype,
+        channels_last=channels_last,
+        stride=(stride, stride),
+        padding=(padding, padding),
+        dilation=(1, 1),
+    )
+
+
+def workspace_on_card(call: Convolution) -> int:
+    """Return the bytes allocated while the kernel ran that were gone when it had."""
+    layout = torch.channels_last if call.channels_last else torch.contiguous_format
+    image, weight, gradient = (
+        torch.zeros(each, dtype=getattr(torch, call.dtype), device="cuda").contiguous(memory_format=layout)
+        for each in (call.input_shape, call.weight_shape, call.output_shape)
+    )
+    window = (list(call.stride), list(call.padding), list(call.dilation), False, [0, 0], 1)
+    torch.cuda.reset_peak_memory_stats()
+    if call.kernel is Pass.FORWARD:
+        kept = torch.ops.aten.convolution(image, weight, None, *window)
+    else:
+        kept = torch.ops.aten.convolution_backward(gradient, image, weight, None, *window, _MASKS[call.kernel])
+    torch.cuda.synchronize()
+    workspace: int = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    del kept
+    return workspace
