@@ -17,6 +17,7 @@ from memplan.probe.cpu_readings import attribute_step
 from memplan.probe.known_blocks import visible_storages
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.recipe import Recipe
+from memplan.units import KIB
 from memplan.workload import Workload
 from tests.making import source_of
 
@@ -50,9 +51,67 @@ def gradient_penalty(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return score.mean() + (slope.flatten(1).norm(2, 1) - 1).square().mean()
 
 
+class Experts(nn.Module):
+    """Runs its layers on copies of weights that stand in a module which is not registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["form"] = nn.Linear(256, 256)
+        self.weights = nn.Parameter(torch.randn(4, 256, 256))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda weight: torch.func.functional_call(self.form, {"weight": weight}, batch))(self.weights)
+
+
+class DroppingLayers(nn.Module):
+    """Drops layers by lone random numbers, and reads what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256, bias=False) for _ in range(8))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if torch.rand([]) >= 0.4:
+                batch = layer(batch).relu()
+        return batch if batch.sum() > 0 else -batch
+
+
+def bags_of_words() -> nn.Module:
+    return nn.EmbeddingBag(4096, 64, mode="sum", sparse=True)
+
+
+def vectors(count: int) -> torch.Tensor:
+    return torch.randn(count, 256)
+
+
+def distinct_words(count: int) -> torch.Tensor:
+    return torch.arange(count * 16).view(count, 16)
+
+
+def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def few_channels() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 12, 1), nn.Conv2d(12, 24, 3, padding=1), nn.Sigmoid())
+
+
 STEPS: dict[str, Callable[[], Workload]] = {
     "a penalty on the gradient of the batch": lambda: Workload(
         model=critic, batch=images, loss=gradient_penalty, optimizer=plain_adam
+    ),
+    "weights of a module that is not registered": lambda: Workload(
+        model=Experts, batch=vectors, loss=mean_square, optimizer=plain_adam
+    ),
+    "sparse gradients of bags": lambda: Workload(
+        model=bags_of_words,
+        batch=distinct_words,
+        loss=mean_square,
+        optimizer=lambda parameters: torch.optim.SparseAdam(list(parameters)),
+    ),
+    "convolutions of few channels": lambda: Workload(
+        model=few_channels, batch=images, loss=mean_square, optimizer=plain_adam
     ),
 }
 
@@ -73,3 +132,15 @@ def test_the_estimated_peak_is_that_of_the_real_step(template: Template, make: C
     trace = trace_step(source_of(workload), recipe, CPU, template=template)
     predicted = estimate(trace, micro_batch_size=8, device=CPU).peak_allocated_bytes
     assert predicted == pytest.approx(measured_peak_bytes(workload, recipe), rel=0.001)
+
+
+def test_a_computed_step_that_drops_layers_keeps_the_state_of_all_of_them(template: Template) -> None:
+    workload = Workload(
+        model=DroppingLayers,
+        batch=vectors,
+        loss=mean_square,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+    trace = trace_step(source_of(workload), Recipe(micro_batch_size=8), CPU, template=template)
+    assert estimate(trace, micro_batch_size=8, device=CPU).breakdown.optimizer_state == 8 * 256 * KIB
+    assert "computed on the CPU" in trace.notes[-1]

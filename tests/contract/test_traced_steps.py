@@ -202,6 +202,21 @@ def test_checkpointed_blocks_keep_their_inputs_and_run_again(
     assert peak(found, Phase.BACKWARD, size=2048) == weights_and_batch + gradients + at_the_peak
 
 
+class Remembering(torch.optim.SGD):
+    """Keeps the gradients of all steps, as L-BFGS does of some hundred."""
+
+    def step(self, closure: Any = None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            self.state[each].setdefault("history", []).append(each.grad.clone())
+        return super().step(closure)
+
+
+def test_state_that_grows_from_step_to_step_is_told(trace: Trace) -> None:
+    (note,) = trace(optimizer=lambda parameters: Remembering(parameters, lr=0.1)).notes
+    assert note.startswith("The optimizer's state still grew in the second step")
+    assert trace(optimizer=torch.optim.AdamW).notes == ()
+
+
 def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
     scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):

@@ -31,10 +31,10 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())]
 
 
-def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, like: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
-    """Make a sparse tensor of its parts, with the shape of another."""
+def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, shape: list[int], is_coalesced: bool) -> torch.Tensor:
+    """Make a sparse tensor of its parts."""
     made: torch.Tensor = _MADE_OF_PARTS(
-        like.sparse_dim(), like.dense_dim(), list(like.shape), indices, values,
-        dtype=values.dtype, layout=like.layout, device=like.device, is_coalesced=is_coalesced,
+        indices.shape[0], values.dim() - 1, shape, indices, values,
+        dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=is_coalesced,
     )  # fmt: skip
     return made

@@ -1,12 +1,14 @@
 """Results of operators that torch's rules for fake tensors (2.13) make otherwise than its kernels do.
 
-Sparse tensors come out empty, where kernels keep every element. Images folded from columns get memory of their own
-size, where kernels take as much as the columns have (``col2im_cuda`` in ``aten/src/ATen/native/cuda/Col2Im.cu``). Some
-losses are one number in the memory that was laid out for those of all elements (``aten/src/ATen/native/Loss.cpp``:
-``build_borrowing_binary_op(maybe_get_output(), ...)``, then ``resize_({})``, which gives nothing back). Alignments with
-lengths in tensors have no rule: kernels read these (``ctc_loss_cpu_template`` in ``aten/src/ATen/native/LossCTC.cpp``).
-The CPU's batch norm returns what is contiguous or channels-last, and no other order of dimensions
-(``empty_like(self, self.suggest_memory_format())`` in ``aten/src/ATen/native/Normalization.cpp``).
+Sparse tensors come out empty, where kernels keep every element (of bags of embeddings, one for every index:
+``_embedding_bag_sparse_backward`` in ``aten/src/ATen/native/EmbeddingBag.cpp``). Images folded from columns get memory
+of their own size, where kernels take as much as the columns have (``col2im_cuda`` in
+``aten/src/ATen/native/cuda/Col2Im.cu``). Some losses are one number in the memory that was laid out for those of all
+elements (``aten/src/ATen/native/Loss.cpp``: ``build_borrowing_binary_op(maybe_get_output(), ...)``, then
+``resize_({})``, which gives nothing back). Alignments with lengths in tensors have no rule: kernels read these
+(``ctc_loss_cpu_template`` in ``aten/src/ATen/native/LossCTC.cpp``). The CPU's batch norm returns what is contiguous or
+channels-last, and no other order of dimensions (``empty_like(self, self.suggest_memory_format())`` in
+``aten/src/ATen/native/Normalization.cpp``).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _FOLD = torch.ops.aten.col2im.default
 _ALIGN = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
+_BAG = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
 _PLACE_OF_REDUCTION = {
     torch.ops.aten.mse_loss.default: 2,
     torch.ops.aten.smooth_l1_loss.default: 2,
@@ -58,7 +61,7 @@ def kernels_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool
         like: torch.Tensor = args[-1]
         indices, values = (part.clone() for part in dense_parts(like))
         is_coalesced = operator is _COALESCE or like.is_coalesced()  # taken to hold no index twice
-        return sparse_of(indices, values.to(args[0].dtype), like=like, is_coalesced=is_coalesced)
+        return sparse_of(indices, values.to(args[0].dtype), shape=list(like.shape), is_coalesced=is_coalesced)
     return None
 
 
@@ -97,4 +100,17 @@ def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int])
     return targets.shape[1] if targets.dim() == 2 else None
 
 
-_MADE_BY: dict[OpOverload, Callable[..., Any]] = {_FOLD: _folded, LAYER: recurrent_layer, _ALIGN: _aligned}
+def _rows_of_bags(slope: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
+    rows, _, _, is_sparse = others[4:8]
+    if not is_sparse:
+        return None
+    values = slope.new_empty(indices.numel(), slope.shape[1])
+    return sparse_of(indices.reshape(1, -1), values, shape=[rows, slope.shape[1]], is_coalesced=False)
+
+
+_MADE_BY: dict[OpOverload, Callable[..., Any]] = {
+    _FOLD: _folded,
+    LAYER: recurrent_layer,
+    _ALIGN: _aligned,
+    _BAG: _rows_of_bags,
+}

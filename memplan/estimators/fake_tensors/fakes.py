@@ -40,7 +40,7 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
         with torch.no_grad():
             parts = [super(Fakes, self).from_tensor(each, **settings) for each in dense_parts(tensor)]
             with self:
-                made = sparse_of(*parts, like=tensor, is_coalesced=tensor.is_coalesced())
+                made = sparse_of(*parts, shape=list(tensor.shape), is_coalesced=tensor.is_coalesced())
         return cast("FakeTensor", made)
 
     def from_parameter(self, parameter: nn.Parameter) -> nn.Parameter:

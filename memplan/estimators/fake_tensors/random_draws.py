@@ -72,6 +72,15 @@ class RandomDraws:
         with unset_fake_temporarily():
             return torch.full(like.shape, number, dtype=like.dtype)
 
+    def in_place_of(self, result: Any, operator: OpOverload, args: tuple[Any, ...]) -> Any:
+        """Answer a draw of a lone number on real tensors, where it is taken to be read; return all else as it is."""
+        is_lone = isinstance(result, torch.Tensor) and result.numel() == 1
+        number = self.drawn(operator, args, result) if is_lone else None
+        if number is not None:
+            self.read()
+            result.copy_(number)
+        return result
+
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Answer Python and NumPy, too, while the context is open, and leave all generators as they were."""

@@ -26,9 +26,10 @@ _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
 _INT64_BYTES = 8
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
-_FEW_CHANNELS = 16  # inputs with fewer are read as they are
 _GROUP_BLOCK = 4  # channels of a group that are read together; for the slope of the weight, twice as many
 _MANY_IMAGES = 16
+_FEW_CHANNELS = 16  # inputs with fewer are read as they are by the forward pass
+_COLOURS = 3
 _WIDEST_WINDOW = 14  # pixels on a side; the slope of the weight of a wider one is a matrix product
 
 
@@ -82,21 +83,26 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
         before=blocked_slope + _padded(weight, groups) if is_read_in_blocks else 0,
         around=made_image if wants_image else 0,
         between=_bytes(image) if wants_image and spread_out else 0,
-        beside=_weight_slope_bytes(args, blocked_slope) if wants_weight else 0,
+        beside=_weight_slope_bytes(args) if wants_weight else 0,
     )
 
 
-def _weight_slope_bytes(args: tuple[Any, ...], blocked_slope: int) -> int:
+def _weight_slope_bytes(args: tuple[Any, ...]) -> int:
     slope, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
     if weight.dtype is torch.float16 or _is_wide_depthwise(weight, groups):
         return 0
     if not _are_groups_of(2 * _GROUP_BLOCK, weight, groups):
         return 0
-    if max(weight.shape[2:]) > _WIDEST_WINDOW and not transposed:
+    if transposed:
+        copies = _padded(image, groups) + _copied_input(slope, groups)
+    elif max(weight.shape[2:]) > _WIDEST_WINDOW:
         return _unfolded_bytes(slope, weight)
-    copied_image = _padded(image, groups) if transposed else _copied_input(image, groups)
+    else:  # with few channels of the image, AVX2's kernel runs, but for colours, which are read as they are
+        few = _COLOURS < image.shape[1] < _FEW_CHANNELS
+        width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
+        copies = _padded(slope, groups, width) + (_padded(image, groups, width) if image.shape[1] > _COLOURS else 0)
     # The weight's is made in oneDNN's layout, too, which lives until it is copied.
-    return max(blocked_slope + copied_image, _bytes(weight))
+    return max(copies, _bytes(weight))
 
 
 def _unfolded_bytes(slope: torch.Tensor, weight: torch.Tensor) -> int:
@@ -172,12 +178,12 @@ def _copied_input(image: torch.Tensor, groups: int) -> int:
     return 0 if image.shape[1] < _FEW_CHANNELS else _padded(image, groups)
 
 
-def _padded(tensor: torch.Tensor, groups: int) -> int:
+def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
+    """Bytes with channels filled up to a multiple of some elements, by default those of a vector."""
     if 1 < groups < tensor.shape[1] or _is_half(tensor):
         return _bytes(tensor)
-    width = _vector_width()
-    channels = tensor.shape[1]
-    return _bytes(tensor) // channels * (-(-channels // width) * width)
+    channels, of_vector = tensor.shape[1], width or _vector_width()
+    return _bytes(tensor) // channels * (-(-channels // of_vector) * of_vector)
 
 
 def _vector_width() -> int:

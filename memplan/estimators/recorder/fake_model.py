@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeCopyMode
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.fakes import is_simple
@@ -60,6 +61,17 @@ def carried_by(parameter: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that a parameter of a class of its own holds beside its data, such as scales."""
     carried: list[torch.Tensor] = getattr(parameter, _CARRIED, [])
     return carried
+
+
+def unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield what modules keep in plain attributes, some of it perhaps in modules that they do not register."""
+    for module in model.modules():
+        attributes = {name: value for name, value in vars(module).items() if name != "_modules"}
+        for each in tree_leaves(attributes):
+            if isinstance(each, torch.Tensor):
+                yield each
+            elif isinstance(each, nn.Module):
+                yield from (*each.parameters(), *each.buffers())
 
 
 def _plain_fake(parameter: nn.Parameter, fakes: Fakes) -> nn.Parameter:

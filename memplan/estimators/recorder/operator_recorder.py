@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
     from memplan.estimators.fake_tensors.fakes import Fakes
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+    from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.estimators.lowering.kernels import Kernels
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
@@ -76,6 +77,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         kernels: what the device's kernels take that is not returned.
         host_copies: knows what lies on the host, and is not recorded; None where the host is what is recorded.
         fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
+        draws: answers for lone random numbers, where all is computed.
         choices: answers what depends on values that are not known; None where that ends the trace.
     """
 
@@ -88,6 +90,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         kernels: Kernels,
         host_copies: HostCopies | None,
         fakes: Fakes | None,
+        draws: RandomDraws | None = None,
         choices: PresumedChoices | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
@@ -99,6 +102,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self.unknown_calls: Counter[str] = Counter()
         self.presumed = PresumedReads()
         self._fakes = fakes
+        self._draws = draws
         self._choices = choices
         self._muted = False
         self._pending: _PendingSum | None = None
@@ -173,7 +177,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._fakes is None:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return result if self._draws is None else self._draws.in_place_of(result, func, args)
         made = kernels_result(func, args, on_host=self._host_copies is None)
         if made is not None:
             return made

@@ -10,6 +10,8 @@ from memplan.estimators.step_trace import PHASES, Category
 from memplan.results import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from memplan.estimators.convolutions import Convolution
 
 INSIDE = "inside "  # begins the operator's name where a rule of memplan's says what a kernel takes and gives back
@@ -117,6 +119,10 @@ class Recording:
             for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
         )
         return max(accumulate(sizes), default=0)
+
+    def held_bytes(self, blocks: Iterable[int], category: Category) -> int:
+        """Return what those of some blocks hold that are of a category."""
+        return sum(self.block_bytes[block] for block in blocks if self.categories[block] is category)
 
     def order_frees(self) -> None:
         """Put blocks that are given back one after another in the order of their numbers.

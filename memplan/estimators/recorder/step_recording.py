@@ -129,6 +129,7 @@ class StepRecorder:
             kernels=kernels_of(self.device),
             host_copies=self.host_copies,
             fakes=fakes,
+            draws=draws,
             choices=choices,
         )
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
@@ -137,17 +138,20 @@ class StepRecorder:
         compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
         with draws.heard(), surroundings, recorder, paths.watched(), compiled.heard(), to_numpy, passing_for_real():
-            optimizer_name = self._run(model, on_host, recording, ledger, recorder)
+            step = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
         notes = (
             *compiled.notes,
             *draws.notes,
             *recorder.presumed.notes,
+            *step.notes,
             *(() if choices is None else choices.notes),
             *_notes_on(model, self.recipe.precision),
         )
-        return RecordedRun(recording=recording, optimizer_name=optimizer_name, unknown_calls=calls, notes=notes)
+        return RecordedRun(
+            recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
+        )
 
     def _known_batch(self, batch: Any, model: nn.Module, fakes: Fakes) -> Any:
         """Make a batch of fake tensors, and let the run know the values in it and in a fake model."""
@@ -168,7 +172,7 @@ class StepRecorder:
 
     def _run(
         self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder
-    ) -> str:
+    ) -> TracedStep:
         on_cuda = self.device.kind is DeviceKind.CUDA
 
         def next_batch() -> Any:
@@ -199,7 +203,7 @@ class StepRecorder:
             step.run()
         recorder.settle()
         ledger.close()  # while what is resident between steps still is
-        return type(step.optimizer).__name__
+        return step
 
 
 def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:

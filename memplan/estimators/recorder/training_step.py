@@ -11,7 +11,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.fake_model import carried_by
+from memplan.estimators.recorder.fake_model import carried_by, unregistered_tensors
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
 from memplan.estimators.recorder.user_calls import call_user, checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
+_GROWS = (
+    "The optimizer's state still grew in the second step, the last that is traced. Where it goes on growing, as the "
+    "history of L-BFGS does, later steps hold more."
+)
 _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
@@ -70,6 +74,7 @@ class TracedStep:
         self._average: dict[str, torch.Tensor] = {}
         self._owners: dict[int, str] = {}  # module of each parameter, by identity
         self._batch: Any = None
+        self._state_bytes: list[int] = []  # after each step
         self._place_model()
         self._buckets = self._made_buckets()
         made = call_user("optimizer", workload.optimizer, model.parameters())
@@ -90,8 +95,15 @@ class TracedStep:
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
         self._mark_state()
+        self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Category.OPTIMIZER_STATE))
         self._update_average()
         losses.clear()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what the steps so far do not tell of later ones."""
+        before, last = self._state_bytes[-2:]
+        return (_GROWS,) if last > before else ()
 
     def _place_model(self) -> None:
         for module_name, module in self._model.named_modules():
@@ -102,6 +114,9 @@ class TracedStep:
                 for name, tensor in tensors:
                     self._owners.setdefault(id(tensor), module_name)
                     self._ledger.see_all((tensor, *carried_by(tensor)), category, module=module_name, operator=name)
+        if not self._on_cuda:  # a move to a card leaves them on the host
+            unregistered = unregistered_tensors(self._model)
+            self._ledger.see_all(unregistered, Category.BUFFERS, module="", operator="attribute")
 
     def _made_buckets(self) -> list[torch.Tensor]:
         if self._recipe.world_size == 1:

@@ -44,6 +44,15 @@ def test_a_lone_number_of_torch_lies_low_in_the_middle_or_high_in_its_range(
     assert all(each.were_asked for each in draws.values())
 
 
+def test_where_all_is_computed_a_lone_number_takes_its_place_and_others_stay() -> None:
+    draws = RandomDraws(LOW)
+    several = torch.rand(2)
+    assert draws.in_place_of(several, ATEN.rand.default, ([2],)) is several
+    assert not draws.were_asked
+    assert float(draws.in_place_of(torch.rand(1), ATEN.rand.default, ([1],))) == pytest.approx(0.001)
+    assert draws.were_asked
+
+
 def test_a_branch_taken_by_a_lone_number_is_told_and_one_that_is_only_computed_with_is_not() -> None:
     draws = RandomDraws(HIGH)
     fakes = Fakes(draws=draws)
