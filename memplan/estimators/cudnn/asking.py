@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 60.0
 _WORKER_MODULE = "memplan.estimators.cudnn.worker"
+_BEGINS_STACKS = "Fatal Python error"  # printed by Python's faulthandler, after cuDNN's own message
 _NOT_INSTALLED = "cuDNN is not installed here (`pip install 'memplan[cudnn]'` lets memplan ask it)"
 
 
@@ -73,8 +74,8 @@ def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
             return message
         if isinstance(message, CudnnRefusal):
             return message.reason
-    last_line = ending.log_tail.strip().rpartition("\n")[2]
-    return ending.stop_reason or f"cuDNN ended its process (status {ending.return_code}: {last_line})"
+    last_words = ending.log_tail.partition(_BEGINS_STACKS)[0].strip().rpartition("\n")[2]
+    return ending.stop_reason or f"cuDNN ended its process (status {ending.return_code}: {last_words})"
 
 
 def library_folders() -> tuple[Path, ...]:

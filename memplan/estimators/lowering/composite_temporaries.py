@@ -125,7 +125,8 @@ def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
 
 def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
     """Where the input is minus infinity, and which rows are so throughout (``_safe_softmax`` in ``SoftMax.cpp``)."""
-    return HiddenBytes(beside=result.numel() + result.numel() // max(result.shape[args[1]], 1))
+    columns = result.shape[args[1]] if result.dim() else 1
+    return HiddenBytes(beside=result.numel() + result.numel() // max(columns, 1))
 
 
 def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
@@ -141,7 +142,7 @@ def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> HiddenByt
 
     Where nothing is reduced, the second of them is the result.
     """
-    return HiddenBytes(beside=2 * args[0].nbytes - result.nbytes)
+    return HiddenBytes(beside=max(2 * args[0].nbytes - result.nbytes, 0))
 
 
 def _selection(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:

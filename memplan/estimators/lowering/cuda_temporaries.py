@@ -109,6 +109,8 @@ def _matrix_product(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
+    if matrix.layout is not torch.strided:  # cuSPARSE reads it as it is
+        return True
     rows, columns = matrix.shape[-2:]
     row_step, column_step = matrix.stride()[-2:]
     return (column_step == 1 and row_step >= max(1, columns)) or (row_step == 1 and column_step >= max(1, rows))

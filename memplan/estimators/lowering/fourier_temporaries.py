@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._prims_common import make_contiguous_strides_for
 
-from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +36,10 @@ def to_real(args: tuple[Any, ...], result: Any) -> HiddenBytes:
 
 
 def complex_numbers(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
-    """Transform complex numbers, three dimensions at a time."""
+    """Transform complex numbers, three dimensions at a time; without a dimension they are only copied."""
     source, dims = args[:2]
+    if not dims:
+        return NOTHING_HIDDEN
     if len(dims) > _MOST_DIMS:
         return HiddenBytes(beside=source.nbytes)
     return HiddenBytes(beside=_copied_bytes(source, dims, source.stride()))

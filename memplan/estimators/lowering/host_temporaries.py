@@ -107,7 +107,7 @@ def _weight_slope_bytes(args: tuple[Any, ...]) -> int:
 
 def _unfolded_bytes(slope: torch.Tensor, weight: torch.Tensor) -> int:
     """Columns of one image, and four times the weight, for each thread that has an image."""
-    columns = slope[0, 0].numel() * weight[0].nbytes
+    columns = slope.shape[2:].numel() * weight.shape[1:].numel() * weight.element_size()
     return min(torch.get_num_threads(), slope.shape[0]) * (columns + 4 * _bytes(weight))
 
 
@@ -182,7 +182,7 @@ def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
     """Bytes with channels filled up to a multiple of some elements, by default those of a vector."""
     if 1 < groups < tensor.shape[1] or _is_half(tensor):
         return _bytes(tensor)
-    channels, of_vector = tensor.shape[1], width or _vector_width()
+    channels, of_vector = max(tensor.shape[1], 1), width or _vector_width()
     return _bytes(tensor) // channels * (-(-channels // of_vector) * of_vector)
 
 

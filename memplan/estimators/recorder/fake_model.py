@@ -153,7 +153,7 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
         changed = laid_out(tensor, precision=precision, channels_last=channels_last)
         if changed is not tensor:
             return changed
-        return tensor.clone() if copy_all else tensor.detach()
+        return tensor.clone() if copy_all else tensor.detach().requires_grad_(tensor.requires_grad)
 
     return map_tensors(moved, batch)
 

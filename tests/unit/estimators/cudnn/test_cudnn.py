@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from memplan.children import ChildEnding
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
@@ -92,6 +94,15 @@ def test_without_cudnn_the_reason_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(asking, "library_folders", tuple)
     found = ask(CudnnQuestions(capability=AMPERE, convolutions=(CALL,)))
     assert found == "cuDNN is not installed here (`pip install 'memplan[cudnn]'` lets memplan ask it)"
+
+
+def test_what_cudnn_said_when_it_ended_its_process_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "Cannot load symbol cublasLtCreate\nFatal Python error: Aborted\n\nCurrent thread (most recent call first):\n"
+    ending = ChildEnding(messages=(), return_code=-6, stop_reason=None, log_tail=log, duration_s=1.0)
+    monkeypatch.setattr(asking, "library_folders", lambda: (Path("lib"),))
+    monkeypatch.setattr(asking, "run_child", lambda *_, **__: ending)
+    found = ask(CudnnQuestions(capability=AMPERE, convolutions=(CALL,)))
+    assert found == "cuDNN ended its process (status -6: Cannot load symbol cublasLtCreate)"
 
 
 def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> StepTrace:

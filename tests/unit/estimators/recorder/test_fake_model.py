@@ -12,8 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memplan.estimators.fake_tensors.fakes import Fakes
 from memplan.estimators.fake_tensors.known_values import is_known, known_value
-from memplan.estimators.recorder.fake_model import carried_by, fake_copy, learn_buffers
+from memplan.estimators.recorder.fake_model import carried_by, fake_copy, learn_buffers, moved_batch
 from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS
+from memplan.recipe import Precision
 
 
 class Packed(nn.Parameter):
@@ -77,3 +78,11 @@ def test_whole_numbers_in_small_buffers_are_known() -> None:
     assert known_value(fake.count) == 3
     assert not is_known(fake.mean)
     assert not is_known(fake.unfilled)
+
+
+def test_a_batch_that_stays_on_the_host_still_wants_its_gradients_and_keeps_them_from_the_next_step() -> None:
+    batch = torch.ones(2, 3, requires_grad=True)
+    moved = moved_batch(batch, precision=Precision.FP32, channels_last=False, copy_all=False)
+    moved.sum().backward()
+    assert moved.grad is not None
+    assert batch.grad is None

@@ -1,0 +1,63 @@
+"""Operands that rules seldom see: no samples, no channels, a single number, sparse matrices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memplan.estimators.lowering.kernels import Kernels, cuda_kernels, host_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+
+CALLS: dict[str, Callable[[], torch.Tensor]] = {
+    "softmax of a number": lambda: torch._safe_softmax(torch.rand(()), 0),
+    "softmax of nothing": lambda: torch._safe_softmax(torch.rand(0, 3), -1),
+    "entropy of no logits": lambda: functional.binary_cross_entropy_with_logits(torch.rand(0, 3), torch.rand(0, 3)),
+    "Fourier transform of a number": lambda: torch.fft.fftn(torch.rand(())),
+    "product with a sparse matrix": lambda: torch.mm(torch.rand(6, 4).to_sparse().t(), torch.rand(6, 3)),
+    "convolution of no samples": lambda: convolved((0, 4, 32, 32), (6, 4, 3, 3)),
+    "convolution of no samples by wide windows": lambda: convolved((0, 4, 32, 32), (6, 4, 17, 17)),
+    "convolution of no channels": lambda: convolved((2, 0, 8, 8), (6, 0, 3, 3)),
+    "median of a number": lambda: torch.rand(()).median(),
+    "sort of a number": lambda: torch.rand(()).sort()[0],
+    "largest of no rows": lambda: torch.rand(0, 5).topk(2)[0],
+    "nothing taken by indices": lambda: torch.rand(5, 4)[torch.zeros(0, dtype=torch.long)],
+    "distances within nothing": lambda: functional.pdist(torch.rand(0, 3)),
+    "inverse of no rows": lambda: torch.linalg.inv(torch.rand(0, 0)),
+}
+
+
+class Rules(TorchDispatchMode):
+    """Collects what a device's rules say of the operators that run."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        super().__init__()
+        self._kernels = kernels
+        self.found: list[HiddenBytes] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.found.append(self._kernels.hidden_bytes(str(func.overloadpacket), args, result))
+        return result
+
+
+def convolved(image: tuple[int, ...], weight: tuple[int, ...]) -> torch.Tensor:
+    made = functional.conv2d(torch.rand(image, requires_grad=True), torch.rand(weight, requires_grad=True))
+    made.sum().backward()
+    return made
+
+
+@pytest.mark.parametrize("kernels", [host_kernels(), cuda_kernels((8, 6))], ids=["host", "card"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tensor], kernels: Kernels) -> None:
+    with Rules(kernels) as rules:
+        call()
+    assert rules.found
+    assert all(min(each.before, each.around, each.between, each.beside) >= 0 for each in rules.found)
