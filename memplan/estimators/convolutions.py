@@ -110,7 +110,7 @@ class Workspaces:
         """Return the calls at a micro-batch size."""
         return tuple(each.at(micro_batch_size) for each in self.convolutions)
 
-    def answered(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int]) -> AnsweredWorkspaces:
+    def answered(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int | None]) -> AnsweredWorkspaces:
         """Return the blocks whose calls have an answer at each of some micro-batch sizes, in ascending order."""
         found = [[workspace_bytes.get(each.at(size)) for size in sizes] for each in self.convolutions]
         known = {number: answers for number, answers in enumerate(found) if None not in answers}

@@ -18,6 +18,7 @@ _BY_RULE = "workspaces that cuDNN chooses for convolutions, beyond a rule of thu
 _NOT_LINEAR = "their batches are no linear function of the micro-batch"
 _UNKNOWN_CARD = "of the card only the size is known"
 _OLD_CARD = "cuDNN 9 knows cards from Turing on"
+_NOT_ALL = "cuDNN {version} proposes nothing for some of them"
 _KNOWN_FROM = (7, 5)
 
 
@@ -37,13 +38,22 @@ def with_cudnns_answers(trace: StepTrace) -> StepTrace:
     answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls))
     if not isinstance(answers, CudnnAnswers):
         return _by_rule(trace, answers)
-    known = {call: size for call, size in zip(calls, answers.workspace_bytes, strict=True) if size is not None}
+    told = dict(zip(calls, answers.workspace_bytes, strict=True))
     timelines = tuple(
-        each if each.workspaces is None else replace(each, answered=each.workspaces.answered(sizes, known))
+        each if each.workspaces is None else replace(each, answered=each.workspaces.answered(sizes, told))
         for each in trace.timelines
     )
-    note = _BY_CUDNN.format(version=answers.version, capability="{}.{}".format(*trace.compute_capability))
-    return replace(trace, timelines=timelines, notes=(*trace.notes, note))
+    return _with_note(replace(trace, timelines=timelines), answers.version, trace.compute_capability)
+
+
+def _with_note(trace: StepTrace, version: str, capability: tuple[int, int]) -> StepTrace:
+    """Say which cuDNN was asked, and whether it left some blocks to their rules."""
+    asked = sum(len(each.workspaces.blocks) for each in trace.timelines if each.workspaces)
+    told = sum(len(each.answered.blocks) for each in trace.timelines if each.answered)
+    if told:
+        note = _BY_CUDNN.format(version=version, capability="{}.{}".format(*capability))
+        trace = replace(trace, notes=(*trace.notes, note))
+    return trace if told == asked else _by_rule(trace, _NOT_ALL.format(version=version))
 
 
 def _by_rule(trace: StepTrace, reason: str) -> StepTrace:

@@ -154,6 +154,21 @@ def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.uncounted == ()
 
 
+def test_blocks_that_cudnn_proposes_nothing_for_keep_their_rule_and_are_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def up_to_a_thousand_samples(questions: CudnnQuestions) -> CudnnAnswers:
+        sizes = tuple(2 * MIB if call.samples < 1024 else None for call in questions.convolutions)
+        return CudnnAnswers(version="9.19.0", workspace_bytes=sizes)
+
+    monkeypatch.setattr(answered_traces, "ask", up_to_a_thousand_samples)
+    found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
+    assert found.timelines[0].block_bytes(10).tolist() == [MIB]
+    assert found.notes == ()
+    (uncounted,) = found.uncounted
+    assert uncounted.endswith(": cuDNN 9.19.0 proposes nothing for some of them")
+
+
 @pytest.mark.parametrize(
     ("capability", "calls", "reason"),
     [
