@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import traceback
@@ -113,8 +114,8 @@ def main() -> None:
             resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
             typer.echo(f"memplan: interrupted{resumes}", err=True)
             _tell_programs(KeyboardInterrupt("interrupted"))
-        elif ended.code:
-            _tell_programs(UsageError("the command line is not understood"))  # typer has said on stderr what is wrong
+        elif ended.code == ExitCode.USAGE:
+            _tell_programs(UsageError("the command line is not understood", hint="standard error says what is wrong"))
         raise
     except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
         if debug:
@@ -129,4 +130,5 @@ def _tell_programs(error: BaseException) -> None:
     if "--json" in sys.argv:
         said = error if isinstance(error, MemplanError) else MemplanError(str(error))
         named = {"kind": type(error).__name__, "problem": said.problem, "where": said.where, "hint": said.hint}
-        typer.echo(json_document({"error": {**named, "detail": said.detail}}))
+        with contextlib.suppress(OSError):  # nobody reads it any more, or there is no room
+            typer.echo(json_document({"error": {**named, "detail": said.detail}}))

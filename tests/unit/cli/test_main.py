@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import sys
@@ -121,6 +122,26 @@ def test_a_failure_is_a_document_where_one_was_asked_for(
     assert ended.value.code == ExitCode.USAGE
     assert document["schema_version"] == 1
     assert (document["error"]["kind"], document["error"]["problem"]) == ("UsageError", problem)
+
+
+class _HungUp(io.StringIO):
+    """Standard output whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, f"nobody reads {text!r}")
+
+
+def test_a_document_that_nobody_reads_is_no_further_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["memplan", "probe", "--json"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
+    monkeypatch.setattr(sys, "stdout", _HungUp())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("memplan: there is nothing to probe")
 
 
 def test_the_version_is_that_of_the_package(
