@@ -163,9 +163,10 @@ class MemplanHook(Hook):
         """Compare, and warn the first time that the band is left."""
         self._watch.check()
 
-    def before_val_epoch(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
+    def before_val_epoch(self, runner: Any) -> None:
         """Compare before validation adds to the peak: the first time where training is counted in iterations."""
-        self._watch.check()
+        if runner.iter:  # none where a script only validates
+            self._watch.check()
 
     def after_train(self, runner: Any) -> None:  # noqa: ARG002 - mmengine's interface
         """Compare the peak of the whole training, validation included."""

@@ -6,6 +6,7 @@ import pickle
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -203,9 +204,18 @@ def test_the_hook_compares_the_training_with_its_plan(moment: str, tmp_path: Pat
     with Journal(tmp_path).open_run("f", {}) as run:
         made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path))
         run.finish(made)
-    getattr(integration.MemplanHook(made), moment)(None)
+    getattr(integration.MemplanHook(made), moment)(SimpleNamespace(iter=10))
     (check,) = Journal(tmp_path).load(made.run_id).checks
     assert check.planned_device_bytes == 700 * MIB
+
+
+def test_validation_without_training_is_not_compared_with_a_plan(tmp_path: Path) -> None:
+    made = making.plan(Recipe(micro_batch_size=2), Recipe(micro_batch_size=8), device_total_bytes=1 << 40)
+    with Journal(tmp_path).open_run("f", {}) as run:
+        made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path))
+        run.finish(made)
+    integration.MemplanHook(made).before_val_epoch(SimpleNamespace(iter=0))
+    assert not Journal(tmp_path).load(made.run_id).checks
 
 
 def test_a_hook_without_a_plan_says_where_it_looked(tmp_path: Path) -> None:
