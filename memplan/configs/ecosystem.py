@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.configs.documents import Document
-    from memplan.recipe import Recipe
+    from memplan.recipe import Precision, Recipe
 
 KnobKeys = Mapping[KnobName, tuple[str, ...]]
 
@@ -82,6 +82,10 @@ class Ecosystem(Protocol):
     @property
     def workload_target(self) -> str | None:
         """Function that makes a workload of any such config; None where configs do not say all that is trained."""
+
+    @property
+    def cpu_precisions(self) -> frozenset[Precision]:
+        """Number formats in which its programs train on the CPU by keys of their own."""
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""

@@ -51,15 +51,20 @@ class Subject:
         """Why no change at all can be written into the config; None where one can, or where there is no config."""
         return None if self.config is None else expressible(self.config, self.current)
 
-    def obstacle(self, recipe: Recipe) -> str | None:
-        """Say why command or config cannot express a recipe; None where they can, or have nothing to write."""
+    def obstacle(self, recipe: Recipe, *, on_cpu: bool = False) -> str | None:
+        """Say why command or config cannot express a recipe; None where they can, or have nothing to write.
+
+        Args:
+            recipe: what is to be expressed.
+            on_cpu: whether it is to be trained on the CPU, where some programs offer less.
+        """
         if isinstance(self.source, TrainingCommand):
             unheard = command_obstacle(parse_template(self.source.template), self.current, recipe)
             if unheard is not None:
                 return unheard
         if self.config is None or self.unwritable is not None:
             return None
-        return expressible(self.config, self.as_written(recipe))
+        return expressible(self.config, self.as_written(recipe), on_cpu=on_cpu)
 
     def as_written(self, recipe: Recipe) -> Recipe:
         """Return the recipe as the config shall say it: a precision that it has no word for is left to the command."""

@@ -52,6 +52,7 @@ class MMEngine(OpenMMLabFiles):
 
     name = "mmengine"
     workload_target = "memplan.integrations.mmengine:make_workload"
+    cpu_precisions = frozenset({Precision.FP32})  # AmpOptimWrapper asserts an accelerator
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with the Runner's training loader or optimizer wrapper."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan.configs.knob_changes import obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
 from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,7 @@ class SingleValues:
     batch_of_all: str | None = None
     loader_packages: tuple[str, ...] = ()
     workload_target: str | None = None
+    cpu_precisions: frozenset[Precision] = frozenset(Precision)
     styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -218,9 +218,9 @@ class LiveSearch:
     def _obstacle(self, precision: Precision) -> str | None:
         if precision is self._subject.current.precision:
             return None
-        return why_unsupported(precision, self._device) or self._subject.obstacle(
-            replace(self._subject.current, precision=precision)
-        )
+        wanted = replace(self._subject.current, precision=precision)
+        on_cpu = self._device.kind is DeviceKind.CPU
+        return why_unsupported(precision, self._device) or self._subject.obstacle(wanted, on_cpu=on_cpu)
 
     def _search(self, precision: Precision, reference: Trial) -> None:
         """Run the user's own micro-batch at a precision, then the one that lands in the band."""

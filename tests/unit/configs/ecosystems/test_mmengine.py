@@ -55,6 +55,23 @@ def test_the_precision_is_the_wrappers(tmp_path: Path, text: str, precision: Pre
     assert (recipe.micro_batch_size, recipe.precision, recipe.learning_rate) == (4, precision, 0.01)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_autocast_is_no_choice_on_the_cpu_where_its_wrapper_refuses_to_be_built(
+    tmp_path: Path, precision: Precision
+) -> None:
+    config = config_of(tmp_path, LOADER + WRAPPER)
+    recipe = Recipe(micro_batch_size=4, precision=precision)
+    assert expressible(config, recipe, on_cpu=True) == f"mmengine does not train in {precision} on the CPU"
+    assert expressible(config, recipe) is None
+    assert expressible(config, config.recipe, on_cpu=True) is None
+
+
+def test_a_precision_key_of_the_users_own_is_left_to_their_program_on_the_cpu(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(LOADER + WRAPPER + "dtype = 'float32'\n", encoding="utf-8")
+    config = read_config(tmp_path / "x.py", knob_keys={"precision": "dtype"})
+    assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
+
+
 def test_autocast_and_accumulation_are_added_to_the_wrapper(tmp_path: Path) -> None:
     config = config_of(tmp_path, LOADER + WRAPPER)
     recipe = Recipe(micro_batch_size=4, precision="bf16", accumulation_steps=2, learning_rate=0.02)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan.configs import read_config
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.question import Question
 from memplan.planning.subject import Subject
@@ -21,6 +22,9 @@ from memplan.workload import PickledWorkload
 from tests.making import BAND, CPU, estimate, trial
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
 
 SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
@@ -109,12 +113,13 @@ def search_on(
     device: SimulatedDevice,
     *,
     current: Recipe | None = None,
+    config: UserConfig | None = None,
     factor: float = 1.0,
     band: Band = BAND,
     on: DeviceSpec = CPU,
     **options: object,
 ) -> LiveSearch:
-    subject = Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=None, label="net")
+    subject = Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=config, label="net")
     question = Question(subject=subject, request=PlanRequest(device="cpu", **options), device=on, band=band)
     return LiveSearch(question, device, Prediction(device, factor), ignore)
 
@@ -271,6 +276,16 @@ def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
     device = SimulatedDevice({Precision.FP32: 950})
     with pytest.raises(NothingFitsError, match="; tf32 was not tried: the CPU has no TF32 units"):
         search_on(device, precisions=(Precision.FP32, Precision.TF32)).compare()
+
+
+def test_a_precision_in_which_a_configs_programs_do_not_train_on_the_cpu_is_not_tried_there(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("train_dataloader = dict(batch_size=4)\noptim_wrapper = dict(type='OptimWrapper')\n")
+    config = read_config(tmp_path / "x.py")
+    device = SimulatedDevice({Precision.FP32: 10, Precision.BF16: 5, Precision.FP16: 5})
+    search = search_on(device, config=config, current=config.recipe)
+    remarks = {each.precision: each.remark for each in search.compare().verdicts}
+    assert remarks[Precision.BF16] == "mmengine does not train in bf16 on the CPU"
+    assert {recipe.precision for recipe, _ in device.asked} == {Precision.FP32}
 
 
 def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
