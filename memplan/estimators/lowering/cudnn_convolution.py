@@ -82,7 +82,7 @@ def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: boo
     ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``, but for the half-precision
     shapes that the latter picks out.
     """
-    if image.dtype not in _TYPES:
+    if image.dtype not in _TYPES or not image.numel():
         return False
     is_depthwise = not transposed and groups == image.shape[1] > 1
     return not is_depthwise or _is_channels_last(image, weight)

@@ -47,7 +47,7 @@ _PLAIN = frozenset(
         "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical",
         "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
         "_assert_async",
-        "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "_safe_softmax", "zeros_and_scatter",
+        "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "zeros_and_scatter",
         "nonzero", "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
         "device", "_chunk_cat", "_efficientzerotensor", "_embedding_bag", "_embedding_bag_per_sample_weights_backward",
         "_linalg_check_errors", "_segment_reduce_backward", "addmv", "bincount", "block_diag", "cauchy_",

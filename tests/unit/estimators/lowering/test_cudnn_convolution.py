@@ -117,6 +117,11 @@ def test_one_channel_at_a_time_is_no_business_of_cudnns_unless_channels_are_last
     assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) is NOTHING_HIDDEN
 
 
+def test_no_samples_are_not_convolved() -> None:
+    assert forward(image()[:0], weight(), result=image()[:0]) is NOTHING_HIDDEN
+    assert backward(image()[:0], weight(), image()[:0]) is NOTHING_HIDDEN
+
+
 def test_the_call_is_what_cudnn_is_asked_about() -> None:
     asked = Convolution(
         kernel=Pass.WEIGHT_GRADIENT,
