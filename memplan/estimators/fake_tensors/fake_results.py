@@ -100,12 +100,12 @@ def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int])
     return targets.shape[1] if targets.dim() == 2 else None
 
 
-def _rows_of_bags(slope: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
+def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
     rows, _, _, is_sparse = others[4:8]
     if not is_sparse:
         return None
-    values = slope.new_empty(indices.numel(), slope.shape[1])
-    return sparse_of(indices.reshape(1, -1), values, shape=[rows, slope.shape[1]], is_coalesced=False)
+    values = gradient.new_empty(indices.numel(), gradient.shape[1])
+    return sparse_of(indices.reshape(1, -1), values, shape=[rows, gradient.shape[1]], is_coalesced=False)
 
 
 _MADE_BY: dict[OpOverload, Callable[..., Any]] = {

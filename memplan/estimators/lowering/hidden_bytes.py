@@ -30,6 +30,7 @@ class HiddenBytes:
     beside_of: Convolution | None = None
 
     def __add__(self, other: HiddenBytes) -> HiddenBytes:
+        """Return what two rules for one kernel say together; neither may be about a convolution."""
         return HiddenBytes(
             before=self.before + other.before,
             around=self.around + other.around,

@@ -30,8 +30,8 @@ def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> Hidde
 
 def deformable_convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     """Columns, and the output's gradient by groups of images (``backward_gradient_parameters``)."""
-    slope, image, weight = args[:3]
-    return HiddenBytes(beside=slope.nbytes + _columns_bytes(image, weight, slope))
+    gradient, image, weight = args[:3]
+    return HiddenBytes(beside=gradient.nbytes + _columns_bytes(image, weight, gradient))
 
 
 def _columns_bytes(image: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> int:
