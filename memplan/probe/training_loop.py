@@ -194,12 +194,12 @@ def _moving_average_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def _batch_on_device(state: TrainingState) -> Any:
     half = _HALF_TYPES[state.recipe.precision] if state.recipe.precision.has_half_weights else None
 
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.detach()  # a gradient that a step leaves on its batch must not be met by the next
+    def moved(given: torch.Tensor) -> torch.Tensor:
+        tensor = given.detach()  # a gradient that a step leaves on its batch must not be met by the next
         tensor = tensor.to(state.device, half if half is not None and tensor.is_floating_point() else tensor.dtype)
         if state.workload.channels_last and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
+        return tensor.requires_grad_(given.requires_grad)
 
     return map_tensors(moved, state.batch)
 

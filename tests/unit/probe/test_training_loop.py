@@ -177,6 +177,22 @@ def test_rates_stay_where_the_recipe_does_not_differ_from_the_config(configured:
     assert rates_of(1.0, 0.25, learning_rate=0.5, configured_learning_rate=configured) == [1.0, 0.25]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16-true"])
+def test_a_batch_that_asks_for_gradients_has_those_of_its_own_step_alone(precision: str) -> None:
+    met = []
+
+    def penalised(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        met.append((batch.requires_grad, batch.grad))
+        return small_loss(model, batch)
+
+    state = build(
+        workload(batch=lambda size: torch.ones(size, 4).requires_grad_(), loss=penalised), precision=precision
+    )
+    run_optimizer_step(state)
+    run_optimizer_step(state)
+    assert met == [(True, None), (True, None)]
+
+
 def test_channels_last_reaches_model_and_batch() -> None:
     seen: list[bool] = []
 
