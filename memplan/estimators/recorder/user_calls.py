@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
-# What kernels and Python bindings say where they are handed tensors without values.
+# What kernels and Python bindings say where they are handed tensors without values; masks of bytes are refused by the
+# rule for fake tensors alone (``meta_index_Tensor`` of torch 2.13).
 _FAKE_WORDS = re.compile(
-    r"fake|meta\b|data pointer|data is not allocated|tensor subclass|data.dependent|symbolic|storage", re.IGNORECASE
+    r"fake|meta\b|data pointer|data is not allocated|tensor subclass|data.dependent|symbolic|storage|byte or bool",
+    re.IGNORECASE,
 )
 _NEVER_OF_SIZES = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 _HINTS = (

@@ -57,6 +57,17 @@ def test_an_assertion_of_fake_tensors_own_is_told_from_the_users(function: objec
     assert is_of_fakes(caught.value) is is_theirs
 
 
+def selects_by_bytes() -> None:
+    with FakeTensorMode():
+        torch.zeros(2)[torch.ones(2, dtype=torch.uint8)]
+
+
+def test_a_mask_of_bytes_is_refused_by_fake_tensors_alone() -> None:
+    with pytest.raises(WorkloadError, match="byte or bool") as caught:
+        call_user("function", selects_by_bytes)
+    assert is_of_fakes(caught.value)
+
+
 def reads_memory_that_fakes_do_not_have() -> None:
     with FakeTensorMode():
         torch.tensor([torch.zeros(())])
