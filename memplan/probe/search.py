@@ -284,16 +284,21 @@ class _Search:
 
 
 def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve:
-    """Add to a curve the straight line through its errors at the two largest sizes read, level where there is one.
+    """Move a curve onto the two largest sizes read, or the one there is.
 
-    What a curve leaves out keeps its size or follows the batch, so that its bends hold; and it bends least beyond the
-    largest readings.
+    What a curve leaves out keeps its size or follows the batch, so that its bends hold: the straight line through its
+    errors is added. Where the errors shrink, a line would lead below all that was read once the curve bends: there the
+    curve's rise is scaled instead, so that it still rises.
     """
     if not points:
         return predicted
     size, peak_bytes = points[-1]
-    error_bytes, slope = peak_bytes - predicted(size), 0.0
-    if len(points) > 1 and peak_bytes > points[-2][1]:
-        before, before_bytes = points[-2]
-        slope = (error_bytes - (before_bytes - predicted(before))) / (size - before)
-    return lambda wanted: predicted(wanted) + error_bytes + slope * (wanted - size)
+    error_bytes = peak_bytes - predicted(size)
+    if len(points) == 1 or peak_bytes <= points[-2][1]:
+        return lambda wanted: predicted(wanted) + error_bytes
+    before, before_bytes = points[-2]
+    slope = (error_bytes - (before_bytes - predicted(before))) / (size - before)
+    if slope >= 0:
+        return lambda wanted: predicted(wanted) + error_bytes + slope * (wanted - size)
+    share = (peak_bytes - before_bytes) / (predicted(size) - predicted(before))
+    return lambda wanted: peak_bytes + share * (predicted(wanted) - predicted(size))

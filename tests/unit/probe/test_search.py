@@ -177,6 +177,18 @@ def test_two_readings_say_how_the_error_of_a_curve_grows() -> None:
     assert (found.best, found.tried) == (10, (10,))  # 770 000
 
 
+def test_errors_that_shrink_where_a_curve_is_steep_do_not_make_it_fall_beyond() -> None:
+    def flatter_from_eleven(size: int) -> float:
+        return 666_000 + (11_400 if size > 11 else 24_000) * (size - 11)
+
+    known = {size: Reading(kind=ReadingKind.FITS, peak_bytes=peak) for size, peak in ((8, 641_000), (11, 662_000))}
+    device = Device(lambda size: 662_000 + 7_000 * (size - 11), reads_above_budget=True)
+    found = search(device, flatter_from_eleven, known=known)
+    assert device.asked[0] == 45  # 662 000 and 21 / 72 of 34 x 11 400; the aim is 776 000
+    assert found.best is not None
+    assert found.best < 45
+
+
 def test_the_smallest_size_in_the_band_is_predicted_by_what_was_read() -> None:
     found = search(Device(line(100_000, 12_000)), line(100_000, 10_000))
     assert found.smallest_inside == 42  # 604 000
