@@ -46,15 +46,8 @@ class CudnnAnswers:
     workspace_bytes: tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudnnRefusal:
-    """Why cuDNN answered nothing, as the end of a sentence that begins with "because"."""
-
-    reason: str
-
-
 def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
-    """Ask cuDNN in a child process; where it does not answer, return why, to follow "because".
+    """Ask cuDNN in a child process; where it does not answer, return why, in a few words.
 
     Raises:
         ChildError: the child could not be started.
@@ -69,11 +62,9 @@ def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
         watch=lambda _pid, age_s: "cuDNN takes too long to answer" if age_s > _LIMIT_S else None,
         environment={"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": ""},
     )
-    for message in ending.messages:
-        if isinstance(message, CudnnAnswers):
-            return message
-        if isinstance(message, CudnnRefusal):
-            return message.reason
+    if ending.messages:
+        answer: CudnnAnswers | str = ending.messages[0]
+        return answer
     last_words = ending.log_tail.partition(_BEGINS_STACKS)[0].strip().rpartition("\n")[2]
     return ending.stop_reason or f"cuDNN ended its process (status {ending.return_code}: {last_words})"
 

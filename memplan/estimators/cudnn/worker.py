@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
-from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnRefusal
+from memplan.estimators.cudnn.asking import CudnnAnswers
 from memplan.estimators.cudnn.heuristics import Heuristics
 from memplan.estimators.cudnn.library import CudnnError
 
@@ -20,7 +20,7 @@ def answer(questions: CudnnQuestions, reply: Callable[[object], None]) -> None:
     try:
         heuristics = Heuristics(questions.capability)
     except (OSError, CudnnError) as error:
-        reply(CudnnRefusal(reason=f"cuDNN does not answer ({error})"))
+        reply(f"cuDNN does not answer ({error})")
         return
     found = tuple(heuristics.workspace_bytes(each) for each in questions.convolutions)
     reply(CudnnAnswers(version=heuristics.version, workspace_bytes=found))
