@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.planning.stored_runs import stored_plan
-from memplan.recipe import Precision
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 from memplan.watching import watch
 
@@ -42,7 +42,6 @@ _FORMAT = "mmengine"
 _NEEDED = ("model", "train_dataloader", "optim_wrapper")
 _SCRIPT = "__main__"
 _SHARDING = ("FSDP", "FullySharded", "DeepSpeed", "ColossalAI")
-_ON_CPU = frozenset({Precision.FP32})  # AmpOptimWrapper asserts an accelerator
 
 
 def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
@@ -69,7 +68,7 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
         cfg.to_dict(),
         format_name=_FORMAT,
-        on_cpu=_ON_CPU,
+        on_cpu=ecosystem_named(_FORMAT).cpu_precisions,
         options=options,
     )
     return plan.apply(copy.deepcopy(cfg), format_name=_FORMAT), plan
