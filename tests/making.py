@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.children.pickling import pickled
 from memplan.configs import UserConfig, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.estimators.convolutions import Convolution, Pass
 from memplan.plans import Plan
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
@@ -116,3 +117,18 @@ def config_of(folder: Path, text: str, *, name: str = "x.yaml", **options: Any) 
 def source_of(workload: Workload) -> PickledWorkload:
     """How a child process gets hold of a workload that a test has made."""
     return PickledWorkload(payload=pickled(workload), fingerprint="test", search_path=())
+
+
+def convolution(samples: int = 1, channels: int = 4) -> Convolution:
+    """The forward pass of windows of 3 x 3 over images of 8 x 8 pixels, four channels out."""
+    return Convolution(
+        kernel=Pass.FORWARD,
+        input_shape=(samples, channels, 8, 8),
+        weight_shape=(4, channels, 3, 3),
+        output_shape=(samples, 4, 6, 6),
+        dtype="float32",
+        channels_last=False,
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+    )

@@ -5,21 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memplan.estimators.convolutions import AnsweredWorkspaces, Convolution, GrowingConvolution, Pass, Workspaces
-
-
-def convolution(samples: int = 1, channels: int = 4) -> Convolution:
-    return Convolution(
-        kernel=Pass.FORWARD,
-        input_shape=(samples, channels, 8, 8),
-        weight_shape=(4, channels, 3, 3),
-        output_shape=(samples, 4, 6, 6),
-        dtype="float32",
-        channels_last=False,
-        stride=(1, 1),
-        padding=(0, 0),
-        dilation=(1, 1),
-    )
+from memplan.estimators.convolutions import AnsweredWorkspaces, GrowingConvolution, Workspaces
+from tests.making import convolution
 
 
 def growing(channels: int = 4, per_item: int = 1) -> GrowingConvolution:

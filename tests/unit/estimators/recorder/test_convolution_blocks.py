@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from memplan.estimators.convolutions import Convolution, Pass
 from memplan.estimators.recorder.convolution_blocks import growing_workspaces
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.step_trace import Category
+from tests.making import convolution
 
-CALL = Convolution(
-    kernel=Pass.FORWARD,
-    input_shape=(1, 4, 8, 8),
-    weight_shape=(4, 4, 3, 3),
-    output_shape=(1, 4, 6, 6),
-    dtype="float32",
-    channels_last=False,
-    stride=(1, 1),
-    padding=(0, 0),
-    dilation=(1, 1),
-)
+if TYPE_CHECKING:
+    from memplan.estimators.convolutions import Convolution
+
+CALL = convolution()
 
 
 def run(size: int, *calls: Convolution | None) -> Recording:
