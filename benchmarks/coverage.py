@@ -27,7 +27,7 @@ from architectures import (
 from forked import run_forked
 from other_libraries import MODELS, workload
 
-from memplan.estimators.recorder.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
 from memplan.estimators.recorder.workload_trace import FAKE_METHOD
 from memplan.workload import Workload
 
@@ -157,7 +157,7 @@ def main() -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    neutralise_initialisers()
+    patch_initialisers()
     counts: Counter[tuple[str, str]] = Counter()
     for library, name in _chosen(options):
         kind, told = outcome_of(library, name)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from search_models import MODELS
 
-from memplan.estimators.recorder.host_context import take_a_toy_step
+from memplan.estimators.recorder.host_context import run_warmup_step
 from memplan.probe.cpu_readings import peak_resident_bytes, resident_bytes
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def main() -> None:
     """Run one finder on one model."""
     tool, model, device, budget = sys.argv[1:]
     warnings.simplefilter("ignore")
-    take_a_toy_step()
+    run_warmup_step()
     before_bytes = resident_bytes()
     find = TOOLS[tool]()
     imports_bytes = resident_bytes() - before_bytes

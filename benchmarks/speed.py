@@ -22,7 +22,7 @@ from architectures import CARD, define_detection_operators, from_settings, langu
 from forked import run_forked
 
 from memplan.estimators.answers import largest_micro_batch, process_peak
-from memplan.estimators.recorder.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
 from memplan.units import MIB
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _import_everything() -> None:
     import transformers
 
     transformers.LlamaForCausalLM, transformers.GPT2LMHeadModel  # noqa: B018 - its names are imported when asked for
-    neutralise_initialisers()
+    patch_initialisers()
 
 
 if __name__ == "__main__":

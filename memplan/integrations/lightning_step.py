@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.untouched_build import untouched_fills
+from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
@@ -132,7 +132,7 @@ class LightningStep(FrameworkStep):
     def _data(self) -> Any:
         """Return the training data: a DataLoader, or what the datamodule or module returns for one."""
         if self._source is None:
-            with untouched_fills():  # of the module itself only its data is wanted here
+            with initialisation_skipped():  # of the module itself only its data is wanted here
                 self._source = (self._packed_data or self._packed_module).opened()
             if not isinstance(self._source, DataLoader):
                 self._source.trainer = self._trainer

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 
-from memplan.estimators.recorder.untouched_build import untouched_fills
+from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
@@ -105,7 +105,7 @@ class TrainerStep(FrameworkStep):
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
         """Collate the longest samples, as the Trainer's own loader does."""
         if self._trainer is None:
-            with untouched_fills():  # only the signature of its forward pass is wanted
+            with initialisation_skipped():  # only the signature of its forward pass is wanted
                 self.model()
         samples = self._largest(micro_batch_size)
         loader = self._trainer_of(self._trainer.model, samples, micro_batch_size).get_train_dataloader()

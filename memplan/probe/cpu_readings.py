@@ -22,7 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
-from memplan.estimators.recorder.host_context import take_a_toy_step
+from memplan.estimators.recorder.host_context import run_warmup_step
 from memplan.probe.attribution import (
     AttributedPeak,
     Component,
@@ -63,7 +63,7 @@ class CpuReadings:
 
     def start(self) -> torch.device:
         """Start torch's threads and load what every training step loads late, then cap the process."""
-        take_a_toy_step()  # before the limit, which counts the stacks of all threads
+        run_warmup_step()  # before the limit, which counts the stacks of all threads
         headroom_bytes = host_memory().free_bytes - (self._budget_bytes - resident_bytes())
         limit_data_bytes(self._budget_bytes, slack_bytes(self._budget_bytes, headroom_bytes))
         return torch.device("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
-from memplan.estimators.recorder.untouched_build import neutralise_initialisers, untouched_fills
+from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped, patch_initialisers
 from memplan.probe.optimizer_rates import OptimizerRates, RatesFailure
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def run_rates(request: RatesRequest, reply: Callable[[object], None]) -> None:
     """Reply with the :class:`OptimizerRates` or why there are none; no weights are written, only rates are wanted."""
-    neutralise_initialisers()
+    patch_initialisers()
     try:
         reply(OptimizerRates(of_each=tuple(_rates_of(each) for each in request.sources)))
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is the reason
@@ -26,7 +26,7 @@ def run_rates(request: RatesRequest, reply: Callable[[object], None]) -> None:
 
 def _rates_of(source: WorkloadReference) -> tuple[float, ...]:
     workload = load_workload(source)
-    with untouched_fills():
+    with initialisation_skipped():
         model = workload.model()
     groups = workload.optimizer(model.parameters()).param_groups
     return tuple(float(group["lr"]) for group in groups if group.get("lr") is not None)

@@ -22,7 +22,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import map_tensors, tensors_in
-from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
+from memplan.estimators.recorder.checkpointing import enable_checkpointing
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
 from memplan.estimators.recorder.user_calls import checked_loss
 from memplan.probe.user_code import user_code
@@ -145,7 +145,7 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
         raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
     with user_code():
         if recipe.activation_checkpointing:
-            switch_checkpointing_on(model)
+            enable_checkpointing(model)
         model.to(device)
         if recipe.precision.has_half_weights:
             model.to(_HALF_TYPES[recipe.precision])

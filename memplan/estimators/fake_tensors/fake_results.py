@@ -20,7 +20,7 @@ from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
-from memplan.estimators.fake_tensors.known_values import numbers_in
+from memplan.estimators.fake_tensors.known_values import known_integers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ _PLACE_OF_IMAGE = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.n
 NO_REDUCTION = 0
 
 
-def kernels_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
+def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
     """Return fake tensors as the kernel would make them; None where torch's own rule does.
 
     Args:
@@ -94,7 +94,7 @@ def _aligned(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: to
 
 def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> int | None:
     """Return how many labels the longest target of an alignment has at most; None where nothing tells."""
-    known = numbers_in(lengths) if isinstance(lengths, torch.Tensor) else list(lengths)
+    known = known_integers(lengths) if isinstance(lengths, torch.Tensor) else list(lengths)
     if known is not None:
         return max(known)
     return targets.shape[1] if targets.dim() == 2 else None

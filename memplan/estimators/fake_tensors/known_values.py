@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-    from memplan.estimators.fake_tensors.fakes import Fakes
+    from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
@@ -41,7 +41,7 @@ _WRITTEN_DOWN = (
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 
 
-def learn(
+def remember_values(
     fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor], *, largest_elements: int = LARGEST_ELEMENTS
 ) -> None:
     """Remember the values of those tensors that are not larger."""
@@ -50,7 +50,7 @@ def learn(
             setattr(fake, _VALUE, real.detach().clone())
 
 
-def know(fake: torch.Tensor, real: torch.Tensor) -> bool:
+def remember_value(fake: torch.Tensor, real: torch.Tensor) -> bool:
     """Remember the value of a fake tensor; return whether it is small enough."""
     is_small = real.numel() <= LARGEST_ELEMENTS
     if is_small:
@@ -58,7 +58,9 @@ def know(fake: torch.Tensor, real: torch.Tensor) -> bool:
     return is_small
 
 
-def run_knowing(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, fakes: Fakes) -> Any:
+def run_with_known_values(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, fakes: TraceFakeMode
+) -> Any:
     """Run an operator on fake tensors; where its result depends on values that are known, answer from them.
 
     Args:
@@ -177,18 +179,18 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
 def value_read(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the value of a tensor, fake or not, that Python reads; None where it is not known."""
     if isinstance(tensor, FakeTensor) and _is_drawn(tensor):
-        cast("Fakes", tensor.fake_mode).draws.read()
+        cast("TraceFakeMode", tensor.fake_mode).draws.read()
     return known_value(tensor)
 
 
-def true_count(mask: torch.Tensor) -> int | None:
+def known_true_count(mask: torch.Tensor) -> int | None:
     """Return how many elements of a mask, fake or not, are true; None where they are not known."""
     value = known_value(mask)
     with _disable_current_modes():
         return None if value is None else int(value.count_nonzero())
 
 
-def numbers_in(tensor: torch.Tensor) -> list[int] | None:
+def known_integers(tensor: torch.Tensor) -> list[int] | None:
     """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
     value = known_value(tensor)
     with _disable_current_modes():
@@ -215,7 +217,7 @@ def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 def _drawn(scalar: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
     """Let a number drawn to choose among sizes, such as those of images, be nearly the highest: the last is largest."""
     with unset_fake_temporarily():
-        know(scalar, torch.full(scalar.shape, low + _NEARLY_HIGHEST * (high - low), dtype=scalar.dtype))
+        remember_value(scalar, torch.full(scalar.shape, low + _NEARLY_HIGHEST * (high - low), dtype=scalar.dtype))
     return scalar
 
 

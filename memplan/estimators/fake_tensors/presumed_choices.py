@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memplan.estimators.fake_tensors.known_values import is_known, know, known_value
+from memplan.estimators.fake_tensors.known_values import is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call
 
@@ -67,11 +67,13 @@ class PresumedChoices:
         if operator is _ATEN.all.default and not is_known(result):
             self._passed.setdefault(_place())
             with unset_fake_temporarily():
-                know(result, torch.ones((), dtype=torch.bool))
+                remember_value(result, torch.ones((), dtype=torch.bool))
         elif operator in _CHOICES:
             place = _CHOICES[operator]
             indices = result if place is None else result[place]
-            if not is_known(indices) and know(indices, _even_indices(indices, _choices(operator, args, kwargs))):
+            if not is_known(indices) and remember_value(
+                indices, _even_indices(indices, _choices(operator, args, kwargs))
+            ):
                 self._even.setdefault(_place())
 
     @contextmanager

@@ -47,14 +47,14 @@ class RandomDraws:
         self._were_others = False
 
     @property
-    def were_asked(self) -> bool:
+    def were_read(self) -> bool:
         """Whether Python was given a number that was drawn."""
         return bool(self._places)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what was drawn, one sentence for each kind."""
-        chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_asked else ()
+        chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_read else ()
         return (*chosen, _DRAWN) if self._were_others else chosen
 
     def drawn(self, operator: OpOverload, args: tuple[Any, ...], like: torch.Tensor) -> torch.Tensor | None:
@@ -82,7 +82,7 @@ class RandomDraws:
         return result
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def intercepted(self) -> Iterator[None]:
         """Answer Python and NumPy, too, while the context is open, and leave all generators as they were."""
         numpy_random: Any = sys.modules.get("numpy.random")
         before = random.getstate(), torch.get_rng_state(), None if numpy_random is None else numpy_random.get_state()

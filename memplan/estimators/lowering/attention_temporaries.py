@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +14,7 @@ _WIDEST_IN_REGISTERS = 128  # heads up to so wide keep their output there (``kKe
 _WIDEST_IN_SMALL_BLOCKS = 64  # heads up to so wide are computed in blocks of 64 rows, wider ones of 128
 
 
-def flash_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the query's gradient, and the row sums (``flash_api.cpp``, ``mha_bwd``)."""
     gradient, query, key = args[:3]
     batch, heads, length, head_dim = query.shape
@@ -23,18 +23,18 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     expanded = 0
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
-    return HiddenBytes(around=_copied_bytes(gradient), beside=accumulator + rows * _FP32 + expanded)
+    return TemporaryBytes(around_results=_copied_bytes(gradient), after_results=accumulator + rows * _FP32 + expanded)
 
 
-def efficient_forward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``)."""
     query, _, value = args[:3]
     if query.element_size() == _FP32 or value.shape[-1] <= _WIDEST_IN_REGISTERS:
-        return NOTHING_HIDDEN
-    return HiddenBytes(beside=query.shape[:-1].numel() * value.shape[-1] * _FP32)
+        return NO_TEMPORARIES
+    return TemporaryBytes(after_results=query.shape[:-1].numel() * value.shape[-1] * _FP32)
 
 
-def efficient_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Row sums, and an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
 
     Row sums of half types are made by the kernel itself; of fp32 they are summed from a product as large as the output
@@ -46,10 +46,10 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     block = 64 if head_dim <= _WIDEST_IN_SMALL_BLOCKS else 128
     accumulator = batch * heads * _rounded_up(length, block) * _rounded_up(head_dim, 64) * _FP32
     product = gradient.nbytes + sums if gradient.element_size() == _FP32 else 0
-    return HiddenBytes(around=_copied_bytes(gradient), beside=sums + max(accumulator, product))
+    return TemporaryBytes(around_results=_copied_bytes(gradient), after_results=sums + max(accumulator, product))
 
 
-def cudnn_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the query's gradient, and the row sums, as cudnn-frontend lays its workspace out.
 
     ``get_fe_workspace_size_node`` in its ``scaled_dot_product_flash_attention.h``, from cuDNN 9 on; what the engine
@@ -59,7 +59,7 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     gradient, query = args[:2]
     rows = query.shape[:-1].numel()
     copied = 0 if gradient.stride(-1) == 1 else gradient.nbytes
-    return HiddenBytes(beside=copied + rows * (query.shape[-1] + 1) * _FP32)
+    return TemporaryBytes(after_results=copied + rows * (query.shape[-1] + 1) * _FP32)
 
 
 def _copied_bytes(gradient: torch.Tensor) -> int:

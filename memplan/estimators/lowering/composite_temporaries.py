@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.fake_tensors.fake_results import NO_REDUCTION
-from memplan.estimators.fake_tensors.known_values import true_count
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.fake_tensors.known_values import known_true_count
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ _HALF = (torch.float16, torch.bfloat16)
 INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 
 
-def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
+def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules by operator without overload, for CUDA or for the CPU."""
     reduction = partial(_reduction, on_cuda=on_cuda)
     return {
@@ -60,7 +60,7 @@ def selected_positions(source: torch.Tensor, indices: list[torch.Tensor | None],
     masks = _masks(indices)
     if not masks:
         return max((each.numel() for each in indices if each is not None), default=0)
-    known = true_count(masks[0])
+    known = known_true_count(masks[0])
     if known is not None:
         return known
     of_each = max(source.numel() // max(masks[0].numel(), 1), 1)
@@ -71,28 +71,32 @@ def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
     return [each for each in indices if each is not None and each.dtype is torch.bool]
 
 
-def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
     """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
     source: torch.Tensor = args[0]
     is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
     is_read_as_it_is = is_widened or source.is_complex()  # norms of complex numbers are real
-    return NOTHING_HIDDEN if is_read_as_it_is else _converted(source, result)
+    return NO_TEMPORARIES if is_read_as_it_is else _converted(source, result)
 
 
-def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
     return _selecting(args, result.numel(), on_cuda=on_cuda)
 
 
-def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> HiddenBytes:
+def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
     """What is selected of a gradient before that is padded (``TensorAdvancedIndexing.cpp``)."""
-    known = true_count(args[1])
+    known = known_true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
     selecting = _selecting(args, elements, on_cuda=on_cuda)
     selected_bytes = elements * result.element_size()
-    return HiddenBytes(before=max(selecting.before, selecting.around + selecting.beside + selected_bytes))
+    return TemporaryBytes(
+        before_results=max(
+            selecting.before_results, selecting.around_results + selecting.after_results + selected_bytes
+        )
+    )
 
 
-def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> HiddenBytes:
+def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:
     """Positions of what is selected (``masked_select_out_cuda_impl`` indexes by the mask), or on the CPU masks.
 
     There one copy of the mask is made to count it by, and unless one thread reads all as it lies in memory, a copy and
@@ -100,94 +104,94 @@ def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> Hidden
     """
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
     if on_cuda:
-        return HiddenBytes(around=elements * len(shape) * _INT64_BYTES)
+        return TemporaryBytes(around_results=elements * len(shape) * _INT64_BYTES)
     mask_bytes = shape.numel() * _INT64_BYTES
     on_one_thread = torch.get_num_threads() == 1 or args[0].numel() < _GRAIN_ELEMENTS
     is_serial = on_one_thread and all(each.shape == shape and each.is_contiguous() for each in args[:2])
-    return HiddenBytes(before=mask_bytes, beside=0 if is_serial else 2 * mask_bytes)
+    return TemporaryBytes(before_results=mask_bytes, after_results=0 if is_serial else 2 * mask_bytes)
 
 
-def _converted(source: torch.Tensor, result: torch.Tensor) -> HiddenBytes:
+def _converted(source: torch.Tensor, result: torch.Tensor) -> TemporaryBytes:
     if source.dtype is result.dtype:
-        return NOTHING_HIDDEN
-    return HiddenBytes(beside=source.numel() * result.element_size())
+        return NO_TEMPORARIES
+    return TemporaryBytes(after_results=source.numel() * result.element_size())
 
 
-def _scan(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _scan(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Copy what is summed in the type of the result (``impl_func_cum_ops`` in ``ReduceOps.cpp``)."""
     return _converted(args[0], result)
 
 
-def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Exponentials of what is summed, less its largest (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
-    return HiddenBytes(beside=args[0].nbytes)
+    return TemporaryBytes(after_results=args[0].nbytes)
 
 
-def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Where the input is minus infinity, and which rows are so throughout (``_safe_softmax`` in ``SoftMax.cpp``)."""
     columns = result.shape[args[1]] if result.dim() else 1
-    return HiddenBytes(beside=result.numel() + result.numel() // max(columns, 1))
+    return TemporaryBytes(after_results=result.numel() + result.numel() // max(columns, 1))
 
 
-def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The loss of each element before all are reduced (``mse_loss_out`` and its like in ``Loss.cpp``)."""
     if len(args) > 2 and args[2] == NO_REDUCTION:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
-    return HiddenBytes(beside=elements * result.element_size())
+    return TemporaryBytes(after_results=elements * result.element_size())
 
 
-def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The logarithm of the sigmoid and the weighted logits (``binary_cross_entropy_with_logits`` in ``Loss.cpp``).
 
     Where nothing is reduced, the second of them is the result.
     """
-    return HiddenBytes(beside=max(2 * args[0].nbytes - result.nbytes, 0))
+    return TemporaryBytes(after_results=max(2 * args[0].nbytes - result.nbytes, 0))
 
 
-def _selection(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _selection(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     return _positions_of_masks(args[0], args[1], result)
 
 
-def _selected_writes(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _selected_writes(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     values: torch.Tensor = args[2]
     accumulates = len(args) > 3 and bool(args[3])
     if values.numel() == 1 and not accumulates:  # ``masked_fill`` runs instead
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     return _positions_of_masks(args[0], args[1], values)
 
 
 def _positions_of_masks(
     source: torch.Tensor, indices: list[torch.Tensor | None], selected: torch.Tensor
-) -> HiddenBytes:
+) -> TemporaryBytes:
     """Positions that a mask selects, one whole number for each of its dimensions (``expandTensors``)."""
     masks = _masks(indices)
     if not masks:
-        return NOTHING_HIDDEN
-    return HiddenBytes(around=selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES)
+        return NO_TEMPORARIES
+    return TemporaryBytes(around_results=selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES)
 
 
-def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """The difference whose norm is taken (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
-    return HiddenBytes(before=elements * args[0].element_size())
+    return TemporaryBytes(before_results=elements * args[0].element_size())
 
 
-def _factored_matrix(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _factored_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Both factors in one matrix, and which rows were exchanged (``linalg_inv_ex_out`` in ``BatchLinearAlgebra.cpp``).
 
     Here and below, work areas whose sizes libraries tell come on top.
     """
     matrix: torch.Tensor = args[0]
-    return HiddenBytes(beside=matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES)
+    return TemporaryBytes(after_results=matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES)
 
 
-def _read_matrix(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _read_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy by columns, which may be written to (``cloneBatchedColumnMajor``)."""
-    return HiddenBytes(beside=args[0].nbytes)
+    return TemporaryBytes(after_results=args[0].nbytes)
 
 
-def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenBytes:
+def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Powers and their combinations, five of each, and the scaled matrix (``compute_T18`` in ``LinearAlgebra.cpp``).
 
     Batches always take the polynomial of highest degree, a single matrix where its norm is large: the most is counted.
@@ -195,7 +199,9 @@ def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> HiddenB
     matrices: torch.Tensor = args[0]
     size = matrices.shape[-1]
     if size < 2:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     if matrices.numel() > size * size:
-        return HiddenBytes(before=11 * matrices.nbytes)
-    return HiddenBytes(beside=12 * matrices.nbytes)  # its result is made first, and filled from a copy of the matrix
+        return TemporaryBytes(before_results=11 * matrices.nbytes)
+    return TemporaryBytes(
+        after_results=12 * matrices.nbytes
+    )  # its result is made first, and filled from a copy of the matrix

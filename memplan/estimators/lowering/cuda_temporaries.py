@@ -17,18 +17,18 @@ from memplan.estimators.lowering import (
     sort_temporaries,
     torchvision_temporaries,
 )
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.lowering.top_k import top_k_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Rule = Callable[[tuple[Any, ...], Any], HiddenBytes]
+    Rule = Callable[[tuple[Any, ...], Any], TemporaryBytes]
 
 _INT64 = 8
 
 
-def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Return what a CUDA kernel of ATen takes for itself while it runs; convolutions have rules of their own.
 
     Args:
@@ -37,75 +37,79 @@ def cuda_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> Hidd
         result: what it returned.
     """
     composite, rule = _COMPOSITES.get(operator), _RULES.get(operator)
-    hidden = NOTHING_HIDDEN if composite is None else composite(args, result)
-    return hidden if rule is None else hidden + rule(args, result)
+    temporaries = NO_TEMPORARIES if composite is None else composite(args, result)
+    return temporaries if rule is None else temporaries + rule(args, result)
 
 
 def has_rule(operator: str) -> bool:
-    """Whether :func:`cuda_hidden_bytes` knows what this operator's kernel takes."""
+    """Whether :func:`cuda_temporary_bytes` knows what this operator's kernel takes."""
     return operator in _RULES or operator in _COMPOSITES
 
 
-def _indices(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of indices that are broadcast, where their strides differ (``AdvancedIndex``), and of narrow ones."""
     indices = [each for each in args[1] if each is not None and each.dtype not in (torch.bool, torch.uint8)]
     if not indices:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     shape = torch.broadcast_shapes(*(each.shape for each in indices))  # type: ignore[no-untyped-call]  # untyped in torch
     narrow = sum(each.numel() * _INT64 for each in indices if each.dtype is torch.int32)
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
     copies = 0 if alike else len(indices) - len(whole)
-    return HiddenBytes(around=narrow + copies * shape.numel() * _INT64)
+    return TemporaryBytes(around_results=narrow + copies * shape.numel() * _INT64)
 
 
-def _index_put(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     accumulates = len(args) > 3 and bool(args[3])
     return (sort_temporaries.accumulating_index_put if accumulates else _indices)(args, result)
 
 
-def _masked_scatter(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Where each element of the mask reads from, counted up to it (``IndexKernel.cpp``, ``maskPrefixSum``)."""
     target: torch.Tensor = args[0]
-    return HiddenBytes(beside=target.numel() * _INT64)
+    return TemporaryBytes(after_results=target.numel() * _INT64)
 
 
-def _top_k(args: tuple[Any, ...], result: Any) -> HiddenBytes:
-    return HiddenBytes(beside=top_k_bytes(args, result))
+def _top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+    return TemporaryBytes(after_results=top_k_bytes(args, result))
 
 
-def _distances_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each pair before it is summed (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
     grad, points, _, norm = args[:4]
-    return NOTHING_HIDDEN if norm == 0 else HiddenBytes(beside=grad.numel() * points.shape[-1] * points.element_size())
+    return (
+        NO_TEMPORARIES
+        if norm == 0
+        else TemporaryBytes(after_results=grad.numel() * points.shape[-1] * points.element_size())
+    )
 
 
-def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each point by each other (``pdist_backward_kernel_impl``)."""
     points, norm = args[1:3]
-    return NOTHING_HIDDEN if norm == 0 else HiddenBytes(beside=(len(points) - 1) * points.nbytes)
+    return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=(len(points) - 1) * points.nbytes)
 
 
-def _multinomial(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Random numbers for each weight (``Distributions.cpp``), or weights, their shares and running sums of these.
 
     The latter where more than one is drawn and put back (``MultinomialKernel.cu``).
     """
     weights: torch.Tensor = args[0]
     puts_back = len(args) > 2 and bool(args[2])
-    return HiddenBytes(beside=(3 if puts_back and args[1] > 1 else 1) * weights.nbytes)
+    return TemporaryBytes(after_results=(3 if puts_back and args[1] > 1 else 1) * weights.nbytes)
 
 
-def _in_order(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _in_order(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A contiguous copy of what is read (``scan_dim`` in ``ScanUtils.cuh``, ``kthvalue_out_cuda``)."""
     source: torch.Tensor = args[0]
-    return HiddenBytes(beside=0 if source.is_contiguous() else source.nbytes)
+    return TemporaryBytes(after_results=0 if source.is_contiguous() else source.nbytes)
 
 
-def _matrix_product(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS cannot take (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # what is added to them is copied anyway
-    return HiddenBytes(beside=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
+    return TemporaryBytes(after_results=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.convolutions import Convolution, Pass
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,29 +49,31 @@ _FUSED_UP_TO_CHANNELS = 64
 _TILE, _NUMBERS_OF_TILE = 4, 36  # pixels of a side; the transform has six on a side, for windows of three
 
 
-def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]]:
+def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
 
     def workspace(call: Convolution) -> tuple[int, Convolution | None]:
         return _bytes_by_rule(call, capability), None if torch.backends.cudnn.benchmark else call
 
-    def forward(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+    def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
-            return NOTHING_HIDDEN
+            return NO_TEMPORARIES
         beside, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
-        return HiddenBytes(beside=beside, beside_of=call)
+        return TemporaryBytes(after_results=beside, after_results_of=call)
 
-    def backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+    def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
-            return NOTHING_HIDDEN
+            return NO_TEMPORARIES
         call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
         of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
         # First the gradient of the input is made, then that of the weight, each with a workspace of its own.
         between, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
         beside, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
-        return HiddenBytes(between=between, between_of=first, beside=beside, beside_of=second)
+        return TemporaryBytes(
+            between_results=between, between_results_of=first, after_results=beside, after_results_of=second
+        )
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
 

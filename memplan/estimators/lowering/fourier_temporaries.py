@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._prims_common import make_contiguous_strides_for
 
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,31 +18,31 @@ _MOST_DIMS = 3  # that cuFFT transforms at once
 _HALF_BYTES = 2
 
 
-def from_real(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def from_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Transform real numbers; where that takes several steps, between two tensors of the result's size."""
     source, dims = args[:2]
     if _is_one_step(dims):
-        return HiddenBytes(beside=_copied_bytes(source, dims, source.stride()))
-    return HiddenBytes(beside=result.nbytes)
+        return TemporaryBytes(after_results=_copied_bytes(source, dims, source.stride()))
+    return TemporaryBytes(after_results=result.nbytes)
 
 
-def to_real(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def to_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Transform a copy of complex numbers, which cuFFT may overwrite."""
     source, dims = args[:2]
     if not _is_one_step(dims):
-        return HiddenBytes(beside=source.nbytes + complex_numbers((source, dims[:-1]), result).beside)
+        return TemporaryBytes(after_results=source.nbytes + complex_numbers((source, dims[:-1]), result).after_results)
     strides = make_contiguous_strides_for(source.shape)
-    return HiddenBytes(beside=source.nbytes + _copied_bytes(source, dims, strides))
+    return TemporaryBytes(after_results=source.nbytes + _copied_bytes(source, dims, strides))
 
 
-def complex_numbers(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def complex_numbers(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Transform complex numbers, three dimensions at a time; without a dimension they are only copied."""
     source, dims = args[:2]
     if not dims:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     if len(dims) > _MOST_DIMS:
-        return HiddenBytes(beside=source.nbytes)
-    return HiddenBytes(beside=_copied_bytes(source, dims, source.stride()))
+        return TemporaryBytes(after_results=source.nbytes)
+    return TemporaryBytes(after_results=_copied_bytes(source, dims, source.stride()))
 
 
 def _is_one_step(dims: Sequence[int]) -> bool:

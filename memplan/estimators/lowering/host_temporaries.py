@@ -4,7 +4,7 @@ Found by reading the CPU allocator's events of single convolutions (torch 2.13, 
 channels-first layout is copied to and from a layout whose channels are padded to the vector width; half precision, and
 what is spread out again by transposed convolutions and by the slopes of those that move by more than one, to
 channels-last and back through one copy more. Channels-last tensors are used as they are. Windows wider than the vector
-kernels take are unfolded to find the slope of their weight. Scratch pads of a few hundred kilobytes, and those of
+kernels take are unfolded to find the gradient of their weight. Scratch pads of a few hundred kilobytes, and those of
 bfloat16 products, are not counted.
 """
 
@@ -17,7 +17,7 @@ from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.host_recurrence import gates_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,14 +26,14 @@ _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
 _INT64_BYTES = 8
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
-_GROUP_BLOCK = 4  # channels of a group that are read together; for the slope of the weight, twice as many
+_GROUP_BLOCK = 4  # channels of a group that are read together; for the gradient of the weight, twice as many
 _MANY_IMAGES = 16
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are by the forward pass
 _COLOURS = 3
-_WIDEST_WINDOW = 14  # pixels on a side; the slope of the weight of a wider one is a matrix product
+_WIDEST_WINDOW = 14  # pixels on a side; the gradient of the weight of a wider one is a matrix product
 
 
-def host_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Return what a CPU kernel takes for itself while it runs.
 
     Args:
@@ -42,109 +42,111 @@ def host_hidden_bytes(operator: str, args: tuple[Any, ...], result: Any) -> Hidd
         result: what it returned.
     """
     rule = _RULES.get(operator)
-    return NOTHING_HIDDEN if rule is None else rule(args, result)
+    return NO_TEMPORARIES if rule is None else rule(args, result)
 
 
-def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     image, weight, stride, transposed, groups = args[0], args[1], args[3], args[6], args[8]
     if _is_channels_last(image) or _is_channels_last(weight):
-        return HiddenBytes(beside=_bytes(weight))
+        return TemporaryBytes(after_results=_bytes(weight))
     if _runs_uncopied(image, weight, stride, groups):
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     if transposed and not _is_half(result):  # nothing is padded; a single channel lies the same in both layouts
         second = _bytes(result) if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
-        return HiddenBytes(before=_bytes(image) + _bytes(weight), around=_bytes(result), between=second)
+        return TemporaryBytes(
+            before_results=_bytes(image) + _bytes(weight), around_results=_bytes(result), between_results=second
+        )
     copied_image = _copied_input(image, groups)
     copied_weight = _padded(weight, groups) if copied_image else _bytes(weight)
     is_read_in_blocks = _are_groups_of(_GROUP_BLOCK, weight, groups)
     is_converted_back = _is_half(result) and not (weight.dtype is torch.bfloat16 and _is_depthwise(weight, groups))
-    return HiddenBytes(
-        before=copied_image + copied_weight if is_read_in_blocks else 0,
-        around=_padded(result, groups),
-        between=_bytes(result) if is_converted_back else 0,
+    return TemporaryBytes(
+        before_results=copied_image + copied_weight if is_read_in_blocks else 0,
+        around_results=_padded(result, groups),
+        between_results=_bytes(result) if is_converted_back else 0,
     )
 
 
-def _convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
-    """From copies of slope and weight the slope of the image, then from copies of slope and image the weight's."""
-    slope, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
+def _convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """From copies of gradient and weight the image's gradient, then from copies of gradient and image the weight's."""
+    gradient, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
         blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
-        return HiddenBytes(beside=blocks * _bytes(weight))
+        return TemporaryBytes(after_results=blocks * _bytes(weight))
     if _runs_uncopied(image, weight, stride, groups):
-        return NOTHING_HIDDEN
-    # The slope of a transposed convolution is read as other convolutions read their input.
-    blocked_slope = _copied_input(slope, groups) if transposed else _padded(slope, groups)
+        return NO_TEMPORARIES
+    # The gradient of a transposed convolution is read as other convolutions read their input.
+    blocked_gradient = _copied_input(gradient, groups) if transposed else _padded(gradient, groups)
     spread_out = _is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
     is_read_in_blocks = wants_image and _are_groups_of(_GROUP_BLOCK, weight, groups)
     made_image = _bytes(image) if spread_out else _padded(image, groups)
-    return HiddenBytes(
-        before=blocked_slope + _padded(weight, groups) if is_read_in_blocks else 0,
-        around=made_image if wants_image else 0,
-        between=_bytes(image) if wants_image and spread_out else 0,
-        beside=_weight_slope_bytes(args) if wants_weight else 0,
+    return TemporaryBytes(
+        before_results=blocked_gradient + _padded(weight, groups) if is_read_in_blocks else 0,
+        around_results=made_image if wants_image else 0,
+        between_results=_bytes(image) if wants_image and spread_out else 0,
+        after_results=_weight_gradient_bytes(args) if wants_weight else 0,
     )
 
 
-def _weight_slope_bytes(args: tuple[Any, ...]) -> int:
-    slope, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
+def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
+    gradient, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
     if weight.dtype is torch.float16 or _is_wide_depthwise(weight, groups):
         return 0
     if not _are_groups_of(2 * _GROUP_BLOCK, weight, groups):
         return 0
     if transposed:
-        copies = _padded(image, groups) + _copied_input(slope, groups)
+        copies = _padded(image, groups) + _copied_input(gradient, groups)
     elif max(weight.shape[2:]) > _WIDEST_WINDOW:
-        return _unfolded_bytes(slope, weight)
+        return _unfolded_bytes(gradient, weight)
     else:  # with few channels of the image, AVX2's kernel runs, but for colours, which are read as they are
         few = _COLOURS < image.shape[1] < _FEW_CHANNELS
         width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
-        copies = _padded(slope, groups, width) + (_padded(image, groups, width) if image.shape[1] > _COLOURS else 0)
+        copies = _padded(gradient, groups, width) + (_padded(image, groups, width) if image.shape[1] > _COLOURS else 0)
     # The weight's is made in oneDNN's layout, too, which lives until it is copied.
     return max(copies, _bytes(weight))
 
 
-def _unfolded_bytes(slope: torch.Tensor, weight: torch.Tensor) -> int:
+def _unfolded_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
     """Columns of one image, and four times the weight, for each thread that has an image."""
-    columns = slope.shape[2:].numel() * weight.shape[1:].numel() * weight.element_size()
-    return min(torch.get_num_threads(), slope.shape[0]) * (columns + 4 * _bytes(weight))
+    columns = gradient.shape[2:].numel() * weight.shape[1:].numel() * weight.element_size()
+    return min(torch.get_num_threads(), gradient.shape[0]) * (columns + 4 * _bytes(weight))
 
 
-def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A second tensor like the input, where that wants a gradient."""
-    return HiddenBytes(beside=_bytes(args[1])) if args[9][0] else NOTHING_HIDDEN
+    return TemporaryBytes(after_results=_bytes(args[1])) if args[9][0] else NO_TEMPORARIES
 
 
-def _promotion(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Operands in the type that both are computed in, where one is of another (``compute_types``, TensorIterator.cpp).
 
     Kernels of CUDA convert as they read.
     """
     first, second = args[:2]
     if not isinstance(second, torch.Tensor) or not isinstance(first, torch.Tensor) or first.dtype is second.dtype:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     common = torch.result_type(first, second)
     others = [each for each in (first, second) if each.dtype is not common]
-    return HiddenBytes(around=sum(each.numel() * common.itemsize for each in others))
+    return TemporaryBytes(around_results=sum(each.numel() * common.itemsize for each in others))
 
 
-def _recurrence(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _recurrence(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Both weights in oneDNN's layout, and the gates of all steps once more."""
     data, weight, recurrent_weight = args[:3]
     rows, hidden = data.shape[0] * data.shape[1], recurrent_weight.shape[1]
     weights = _bytes(weight) + _bytes(recurrent_weight)
-    return HiddenBytes(beside=weights + gates_bytes(rows, hidden, data.element_size()))
+    return TemporaryBytes(after_results=weights + gates_bytes(rows, hidden, data.element_size()))
 
 
-def _alignment_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _alignment_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
-    return HiddenBytes(beside=_bytes(args[6]))
+    return TemporaryBytes(after_results=_bytes(args[6]))
 
 
-def _order_statistic(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Values and positions, which are sorted in part (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
-    return HiddenBytes(beside=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
+    return TemporaryBytes(after_results=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
 
 
 def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: list[int], groups: int) -> bool:
@@ -162,7 +164,7 @@ def _are_groups_of(block: int, weight: torch.Tensor, groups: int) -> bool:
 
 
 def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Whether the weight's gradient is made from slope and input as they are; seen at 7 x 7 and not at 3 x 3."""
+    """Whether the weight's gradient is made from gradient and input as they are; seen at 7 x 7 and not at 3 x 3."""
     return _is_depthwise(weight, groups) and max(weight.shape[2:]) > 3
 
 
@@ -198,7 +200,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-_RULES: dict[str, Callable[[tuple[Any, ...], Any], HiddenBytes]] = {
+_RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
     "aten.native_batch_norm_backward": _normalisation_backward,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from memplan.estimators.fake_tensors.known_values import known_vector, numbers_in
+from memplan.estimators.fake_tensors.known_values import known_integers, known_vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tupl
     Raises:
         DynamicOutputShapeException: the lengths are not known.
     """
-    longest_first = numbers_in(lengths)
+    longest_first = known_integers(lengths)
     if longest_first is None:
         raise DynamicOutputShapeException(_PACK)
     counts = [sum(length > step for length in longest_first) for step in range(longest_first[0])]
@@ -38,7 +38,7 @@ def pad(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Stand in for ``_pad_packed_sequence``."""
-    counts = numbers_in(batch_sizes)
+    counts = known_integers(batch_sizes)
     if counts is None:
         raise DynamicOutputShapeException(_PACK)
     padded = data.new_full((max(total_length, len(counts)), counts[0], *data.shape[1:]), padding_value)

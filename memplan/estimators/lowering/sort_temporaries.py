@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.composite_temporaries import selected_positions
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ _INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
 _LARGEST_MODE = 2  # ``EmbeddingBagMode::MAX``
 
 
-def sort(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Count what a sort along a dimension takes (``Sort.cpp``, ``SortStable.cu``).
 
     The dimension of a stable sort is not seen; it is taken to be the last.
@@ -32,9 +32,9 @@ def sort(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
     keys: torch.Tensor = args[0]
     dim = args[1] if len(args) > 1 else -1
     if not keys.dim() or keys.shape[dim] <= _LARGEST_SORTED_IN_PLACE:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     in_order = 0 if keys.stride(dim) == 1 else 2 * keys.nbytes + keys.numel() * _INT64
-    return HiddenBytes(beside=in_order + sorting_bytes(keys, keys.shape[dim]))
+    return TemporaryBytes(after_results=in_order + sorting_bytes(keys, keys.shape[dim]))
 
 
 def sorting_bytes(keys: torch.Tensor, size: int) -> int:
@@ -50,37 +50,39 @@ def sorting_bytes(keys: torch.Tensor, size: int) -> int:
     return keys.numel() * (_INT64 + pair_bytes)
 
 
-def median(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Sort all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension nothing but a copy is taken."""
     source: torch.Tensor = args[0]
     copied = 0 if source.is_contiguous() else source.nbytes
     if len(args) > 1:
-        return HiddenBytes(beside=copied)
+        return TemporaryBytes(after_results=copied)
     count = source.numel()
-    return HiddenBytes(before=copied + source.nbytes + count * _INT64 + sorting_bytes(source, count))
+    return TemporaryBytes(before_results=copied + source.nbytes + count * _INT64 + sorting_bytes(source, count))
 
 
-def unique(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Sorted elements, and with them where they were if that is to be told (``UniqueCub.cu``)."""
     source: torch.Tensor = args[0]
     copied = 0 if source.is_contiguous() else source.nbytes
     positions = source.numel() * _INT64 if len(args) > 2 and args[2] else 0
-    return HiddenBytes(before=source.nbytes + 2 * positions, around=copied + source.nbytes + positions)
+    return TemporaryBytes(
+        before_results=source.nbytes + 2 * positions, around_results=copied + source.nbytes + positions
+    )
 
 
-def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
 
     Values are copied that are broadcast or lie in another order.
     """
     if len(args) < 4 or not args[3]:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     source, indices, values = args[:3]
     positions = selected_positions(source, indices, values)
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = 0 if is_read_as_it_is else elements * values.element_size()
-    return HiddenBytes(beside=6 * positions * _INT64 + copied)
+    return TemporaryBytes(after_results=6 * positions * _INT64 + copied)
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
@@ -94,24 +96,24 @@ def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) 
     return math.prod(sizes)
 
 
-def embedding_backward(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def embedding_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Count what ``embedding_dense_backward_cuda`` in ``Embedding.cu`` takes."""
     indices: torch.Tensor = args[1]
     by_frequency = len(args) > 4 and bool(args[4])
     if indices.numel() <= _FEW_EMBEDDINGS and not by_frequency:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     return _summed_by_index(indices, result, by_frequency=by_frequency)
 
 
-def embedding_bag_backward(args: tuple[Any, ...], result: Any) -> HiddenBytes:
+def embedding_bag_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Count what ``embedding_bag_backward_cuda_sum_avg`` in ``EmbeddingBag.cu`` takes; the largest take nothing."""
     by_frequency, mode, is_sparse = args[7:10]
     if mode == _LARGEST_MODE or is_sparse:
-        return NOTHING_HIDDEN
+        return NO_TEMPORARIES
     return _summed_by_index(args[1], result, by_frequency=by_frequency)
 
 
-def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_frequency: bool) -> HiddenBytes:
+def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_frequency: bool) -> TemporaryBytes:
     """Sort indices; find those of each row; sum ten gradients at a time, and then their sums (in at least fp32).
 
     ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu``. Where a table has few rows, newer versions add
@@ -122,8 +124,8 @@ def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_freque
     partials = count // _INDICES_OF_A_PARTIAL_SUM + segments
     running = count + 2 * segments + partials
     sums = partials * width * max(gradient.element_size(), 4)
-    return HiddenBytes(
-        before=3 * indices.nbytes,
-        around=(3 if by_frequency else 2) * indices.nbytes,
-        beside=running * indices.element_size() + sums,
+    return TemporaryBytes(
+        before_results=3 * indices.nbytes,
+        around_results=(3 if by_frequency else 2) * indices.nbytes,
+        after_results=running * indices.element_size() + sums,
     )

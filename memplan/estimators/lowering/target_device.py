@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from memplan.devices.cards import DeviceKind
-from memplan.estimators.absent_card.cuda_words import CudaWords, understand_cuda_autocast
+from memplan.estimators.absent_card.cuda_emulation import CudaEmulation, redirect_cuda_autocast
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import CudaOperators
 from memplan.estimators.lowering.flex_attention import FlexAttention
-from memplan.estimators.lowering.kernels import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.lowering.kernel_rules import Kernels, cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def lower_to(device: DeviceSpec) -> None:
     if capability is not None:
         CudaOperators(capability).install()
         CudaAutocast().install()
-        understand_cuda_autocast()
+        redirect_cuda_autocast()
         _FLEX_ATTENTION.install()
 
 
-def cuda_words_understood(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaWords | None:
+def cuda_emulation_for(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaEmulation | None:
     """Return the context in which CUDA in user code means the traced device; None for the CPU.
 
     Args:
@@ -54,7 +54,7 @@ def cuda_words_understood(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaWords
         gpu_is_seen: whether user code that asks is told that there is a GPU.
     """
     capability = lowered_capability(device)
-    return None if capability is None else CudaWords(device, capability, is_seen=gpu_is_seen)
+    return None if capability is None else CudaEmulation(device, capability, is_seen=gpu_is_seen)
 
 
 def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 if TYPE_CHECKING:
     import torch
@@ -15,23 +15,23 @@ _BOXES_OF_A_WORD = 64  # ``threadsPerBlock`` in ``nms_kernel.cu``
 _MOST_IMAGES_AT_ONCE = 32  # ``kMaxParallelImgs``
 
 
-def suppression(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def suppression(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Boxes by falling scores, and a bit for each pair of them (``nms_kernel.cu``)."""
     boxes: torch.Tensor = args[0]
     count = len(boxes)
-    return HiddenBytes(around=count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64)
+    return TemporaryBytes(around_results=count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64)
 
 
-def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> HiddenBytes:
+def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Columns, and twice what is returned, before the bias is added (``deform_conv2d_forward_kernel``)."""
     image, weight = args[:2]
-    return HiddenBytes(around=2 * result.nbytes + _columns_bytes(image, weight, result))
+    return TemporaryBytes(around_results=2 * result.nbytes + _columns_bytes(image, weight, result))
 
 
-def deformable_convolution_backward(args: tuple[Any, ...], _result: Any) -> HiddenBytes:
+def deformable_convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Columns, and the output's gradient by groups of images (``backward_gradient_parameters``)."""
     gradient, image, weight = args[:3]
-    return HiddenBytes(beside=gradient.nbytes + _columns_bytes(image, weight, gradient))
+    return TemporaryBytes(after_results=gradient.nbytes + _columns_bytes(image, weight, gradient))
 
 
 def _columns_bytes(image: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
 
 
-def switch_checkpointing_on(model: nn.Module) -> None:
+def enable_checkpointing(model: nn.Module) -> None:
     """Call the first of ``SWITCHES`` that the model has.
 
     Raises:

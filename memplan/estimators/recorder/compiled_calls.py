@@ -23,7 +23,7 @@ class CompiledCalls:
         self._were_heard = False
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """Listen while the context is open."""
         frames: Any = sys.modules.get(_FRAMES)
         ask: Callable[[Any], Any] | None = getattr(frames, _ASKED, None)

@@ -12,20 +12,20 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from memplan.errors import WorkloadError
-from memplan.estimators.fake_tensors.fakes import is_simple
-from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.fake_mode import is_simple
+from memplan.estimators.fake_tensors.known_values import remember_values
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.model_copies import model_copy
-from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS
+from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
-_CARRIED = "memplan_carried"
+_AUXILIARY = "memplan_carried"
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from memplan.estimators.fake_tensors.fakes import Fakes
+    from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 
 
 def is_scripted(model: nn.Module) -> bool:
@@ -33,7 +33,7 @@ def is_scripted(model: nn.Module) -> bool:
     return any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
 
 
-def fake_copy(model: nn.Module, fakes: Fakes) -> nn.Module:
+def fake_copy(model: nn.Module, fakes: TraceFakeMode) -> nn.Module:
     """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry.
 
     Raises:
@@ -42,24 +42,24 @@ def fake_copy(model: nn.Module, fakes: Fakes) -> nn.Module:
     if is_scripted(model):
         problem = "TorchScript runs on real tensors only"
         raise WorkloadError(problem) from NotImplementedError(problem)
-    special = [each for each in model.parameters() if is_special(each)]
+    special = [each for each in model.parameters() if is_parameter_subclass(each)]
     copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in special}
     copies |= {id(each): fakes.from_parameter(each) for each in model.parameters() if is_simple(each)}
     with FakeCopyMode(fakes):
         for each in special:
             carried = copy.deepcopy(vars(each), copies)
-            vars(copies[id(each)]).update(carried, **{_CARRIED: list(_tensors_within(carried))})
+            vars(copies[id(each)]).update(carried, **{_AUXILIARY: list(_tensors_within(carried))})
         return model_copy(model, copies)
 
 
-def is_special(parameter: nn.Parameter) -> bool:
+def is_parameter_subclass(parameter: nn.Parameter) -> bool:
     """Whether a parameter is of a class of its own, as libraries for quantization make them."""
     return type(parameter) is not nn.Parameter and not is_lazy(parameter)
 
 
-def carried_by(parameter: torch.Tensor) -> list[torch.Tensor]:
+def auxiliary_tensors(parameter: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that a parameter of a class of its own holds beside its data, such as scales."""
-    carried: list[torch.Tensor] = getattr(parameter, _CARRIED, [])
+    carried: list[torch.Tensor] = getattr(parameter, _AUXILIARY, [])
     return carried
 
 
@@ -74,7 +74,7 @@ def unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
                 yield from (*each.parameters(), *each.buffers())
 
 
-def _plain_fake(parameter: nn.Parameter, fakes: Fakes) -> nn.Parameter:
+def _plain_fake(parameter: nn.Parameter, fakes: TraceFakeMode) -> nn.Parameter:
     data = parameter.data.as_subclass(torch.Tensor)
     return nn.Parameter(fakes.from_tensor(data), requires_grad=parameter.requires_grad)
 
@@ -87,24 +87,24 @@ def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
             yield from _tensors_within(vars(value))
 
 
-def learn_buffers(fake: nn.Module, real: nn.Module) -> None:
+def remember_buffers(fake: nn.Module, real: nn.Module) -> None:
     """Remember whole numbers in small buffers, such as how often weights were averaged; large ones are not filled."""
     for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True):
         if not buffer.is_floating_point():
-            learn([copied], [buffer], largest_elements=LARGE_ELEMENTS - 1)
+            remember_values([copied], [buffer], largest_elements=LARGE_ELEMENTS - 1)
 
 
-def learn_attributes(fake: nn.Module, real: nn.Module) -> None:
+def remember_attributes(fake: nn.Module, real: nn.Module) -> None:
     """Remember values of small tensors that modules keep beside parameters and buffers, such as anchors."""
     for copied, module in zip(fake.modules(), real.modules(), strict=True):
         for name, value in vars(module).items():
             values = value if isinstance(value, list | tuple) else [value]
             if values and all(type(each) is torch.Tensor for each in values):
                 copies = vars(copied)[name]
-                learn(copies if isinstance(copies, list | tuple) else [copies], values)
+                remember_values(copies if isinstance(copies, list | tuple) else [copies], values)
 
 
-def assign_where_torch_swaps() -> None:
+def assign_instead_of_swapping() -> None:
     """Let ``Module.to`` convert fake parameters as it does real ones, for the rest of this process.
 
     Torch swaps the tensors of subclasses, which refuses those that something holds a weak reference to.
@@ -116,19 +116,19 @@ def assign_where_torch_swaps() -> None:
     torch.utils.swap_tensors = assign
 
 
-def fake_batch(batch: Any, fakes: Fakes) -> Any:
+def fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
     """Make fake tensors of a real batch, as it lies on the host."""
     return map_tensors(fakes.from_tensor, batch)
 
 
-def lay_out_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
+def convert_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
     """Bring a model's tensors into the recipe's weight type and memory format; tied tensors stay tied.
 
     ``Module.to`` cannot swap fake parameters, so they are replaced one by one.
     """
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        return laid_out(tensor, precision=precision, channels_last=channels_last)
+        return converted(tensor, precision=precision, channels_last=channels_last)
 
     done: dict[int, torch.Tensor] = {}
     for module in model.modules():
@@ -150,7 +150,7 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        changed = laid_out(tensor, precision=precision, channels_last=channels_last)
+        changed = converted(tensor, precision=precision, channels_last=channels_last)
         if changed is not tensor:
             return changed
         return tensor.clone() if copy_all else tensor.detach().requires_grad_(tensor.requires_grad)
@@ -158,7 +158,7 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
     return map_tensors(moved, batch)
 
 
-def laid_out(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
+def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
     """Return the tensor in the recipe's weight type and memory format; integers keep their type."""
     half = _HALF.get(precision)
     if half is not None and tensor.is_floating_point():

@@ -8,12 +8,12 @@ import torch
 
 def resident_context_bytes() -> int:
     """Return the resident set of this process once all that every training step loads late is loaded."""
-    take_a_toy_step()
+    run_warmup_step()
     resident: int = psutil.Process().memory_info().rss
     return resident
 
 
-def take_a_toy_step() -> None:
+def run_warmup_step() -> None:
     """Start torch's threads and train one number once on the CPU.
 
     The first use of an optimizer alone imports some 80 MiB of torch (2.13). There is no matrix product, because a

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, wraps_others
-from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, kernels_result
-from memplan.estimators.fake_tensors.known_values import is_known, run_knowing
+from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
+from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.contiguous_copies import copied_bytes
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.convolutions import Convolution
-    from memplan.estimators.fake_tensors.fakes import Fakes
+    from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
-    from memplan.estimators.lowering.kernels import Kernels
+    from memplan.estimators.lowering.kernel_rules import Kernels
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
@@ -89,7 +89,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         *,
         kernels: Kernels,
         host_copies: HostCopies | None,
-        fakes: Fakes | None,
+        fakes: TraceFakeMode | None,
         draws: RandomDraws | None = None,
         choices: PresumedChoices | None = None,
     ) -> None:
@@ -104,21 +104,21 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._fakes = fakes
         self._draws = draws
         self._choices = choices
-        self._muted = False
+        self._paused = False
         self._pending: _PendingSum | None = None
         self._threads_with_cublas: set[bool] = set()
         self._summed_by_formula: int | None = None
 
     @contextmanager
-    def muted(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Record nothing while the context is open."""
-        self._muted = True
+        self._paused = True
         try:
             yield
         finally:
-            self._muted = False
+            self._paused = False
 
-    def settle(self) -> None:
+    def resolve_pending_sum(self) -> None:
         """Let a sum of gradients take over the block of its first summand if that has just been freed; zeros likewise.
 
         Where gradients meet at a branch, autograd adds into the first of them when it owns it and its storage alone,
@@ -127,7 +127,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """
         pending, self._pending = self._pending, None
         if pending is not None and not self._ledger.is_live(pending.donor):
-            self._ledger.inherit(pending.total, pending.donor)
+            self._ledger.reuse_block(pending.total, pending.donor)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -147,7 +147,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._pending is not None:
-            self.settle()
+            self.resolve_pending_sum()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
         donor = self._donor(func, args)
@@ -157,7 +157,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             if self._paths.is_inside or not self.presumed.answers(func, args):
                 raise
             return self.presumed.answer(args[0])
-        if not self._muted:
+        if not self._paused:
             self._record(func, args, result)
             if donor is not None:
                 self._pending = _PendingSum(total=dense_parts(result)[-1].untyped_storage(), donor=donor)
@@ -179,31 +179,31 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if self._fakes is None:
             result = func(*args, **kwargs)
             return result if self._draws is None else self._draws.in_place_of(result, func, args)
-        made = kernels_result(func, args, on_host=self._host_copies is None)
+        made = corrected_result(func, args, on_host=self._host_copies is None)
         if made is not None:
             return made
-        return run_knowing(func, args, kwargs, fakes=self._fakes)
+        return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
     def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         if self._host_copies is not None and self._host_copies.keep(args, result):
             return
         operator = str(func.overloadpacket)
-        hidden = self._kernels.hidden_bytes(operator, args, result)
+        temporaries = self._kernels.temporary_bytes(operator, args, result)
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
-        between, between_of = hidden.between, hidden.between_of
+        between, between_results_of = temporaries.between_results, temporaries.between_results_of
         copies = self._take(copied_bytes(operator, args), operator)
-        around = self._take(hidden.around, operator)
-        self._give_back(self._take(hidden.before, operator))
+        around = self._take(temporaries.around_results, operator)
+        self._give_back(self._take(temporaries.before_results, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
-                self._ledger.see(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-                self._give_back(self._take(between, operator, between_of))
-                between, between_of = 0, None
+                self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
+                self._give_back(self._take(between, operator, between_results_of))
+                between, between_results_of = 0, None
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
             self._take_workspace(self._kernels.blas_workspace_bytes)
         self._give_back(around)
-        self._give_back(self._take(hidden.beside, operator, hidden.beside_of))
+        self._give_back(self._take(temporaries.after_results, operator, temporaries.after_results_of))
         self._give_back(copies)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""One run of a training step as it is recorded: events and blocks in plain lists, before any size is generalised."""
+"""One run of a training step as it is recorded: events and blocks in plain lists, before any size is fit_timeline."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Recording:
         self._event(block, allocates=True)
         return block
 
-    def add_twin(self, block: int) -> int:
+    def duplicate_block(self, block: int) -> int:
         """Add a block like another, without an event, and return its number."""
         self.block_bytes.append(self.block_bytes[block])
         self.categories.append(self.categories[block])

@@ -39,13 +39,13 @@ def repeat_last_step(recording: Recording) -> None:
     for event in range(begin, end):
         block = recording.event_blocks[event]
         if recording.event_allocates[event]:
-            successors[block] = recording.add_twin(block)
+            successors[block] = recording.duplicate_block(block)
         recording.event_blocks.append(successors[block])
         recording.event_allocates.append(recording.event_allocates[event])
         recording.event_phases.append(recording.event_phases[event])
 
 
-def by_turns(timeline: Timeline, worst: Recording, typical: Recording) -> Timeline:
+def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Recording) -> Timeline:
     """Give every second step, up to the last but one, the sizes of a typical batch.
 
     Args:

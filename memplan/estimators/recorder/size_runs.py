@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.linear import (
-    explains,
-    generalised,
-    nearly_explains,
+from memplan.estimators.recorder.size_fits import (
+    fit_timeline,
+    fits,
+    nearly_fits,
     needs_third_run,
     same_structure,
 )
@@ -94,16 +94,16 @@ class SizeRunner:
     def _curved(self, runs: list[RecordedRun]) -> SizeRuns:
         """Tell a line with a beginning, and a curve, from sizes that follow no rule, by one more size."""
         recordings = [run.recording for run in runs]
-        if explains(generalised(recordings[:2]), recordings[2]):
+        if fits(fit_timeline(recordings[:2]), recordings[2]):
             return SizeRuns(runs=(runs[0], runs[2]))
         beyond = 2 * self.sizes[2] if self.own in self.sizes else self.own
         if not self.may_run(runs[2], beyond):
             return self.runs_of_varying_samples(runs)
         fourth = self.record(beyond)
-        parabola = generalised(recordings)
-        if not same_structure([recordings[0], fourth.recording]) or not nearly_explains(parabola, fourth.recording):
+        parabola = fit_timeline(recordings)
+        if not same_structure([recordings[0], fourth.recording]) or not nearly_fits(parabola, fourth.recording):
             return self.runs_of_varying_samples([*runs, fourth])
-        return SizeRuns(runs=tuple(runs) if explains(parabola, fourth.recording) else (*runs, fourth))
+        return SizeRuns(runs=tuple(runs) if fits(parabola, fourth.recording) else (*runs, fourth))
 
     def _uneven(self, runs: list[RecordedRun]) -> SizeRuns:
         """Run half of the size that is asked about, and all of it: the number of blocks depends on the samples."""

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices.cards import DeviceKind
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, learn
-from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
+from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, remember_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
-from memplan.estimators.fake_tensors.remembered_results import RememberedResults
+from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.cached_tensors import forget_cached_tensors
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
+    convert_in_place,
     fake_batch,
     fake_copy,
     is_scripted,
-    lay_out_in_place,
-    learn_attributes,
-    learn_buffers,
     moved_batch,
+    remember_attributes,
+    remember_buffers,
 )
 from memplan.estimators.recorder.model_copies import model_copy
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
+from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.recorder.user_calls import copied
 from memplan.estimators.step_trace import Category
@@ -100,7 +100,7 @@ class StepRecorder:
     presumes: bool = False
     fused_optimizer: bool = False
     host_copies: HostCopies | None = None
-    results: RememberedResults = field(default_factory=RememberedResults)
+    results: ResultCache = field(default_factory=ResultCache)
 
     def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -114,10 +114,10 @@ class StepRecorder:
             WorkloadError: one of the workload's functions raises or breaks its contract.
         """
         if self.presumes or not self.on_fakes:  # after a run on fakes that failed, whose tensors must not come back
-            forget_cached_tensors()
+            clear_tensor_caches()
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
-        fakes = Fakes(self.results, draws) if self.on_fakes else None
+        fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
         on_host = batch if fakes is None else self._known_batch(batch, model, fakes)
         paths = ModulePaths(model)
@@ -134,10 +134,10 @@ class StepRecorder:
         )
         surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with surroundings:
-            lay_out_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
+            convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
-        with draws.heard(), surroundings, recorder, paths.watched(), compiled.heard(), to_numpy, passing_for_real():
+        with draws.intercepted(), surroundings, recorder, paths.watched(), compiled.watched(), to_numpy, hiding_fakes():
             step = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
@@ -153,15 +153,15 @@ class StepRecorder:
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
         )
 
-    def _known_batch(self, batch: Any, model: nn.Module, fakes: Fakes) -> Any:
+    def _known_batch(self, batch: Any, model: nn.Module, fakes: TraceFakeMode) -> Any:
         """Make a batch of fake tensors, and let the run know the values in it and in a fake model."""
         on_host = fake_batch(batch, fakes)
-        learn(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
-        learn_buffers(model, self.model)
-        learn_attributes(model, self.model)
+        remember_values(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
+        remember_buffers(model, self.model)
+        remember_attributes(model, self.model)
         return on_host
 
-    def _model_of_run(self, fakes: Fakes | None) -> nn.Module:
+    def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, which the next run needs as it was."""
         if fakes is not None:
             return copied(self.model, functools.partial(fake_copy, fakes=fakes))
@@ -176,18 +176,18 @@ class StepRecorder:
         on_cuda = self.device.kind is DeviceKind.CUDA
 
         def next_batch() -> Any:
-            with recorder.muted():
+            with recorder.paused():
                 moved = moved_batch(
                     on_host,
                     precision=self.recipe.precision,
                     channels_last=self.workload.channels_last,
                     copy_all=on_cuda,
                 )
-            ledger.see_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
             return moved
 
         if not on_cuda:
-            ledger.see_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
         step = TracedStep(
             self.workload,
             self.recipe,
@@ -201,7 +201,7 @@ class StepRecorder:
         for _ in range(STEPS):
             recording.step_starts.append(len(recording.event_blocks))
             step.run()
-        recorder.settle()
+        recorder.resolve_pending_sum()
         ledger.close()  # while what is resident between steps still is
         return step
 

@@ -39,7 +39,7 @@ class StorageLedger:
         parts = (part for tensor in tensors for part in dense_parts(tensor))
         return {block for part in parts if (block := self.block_of(part)) is not None}
 
-    def see(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> None:
+    def track(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> None:
         """Record each storage of the tensor as a new block unless it is known."""
         for part in dense_parts(tensor):
             storage = part.untyped_storage()
@@ -53,12 +53,12 @@ class StorageLedger:
         self._live.add(block)
         self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
 
-    def see_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
+    def track_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
         """Record every storage among these tensors that is not known."""
         for tensor in tensors:
-            self.see(tensor, category, module=module, operator=operator)
+            self.track(tensor, category, module=module, operator=operator)
 
-    def inherit(self, heir: torch.UntypedStorage, donor: int) -> None:
+    def reuse_block(self, heir: torch.UntypedStorage, donor: int) -> None:
         """Let the storage made last live on in a block that was freed right after it was made.
 
         That is what an in-place operator does where tracing ran the out-of-place one.

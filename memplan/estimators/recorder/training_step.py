@@ -11,7 +11,7 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.fake_model import carried_by, unregistered_tensors
+from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
 from memplan.estimators.recorder.user_calls import call_user, checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
@@ -113,10 +113,12 @@ class TracedStep:
             ):
                 for name, tensor in tensors:
                     self._owners.setdefault(id(tensor), module_name)
-                    self._ledger.see_all((tensor, *carried_by(tensor)), category, module=module_name, operator=name)
+                    self._ledger.track_all(
+                        (tensor, *auxiliary_tensors(tensor)), category, module=module_name, operator=name
+                    )
         if not self._on_cuda:  # a move to a card leaves them on the host
             unregistered = unregistered_tensors(self._model)
-            self._ledger.see_all(unregistered, Category.BUFFERS, module="", operator="attribute")
+            self._ledger.track_all(unregistered, Category.BUFFERS, module="", operator="attribute")
 
     def _made_buckets(self) -> list[torch.Tensor]:
         if self._recipe.world_size == 1:

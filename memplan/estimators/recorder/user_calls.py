@@ -116,7 +116,7 @@ def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
     )
 
 
-def is_of_fakes(error: WorkloadError) -> bool:
+def is_fake_tensor_failure(error: WorkloadError) -> bool:
     """Whether a failure comes of tensors that hold no values, so that computing the step may go well."""
     cause = error.__cause__
     if cause is None:
@@ -130,7 +130,7 @@ def _is_their_assertion(cause: BaseException) -> bool:
     return isinstance(cause, AssertionError) and innermost.f_globals["__name__"].startswith(_FAKE_MODULES)
 
 
-def reason_of_fakes(error: WorkloadError) -> str:
+def fake_tensor_reason(error: WorkloadError) -> str:
     """Say what fake tensors could not do."""
     if isinstance(error.__cause__, DataDependentOutputException):
         return "the value of a tensor is read there"
@@ -139,6 +139,6 @@ def reason_of_fakes(error: WorkloadError) -> str:
     return error.problem
 
 
-def may_be_of_sizes(error: WorkloadError) -> bool:
+def may_depend_on_size(error: WorkloadError) -> bool:
     """Whether a failure may come of the number of samples; a broken contract or a wrong name never does."""
     return error.__cause__ is not None and not isinstance(error.__cause__, _NEVER_OF_SIZES)

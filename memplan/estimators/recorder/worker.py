@@ -8,7 +8,7 @@ import torch
 
 from memplan.children import serve
 from memplan.errors import MemplanError
-from memplan.estimators.recorder.untouched_build import neutralise_initialisers
+from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
 from memplan.estimators.recorder.workload_trace import trace_workload
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def preload() -> None:
 
 def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
     """Reply with the trace, or with the error that is for the user."""
-    neutralise_initialisers()
+    patch_initialisers()
     torch.compiler.set_stance("force_eager")  # nothing runs often enough here to be worth compiling
     try:
         reply(trace_workload(request))

@@ -16,18 +16,24 @@ from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators.lowering.target_device import cuda_words_understood, lower_to, lowering_notes, uncounted_on
+from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_to, lowering_notes, uncounted_on
 from memplan.estimators.recorder.batches import tensors_in
-from memplan.estimators.recorder.checkpointing import switch_checkpointing_on
-from memplan.estimators.recorder.drawn_runs import DrawnRuns
-from memplan.estimators.recorder.fake_model import assign_where_torch_swaps, is_special
+from memplan.estimators.recorder.checkpointing import enable_checkpointing
+from memplan.estimators.recorder.fake_model import assign_instead_of_swapping, is_parameter_subclass
 from memplan.estimators.recorder.host_context import resident_context_bytes
-from memplan.estimators.recorder.linear import enveloping, generalised, proportional, same_structure
-from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
+from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
+from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
 from memplan.estimators.recorder.size_runs import SizeRunner, SizeRuns, samples_vary
+from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
-from memplan.estimators.recorder.untouched_build import untouched_fills
-from memplan.estimators.recorder.user_calls import call_user, is_of_fakes, may_be_of_sizes, name_of, reason_of_fakes
+from memplan.estimators.recorder.user_calls import (
+    call_user,
+    fake_tensor_reason,
+    is_fake_tensor_failure,
+    may_depend_on_size,
+    name_of,
+)
+from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
 from memplan.estimators.step_trace import StepTrace
 from memplan.units import GIB, format_bytes
@@ -35,7 +41,7 @@ from memplan.units import GIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memplan.estimators.absent_card.cuda_words import CudaWords
+    from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
     from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.estimators.recorder.recording import Recording
@@ -66,24 +72,24 @@ def trace_workload(request: TraceRequest) -> StepTrace:
         WorkloadError: the workload cannot be loaded, raises or breaks its contract.
         TraceError: the model cannot be traced.
     """
-    assign_where_torch_swaps()
+    assign_instead_of_swapping()
     lower_to(request.device)
-    words = cuda_words_understood(request.device, gpu_is_seen=True)
+    words = cuda_emulation_for(request.device, gpu_is_seen=True)
     try:
         return _traced_amid(words, request)
     except WorkloadError:
         if words is None or not words.presence.was_asked:
             raise
     # what the user's code does where it is told of a GPU may be what cannot run here
-    return _traced_amid(cuda_words_understood(request.device, gpu_is_seen=False), request)
+    return _traced_amid(cuda_emulation_for(request.device, gpu_is_seen=False), request)
 
 
-def _traced_amid(words: CudaWords | None, request: TraceRequest) -> StepTrace:
+def _traced_amid(words: CudaEmulation | None, request: TraceRequest) -> StepTrace:
     """Load the workload and trace it, with the user's words for CUDA understood as they are meant."""
     with words or nullcontext():
         workload = load_workload(request.source)
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
-        with collected_garbage():
+        with garbage_collected_on_demand():
             trace = _traced_workload(workload, request, None if words is None else words.host_copies)
     notes = trace.notes if words is None else (*trace.notes, *words.presence.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
@@ -92,7 +98,7 @@ def _traced_amid(words: CudaWords | None, request: TraceRequest) -> StepTrace:
 def _traced_workload(workload: Workload, request: TraceRequest, host_copies: HostCopies | None) -> StepTrace:
     batches = _made_batches(workload, request.batch_sizes[:2])
     _check_batches(workload, batches)
-    with untouched_fills():
+    with initialisation_skipped():
         model = _built(workload, request)
         _materialise(model, workload, batches)
     recorder = StepRecorder(
@@ -113,7 +119,7 @@ def _traced_somehow(recorder: StepRecorder, request: TraceRequest, batches: dict
     try:
         return _traced_or_computed(recorder, request, batches)
     except WorkloadError as error:
-        if own in batches or not may_be_of_sizes(error):
+        if own in batches or not may_depend_on_size(error):
             raise
     other = replace(request, batch_sizes=(own, 2 * own))  # some models take only sizes that divide by something
     return _traced_or_computed(recorder, other, _made_batches(recorder.workload, other.batch_sizes))
@@ -128,7 +134,7 @@ def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: 
     try:
         return _traced(recorder, request, batches)
     except WorkloadError as error:
-        if not is_of_fakes(error):
+        if not is_fake_tensor_failure(error):
             raise
         failure = error
     presuming = replace(recorder, presumes=True)
@@ -140,7 +146,7 @@ def _traced_or_computed(recorder: StepRecorder, request: TraceRequest, batches: 
     try:
         return _traced(presuming, request, batches)
     except WorkloadError as error:
-        return _traced_for_real(recorder, request, batches, error if is_of_fakes(error) else failure)
+        return _traced_for_real(recorder, request, batches, error if is_fake_tensor_failure(error) else failure)
 
 
 def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
@@ -149,7 +155,7 @@ def _traced(recorder: StepRecorder, request: TraceRequest, batches: dict[int, An
             return recorder.record(size, call_user("batch function", recorder.workload.batch, size), draws)
         return recorder.record(size, batches[size], draws)
 
-    drawn = DrawnRuns(record)
+    drawn = WorstDrawRecorder(record)
     runner = SizeRunner(
         record=drawn.record,
         sizes=request.batch_sizes,
@@ -194,8 +200,8 @@ def _traced_for_real(
     trace = _traced(real, request, batches)
     place = f"{error.where}: " if error.where else ""
     why = (
-        f"The step cannot run on fake tensors ({place}{reason_of_fakes(error)}); it was computed on the CPU at small "
-        "micro-batches, with attention that keeps its probabilities."
+        f"The step cannot run on fake tensors ({place}{fake_tensor_reason(error)}); "
+        "it was computed on the CPU at small micro-batches, with attention that keeps its probabilities."
     )
     return replace(trace, method=REAL_METHOD, notes=(*trace.notes, why))
 
@@ -206,7 +212,7 @@ def _as_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | No
         for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
             repeat_last_step(recording)
     timelines, notes = _timelines(found)
-    envelope = enveloping(recordings) if found.samples_vary and len(timelines) == 1 else None
+    envelope = envelope_timeline(recordings) if found.samples_vary and len(timelines) == 1 else None
     if typical is not None:
         timelines, said = _with_typical(timelines, found.reference, typical.recording)
         notes += said
@@ -237,10 +243,10 @@ def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
     """Generalise the runs; return the timelines and what to say of them."""
     recordings = found.recordings
     if not same_structure(recordings):
-        return tuple(generalised([each]) for each in recordings), (_UNEVEN,)
+        return tuple(fit_timeline([each]) for each in recordings), (_UNEVEN,)
     if found.samples_vary:
-        return (proportional(recordings),), (_VARYING.format(size=found.reference.micro_batch_size),)
-    return (generalised(recordings),), ()
+        return (proportional_timeline(recordings),), (_VARYING.format(size=found.reference.micro_batch_size),)
+    return (fit_timeline(recordings),), ()
 
 
 def _with_typical(
@@ -249,7 +255,7 @@ def _with_typical(
     """Let a typical batch take turns with the worst, where both make the same blocks."""
     if len(timelines) > 1 or not same_structure([worst, typical]):
         return timelines, (_ONLY_WORST,)
-    return (by_turns(timelines[0], worst, typical),), (_BY_TURNS,)
+    return (interleave_typical_steps(timelines[0], worst, typical),), (_BY_TURNS,)
 
 
 def _built(workload: Workload, request: TraceRequest) -> nn.Module:
@@ -260,10 +266,10 @@ def _built(workload: Workload, request: TraceRequest) -> nn.Module:
             hint="return a torch.nn.Module",
         )
     refuse_wrappers(model)
-    if any(is_special(each) for each in model.parameters()):
+    if any(is_parameter_subclass(each) for each in model.parameters()):
         model.to("cpu")  # as a move to a card would: bitsandbytes quantizes then
     if request.recipe.activation_checkpointing:
-        switch_checkpointing_on(model)
+        enable_checkpointing(model)
     return model
 
 
@@ -295,7 +301,7 @@ def _check_batches(workload: Workload, batches: dict[int, Any]) -> None:
 
 
 @contextmanager
-def collected_garbage() -> Iterator[None]:
+def garbage_collected_on_demand() -> Iterator[None]:
     """Collect garbage only where it is asked for, so that what lives in cycles dies at the same point every time.
 
     What is there before is not looked through, which takes longer than a run of a small step.

@@ -81,22 +81,22 @@ def test_a_hole_of_just_the_right_size_is_not_used_again() -> None:
 
 
 def test_the_smallest_hole_that_fits_is_used() -> None:
-    laid_out = [("a", 4 * MIB), ("x", 64), ("b", 2 * MIB), ("y", 64), ("a", 0), ("b", 0)]
-    peaks = run(*laid_out, ("c", MIB), ("d", 3 * MIB), config=IN_HEAP)
+    converted = [("a", 4 * MIB), ("x", 64), ("b", 2 * MIB), ("y", 64), ("a", 0), ("b", 0)]
+    peaks = run(*converted, ("c", MIB), ("d", 3 * MIB), config=IN_HEAP)
     assert peaks.peak_resident_bytes < 6 * MIB + PAGE
 
 
 def test_freed_neighbours_merge() -> None:
-    laid_out = [("a", MIB), ("b", MIB), ("x", 64), ("b", 0), ("a", 0)]
-    peaks = run(*laid_out, ("c", 2 * MIB - KIB), config=IN_HEAP)
+    converted = [("a", MIB), ("b", MIB), ("x", 64), ("b", 0), ("a", 0)]
+    peaks = run(*converted, ("c", 2 * MIB - KIB), config=IN_HEAP)
     assert peaks.peak_resident_bytes < 2 * MIB + PAGE
 
 
 def test_a_pinned_boundary_keeps_freed_neighbours_apart() -> None:
-    laid_out = [("a", MIB), ("b", MIB), ("x", 64), ("a", 0), ("b", 0)]
-    assert run(*laid_out, ("c", 2 * MIB - KIB), config=IN_HEAP).peak_resident_bytes > 3 * MIB
+    converted = [("a", MIB), ("b", MIB), ("x", 64), ("a", 0), ("b", 0)]
+    assert run(*converted, ("c", 2 * MIB - KIB), config=IN_HEAP).peak_resident_bytes > 3 * MIB
     unpinned = replace(IN_HEAP, pinned_every=None)
-    assert run(*laid_out, ("c", 2 * MIB - KIB), config=unpinned).peak_resident_bytes < 2 * MIB + PAGE
+    assert run(*converted, ("c", 2 * MIB - KIB), config=unpinned).peak_resident_bytes < 2 * MIB + PAGE
 
 
 def test_the_peak_event_is_told() -> None:

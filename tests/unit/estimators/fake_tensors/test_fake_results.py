@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.fake_tensors.fake_results import kernels_result
-from memplan.estimators.fake_tensors.fakes import Fakes
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.fake_results import corrected_result
 
 FORWARD = torch.ops.aten.native_batch_norm.default
 BACKWARD = torch.ops.aten.native_batch_norm_backward.default
@@ -20,15 +20,15 @@ def test_batch_norm_on_the_cpu_is_laid_out_as_by_the_kernel(order: tuple[int, ..
     forward = (image, weight, weight, None, None, True, 0.1, 1e-5)
     made = FORWARD(*forward)
     backward = (made[0], image, weight, None, None, made[1], made[2], True, 1e-5, [True, True, True])
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     for operator, args in ((FORWARD, forward), (BACKWARD, backward)):
         faked = tuple(fakes.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in args)
         with fakes:
-            results = kernels_result(operator, faked, on_host=True)
+            results = corrected_result(operator, faked, on_host=True)
         assert [each.stride() for each in results] == [each.stride() for each in operator(*args)]
-        assert kernels_result(operator, faked, on_host=False) is None
+        assert corrected_result(operator, faked, on_host=False) is None
 
 
 def test_batch_norm_keeps_channels_last() -> None:
     image = torch.zeros(4, 6, 8, 5).permute(0, 3, 1, 2)
-    assert kernels_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None
+    assert corrected_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None

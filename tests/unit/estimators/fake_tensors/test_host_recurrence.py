@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.fake_tensors.fake_results import kernels_result
-from memplan.estimators.fake_tensors.fakes import Fakes
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.host_recurrence import LAYER
 from tests.host_allocations import AS_MEASURED
 
@@ -23,10 +23,10 @@ def layer(steps: int, samples: int, width: int, hidden: int, dtype: torch.dtype,
 
 
 def faked(arguments: list[object]) -> list[torch.Tensor]:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     fake = [fakes.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in arguments]
     with fakes:
-        return list(kernels_result(LAYER, tuple(fake), on_host=True))
+        return list(corrected_result(LAYER, tuple(fake), on_host=True))
 
 
 @AS_MEASURED

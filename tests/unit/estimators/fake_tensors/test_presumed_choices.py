@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import run_knowing
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.known_values import run_with_known_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class Presuming(TorchDispatchMode):
     """Runs every operator as the recorder does where it presumes."""
 
-    def __init__(self, fakes: Fakes) -> None:
+    def __init__(self, fakes: TraceFakeMode) -> None:
         super().__init__()
         self._fakes = fakes
         self.choices = PresumedChoices()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            result = run_knowing(func, args, kwargs or {}, fakes=self._fakes)
+            result = run_with_known_values(func, args, kwargs or {}, fakes=self._fakes)
         except DynamicOutputShapeException:
             result = self.choices.most(func, args, kwargs or {})
             if result is None:
@@ -39,7 +39,7 @@ class Presuming(TorchDispatchMode):
 
 @pytest.fixture
 def presuming() -> Iterator[PresumedChoices]:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     mode = Presuming(fakes)
     with fakes, mode:
         yield mode.choices

@@ -20,51 +20,53 @@ def heads(count: int, *, length: int = 1024, width: int = 64, dtype: torch.dtype
 
 def test_flash_attention_accumulates_the_gradient_of_the_query_in_single_precision() -> None:
     query = heads(8)
-    hidden = flash_backward((query, query, query, query), None)
-    assert hidden.beside == 2 * MIB + 32 * KIB  # 8 * 1024 * 64 * 4 bytes, and 8 * 1024 row sums
-    assert hidden.around == 0
+    temporaries = flash_backward((query, query, query, query), None)
+    assert temporaries.after_results == 2 * MIB + 32 * KIB  # 8 * 1024 * 64 * 4 bytes, and 8 * 1024 row sums
+    assert temporaries.around_results == 0
 
 
 def test_wide_heads_are_rounded_up_further() -> None:
     query = heads(8, width=160)
-    assert flash_backward((query,) * 4, None).beside == 6 * MIB + 32 * KIB  # 192 wide
+    assert flash_backward((query,) * 4, None).after_results == 6 * MIB + 32 * KIB  # 192 wide
 
 
 def test_shared_heads_are_expanded_in_the_backward_pass() -> None:
     query, key = heads(8), heads(2)
-    hidden = flash_backward((query, query, key, key), None)
-    assert hidden.beside == 2 * MIB + 32 * KIB + 2 * MIB  # dk and dv of 8 heads, 1 MiB each
+    temporaries = flash_backward((query, query, key, key), None)
+    assert temporaries.after_results == 2 * MIB + 32 * KIB + 2 * MIB  # dk and dv of 8 heads, 1 MiB each
 
 
 def test_a_gradient_that_lies_by_heads_first_is_copied() -> None:
     query = heads(8)
-    slope = query.contiguous()
-    assert flash_backward((slope, query, query, query), None).around == MIB
-    assert efficient_backward((slope, query, query, query), None).around == MIB
+    gradient = query.contiguous()
+    assert flash_backward((gradient, query, query, query), None).around_results == MIB
+    assert efficient_backward((gradient, query, query, query), None).around_results == MIB
 
 
 def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
     query = heads(8, length=1000)
-    assert efficient_backward((query,) * 4, None).beside == 2 * MIB + 32_000  # 8 * 1024 * 64 * 4, and 8 * 1000 * 4
+    assert (
+        efficient_backward((query,) * 4, None).after_results == 2 * MIB + 32_000
+    )  # 8 * 1024 * 64 * 4, and 8 * 1000 * 4
     wide = heads(8, length=1025, width=128)
-    assert efficient_backward((wide,) * 4, None).beside == 8 * 1152 * 128 * 4 + 8 * 1025 * 4
+    assert efficient_backward((wide,) * 4, None).after_results == 8 * 1152 * 128 * 4 + 8 * 1025 * 4
 
 
 def test_in_single_precision_efficient_attention_makes_a_product_to_be_summed() -> None:
     query = heads(8, dtype=torch.float32)
-    assert efficient_backward((query,) * 4, None).beside == 2 * MIB + 2 * 32 * KIB
+    assert efficient_backward((query,) * 4, None).after_results == 2 * MIB + 2 * 32 * KIB
 
 
 def test_cudnn_accumulates_without_rounding_up() -> None:
     query, key = heads(8, length=1000), heads(2, length=1000)
-    assert cudnn_backward((query, query, key, key), None).beside == 8 * 1000 * (64 + 1) * 4
-    assert cudnn_backward((query.mT.contiguous().mT, query, key, key), None).beside == 8 * 1000 * (
+    assert cudnn_backward((query, query, key, key), None).after_results == 8 * 1000 * (64 + 1) * 4
+    assert cudnn_backward((query.mT.contiguous().mT, query, key, key), None).after_results == 8 * 1000 * (
         (64 + 1) * 4 + 64 * 2
     )
 
 
 def test_efficient_attention_accumulates_the_output_of_wide_heads_in_single_precision() -> None:
     wide, narrow, single = heads(8, width=256), heads(8, width=128), heads(8, width=256, dtype=torch.float32)
-    assert efficient_forward((wide, wide, wide), None).beside == 8 * MIB
+    assert efficient_forward((wide, wide, wide), None).after_results == 8 * MIB
     assert efficient_forward((narrow, narrow, narrow), None) == efficient_forward((single, single, single), None)
-    assert efficient_forward((narrow, narrow, narrow), None).beside == 0
+    assert efficient_forward((narrow, narrow, narrow), None).after_results == 0

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from memplan.estimators.fake_tensors.fake_results import kernels_result
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.fake_results import corrected_result
+from memplan.estimators.fake_tensors.known_values import remember_values
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 
 ALIGN = torch.ops.aten._ctc_loss.Tensor
@@ -31,16 +31,16 @@ def test_every_step_keeps_a_variable_for_each_label_of_the_longest_target_and_th
     log_probs = torch.zeros(STEPS, SAMPLES, CLASSES, requires_grad=True)
     loss = ctc_loss(log_probs, torch.ones(8), [STEPS] * SAMPLES, LENGTHS.tolist(), reduction=0)
     assert loss.grad_fn.saved_tensors[2].shape == (SAMPLES, STEPS, 2 * 5 + 1)
-    (slope,) = torch.autograd.grad(loss.sum(), log_probs)
-    assert slope.shape == log_probs.shape
+    (gradient,) = torch.autograd.grad(loss.sum(), log_probs)
+    assert gradient.shape == log_probs.shape
 
 
 def test_lengths_that_nobody_knows_are_as_long_as_padded_targets_allow() -> None:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     given = torch.zeros(STEPS, SAMPLES, CLASSES), torch.ones(SAMPLES, 9), torch.ones(14), LENGTHS, LENGTHS.clone()
     log_probs, padded, joined, known, unknown = (fakes.from_tensor(each) for each in given)
     log_probs.requires_grad_()
-    learn([known], [LENGTHS])
+    remember_values([known], [LENGTHS])
     with fakes:
         kept = [ctc_loss(log_probs, padded, known, each, reduction=0) for each in (known, unknown)]
         with pytest.raises(DynamicOutputShapeException):
@@ -50,9 +50,9 @@ def test_lengths_that_nobody_knows_are_as_long_as_padded_targets_allow() -> None
 
 def test_on_the_host_lengths_that_are_known_tell_the_shapes_of_torchs_own() -> None:
     real = torch.zeros(STEPS, SAMPLES, CLASSES).log_softmax(-1), torch.ones(SAMPLES, 9, dtype=torch.long), LENGTHS
-    log_probs, padded, lengths, unknown = (Fakes().from_tensor(each) for each in (*real, LENGTHS.clone()))
-    learn([lengths], [LENGTHS])
-    shapes = [[each.shape for each in kernels_result(ALIGN, (log_probs, padded, lengths, lengths), on_host=True)]]
+    log_probs, padded, lengths, unknown = (TraceFakeMode().from_tensor(each) for each in (*real, LENGTHS.clone()))
+    remember_values([lengths], [LENGTHS])
+    shapes = [[each.shape for each in corrected_result(ALIGN, (log_probs, padded, lengths, lengths), on_host=True)]]
     shapes += [[each.shape for each in ALIGN(*real[:2], LENGTHS, LENGTHS)]]
     assert shapes[0] == shapes[1] == [(SAMPLES,), (SAMPLES, STEPS, 2 * 5 + 1)]
-    assert kernels_result(ALIGN, (log_probs, unknown, lengths, unknown), on_host=True) is None
+    assert corrected_result(ALIGN, (log_probs, unknown, lengths, unknown), on_host=True) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_hidden_bytes
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 
 
@@ -15,112 +15,124 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def test_an_operator_without_a_rule_hides_nothing() -> None:
-    assert cuda_hidden_bytes("aten.relu", (meta(4),), meta(4)) is NOTHING_HIDDEN
+    assert cuda_temporary_bytes("aten.relu", (meta(4),), meta(4)) is NO_TEMPORARIES
 
 
 def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() -> None:
     fitting = meta(4, 64, 64)
     strided = meta(4, 64, 128)[..., ::2]
-    assert cuda_hidden_bytes("aten.bmm", (fitting, fitting.transpose(1, 2)), fitting).beside == 0
-    assert cuda_hidden_bytes("aten.bmm", (fitting, strided), fitting).beside == 4 * 64 * 64 * 4
-    assert cuda_hidden_bytes("aten.bmm", (fitting, strided, torch.float32), fitting).beside == 4 * 64 * 64 * 4
-    assert cuda_hidden_bytes("aten.baddbmm", (strided, fitting, fitting), fitting).beside == 0
+    assert cuda_temporary_bytes("aten.bmm", (fitting, fitting.transpose(1, 2)), fitting).after_results == 0
+    assert cuda_temporary_bytes("aten.bmm", (fitting, strided), fitting).after_results == 4 * 64 * 64 * 4
+    assert cuda_temporary_bytes("aten.bmm", (fitting, strided, torch.float32), fitting).after_results == 4 * 64 * 64 * 4
+    assert cuda_temporary_bytes("aten.baddbmm", (strided, fitting, fitting), fitting).after_results == 0
 
 
 def test_the_entropy_of_logits_takes_two_tensors_of_their_size() -> None:
     logits = meta(512, 512)
     arguments = (logits, logits)
     assert (
-        cuda_hidden_bytes("aten.binary_cross_entropy_with_logits", arguments, torch.empty((), device="meta")).beside
+        cuda_temporary_bytes(
+            "aten.binary_cross_entropy_with_logits", arguments, torch.empty((), device="meta")
+        ).after_results
         == 2 * MIB - 4
     )
-    assert cuda_hidden_bytes("aten.binary_cross_entropy_with_logits", arguments, logits).beside == MIB
+    assert cuda_temporary_bytes("aten.binary_cross_entropy_with_logits", arguments, logits).after_results == MIB
 
 
 def test_a_mask_is_counted_in_a_copy_of_whole_numbers_and_half_precision_is_summed_as_it_is() -> None:
-    assert cuda_hidden_bytes("aten.sum", (meta(512, 512, dtype=torch.bool),), meta(dtype=torch.int64)).beside == 2 * MIB
-    assert cuda_hidden_bytes("aten.sum", (meta(512, 512, dtype=torch.bfloat16),), meta()) is NOTHING_HIDDEN
+    assert (
+        cuda_temporary_bytes("aten.sum", (meta(512, 512, dtype=torch.bool),), meta(dtype=torch.int64)).after_results
+        == 2 * MIB
+    )
+    assert cuda_temporary_bytes("aten.sum", (meta(512, 512, dtype=torch.bfloat16),), meta()) is NO_TEMPORARIES
 
 
 def test_a_loss_is_there_for_each_element_before_it_is_reduced() -> None:
-    assert cuda_hidden_bytes("aten.mse_loss", (meta(512, 512), meta(512, 1)), meta()).beside == MIB
-    assert cuda_hidden_bytes("aten.mse_loss", (meta(4), meta(4), 0), meta(4)) is NOTHING_HIDDEN
+    assert cuda_temporary_bytes("aten.mse_loss", (meta(512, 512), meta(512, 1)), meta()).after_results == MIB
+    assert cuda_temporary_bytes("aten.mse_loss", (meta(4), meta(4), 0), meta(4)) is NO_TEMPORARIES
 
 
 def test_a_mask_that_selects_is_turned_into_positions_along_each_of_its_dimensions() -> None:
     source, mask, picked = meta(64, 64, 256), torch.zeros(64, 64, dtype=torch.bool), meta(1024, 256)
     mask[:16] = True
     positions_bytes = 16 * KIB  # 1024 * 2 * 8
-    assert cuda_hidden_bytes("aten.index", (source, [mask]), picked).around == positions_bytes
-    accumulated = cuda_hidden_bytes("aten.index_put", (source, [mask], picked, True), source)
-    assert (accumulated.around, accumulated.beside) == (positions_bytes, 48 * KIB)  # 6 * 1024 * 8
-    assert cuda_hidden_bytes("aten.index_put", (source, [mask], meta()), source) == NOTHING_HIDDEN  # a masked fill
+    assert cuda_temporary_bytes("aten.index", (source, [mask]), picked).around_results == positions_bytes
+    accumulated = cuda_temporary_bytes("aten.index_put", (source, [mask], picked, True), source)
+    assert (accumulated.around_results, accumulated.after_results) == (positions_bytes, 48 * KIB)  # 6 * 1024 * 8
+    assert cuda_temporary_bytes("aten.index_put", (source, [mask], meta()), source) == NO_TEMPORARIES  # a masked fill
 
 
 def test_positions_of_all_that_a_mask_shows_are_there_while_the_result_is_made() -> None:
     source, mask = meta(512, 512), meta(512, 512, dtype=torch.bool)
-    hidden = cuda_hidden_bytes("aten.masked_select", (source, mask), meta(1024))
-    assert hidden == HiddenBytes(around=16 * KIB)  # 1024 * 2 * 8
+    temporaries = cuda_temporary_bytes("aten.masked_select", (source, mask), meta(1024))
+    assert temporaries == TemporaryBytes(around_results=16 * KIB)  # 1024 * 2 * 8
 
 
 def test_what_an_unknown_mask_selects_is_told_by_what_is_taken() -> None:
     with FakeTensorMode():
         source, picked = torch.empty(64, 64, 256), torch.empty(1024, 256)
         mask = source[:, :, 0] > 0
-        assert cuda_hidden_bytes("aten.index", (source, [mask]), picked).around == 16 * KIB
+        assert cuda_temporary_bytes("aten.index", (source, [mask]), picked).around_results == 16 * KIB
 
 
 def test_a_masked_scatter_counts_up_to_each_element_of_its_mask() -> None:
     target = meta(512, 512, dtype=torch.bfloat16)
-    assert cuda_hidden_bytes("aten.masked_scatter", (target, target > 0, target), target).beside == 2 * MIB
+    assert cuda_temporary_bytes("aten.masked_scatter", (target, target > 0, target), target).after_results == 2 * MIB
 
 
 def test_the_exponential_of_matrices_takes_powers_and_their_combinations() -> None:
     single, batch = meta(512, 512), meta(4, 256, 256)
-    assert cuda_hidden_bytes("aten.linalg_matrix_exp", (single,), single).beside == 12 * MIB
-    assert cuda_hidden_bytes("aten.linalg_matrix_exp", (batch,), batch).before == 11 * MIB
+    assert cuda_temporary_bytes("aten.linalg_matrix_exp", (single,), single).after_results == 12 * MIB
+    assert cuda_temporary_bytes("aten.linalg_matrix_exp", (batch,), batch).before_results == 11 * MIB
 
 
 def test_indices_that_are_broadcast_are_copied() -> None:
     source, row, column = meta(64, 64), meta(64, 1, dtype=torch.int64), meta(1, 64, dtype=torch.int64)
     picked = meta(64, 64)
-    assert cuda_hidden_bytes("aten.index", (source, [row, column]), picked).around == 64 * KIB  # both, 4096 * 8
-    assert cuda_hidden_bytes("aten.index", (source, [row, meta(64, 64, dtype=torch.int64)]), picked).around == 32 * KIB
-    assert cuda_hidden_bytes("aten.index", (source, [column[0], column[0]]), picked) == NOTHING_HIDDEN
-    assert cuda_hidden_bytes("aten.index", (source, [None, column[0]]), picked) == NOTHING_HIDDEN
+    assert (
+        cuda_temporary_bytes("aten.index", (source, [row, column]), picked).around_results == 64 * KIB
+    )  # both, 4096 * 8
+    assert (
+        cuda_temporary_bytes("aten.index", (source, [row, meta(64, 64, dtype=torch.int64)]), picked).around_results
+        == 32 * KIB
+    )
+    assert cuda_temporary_bytes("aten.index", (source, [column[0], column[0]]), picked) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.index", (source, [None, column[0]]), picked) == NO_TEMPORARIES
 
 
 def test_narrow_indices_are_widened() -> None:
     rows = meta(512, dtype=torch.int32)
-    assert cuda_hidden_bytes("aten.index", (meta(64, 64), [rows]), meta(512, 64)).around == 4 * KIB
+    assert cuda_temporary_bytes("aten.index", (meta(64, 64), [rows]), meta(512, 64)).around_results == 4 * KIB
 
 
 def test_gradients_of_distances_are_there_for_each_pair() -> None:
     points, others = meta(32, 64), meta(128, 64)
     arguments = (meta(32, 128), points, others, 1.0, meta(32, 128))
-    assert cuda_hidden_bytes("aten._cdist_backward", arguments, points).beside == MIB  # 32 * 128 * 64 * 4
-    assert cuda_hidden_bytes("aten._cdist_backward", (*arguments[:3], 0.0, meta(32, 128)), points) == NOTHING_HIDDEN
+    assert cuda_temporary_bytes("aten._cdist_backward", arguments, points).after_results == MIB  # 32 * 128 * 64 * 4
+    assert cuda_temporary_bytes("aten._cdist_backward", (*arguments[:3], 0.0, meta(32, 128)), points) == NO_TEMPORARIES
     own = (meta(33 * 16), meta(33, 64), 2.0, meta(33 * 16))
-    assert cuda_hidden_bytes("aten._pdist_backward", own, points).beside == 32 * 33 * 64 * 4
+    assert cuda_temporary_bytes("aten._pdist_backward", own, points).after_results == 32 * 33 * 64 * 4
 
 
 def test_drawing_takes_random_numbers_or_three_tensors_where_several_are_put_back() -> None:
     weights = meta(512, 512)
-    assert cuda_hidden_bytes("aten.multinomial", (weights, 1, True), None).beside == MIB
-    assert cuda_hidden_bytes("aten.multinomial", (weights, 5), None).beside == MIB
-    assert cuda_hidden_bytes("aten.multinomial", (weights, 5, True), None).beside == 3 * MIB
+    assert cuda_temporary_bytes("aten.multinomial", (weights, 1, True), None).after_results == MIB
+    assert cuda_temporary_bytes("aten.multinomial", (weights, 5), None).after_results == MIB
+    assert cuda_temporary_bytes("aten.multinomial", (weights, 5, True), None).after_results == 3 * MIB
 
 
 def test_scans_copy_what_lies_in_another_order() -> None:
     source = meta(512, 512)
-    assert cuda_hidden_bytes("aten.cumsum", (source, 0), source) == NOTHING_HIDDEN
-    assert cuda_hidden_bytes("aten.cumsum", (source.t(), 0), source).beside == MIB
-    counted = cuda_hidden_bytes("aten.cumsum", (meta(512, 512, dtype=torch.bool).t(), 0), source.long())
-    assert counted.beside == 2 * MIB + MIB // 4
+    assert cuda_temporary_bytes("aten.cumsum", (source, 0), source) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.cumsum", (source.t(), 0), source).after_results == MIB
+    counted = cuda_temporary_bytes("aten.cumsum", (meta(512, 512, dtype=torch.bool).t(), 0), source.long())
+    assert counted.after_results == 2 * MIB + MIB // 4
 
 
 def test_factorizations_copy_their_matrix() -> None:
     matrix = meta(512, 512)
-    assert cuda_hidden_bytes("aten.linalg_inv_ex", (matrix,), matrix).beside == MIB + 2 * KIB  # and 512 exchanged rows
-    assert cuda_hidden_bytes("aten._linalg_svd", (matrix,), matrix).beside == MIB
-    assert cuda_hidden_bytes("aten.cholesky_solve", (meta(512, 1), matrix), meta(512, 1)).beside == MIB
+    assert (
+        cuda_temporary_bytes("aten.linalg_inv_ex", (matrix,), matrix).after_results == MIB + 2 * KIB
+    )  # and 512 exchanged rows
+    assert cuda_temporary_bytes("aten._linalg_svd", (matrix,), matrix).after_results == MIB
+    assert cuda_temporary_bytes("aten.cholesky_solve", (meta(512, 1), matrix), meta(512, 1)).after_results == MIB

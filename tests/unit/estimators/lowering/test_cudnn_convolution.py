@@ -7,7 +7,7 @@ import torch
 
 from memplan.estimators.convolutions import Convolution, Pass
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 
 VOLTA, TURING, AMPERE = (7, 0), (7, 5), (8, 6)
@@ -33,7 +33,7 @@ def forward(
     capability: tuple[int, int] = AMPERE,
     result: torch.Tensor | None = None,
     transposed: bool = False,
-) -> HiddenBytes:
+) -> TemporaryBytes:
     rule = convolution_rules(capability)["aten.convolution"]
     made = image(dtype=pixels.dtype) if result is None else result
     return rule((pixels, kernel, None, [stride], [0], [1], transposed, [0], groups), made)
@@ -45,7 +45,7 @@ def backward(
     gradient: torch.Tensor,
     wanted: tuple[bool, bool] = (True, True),
     capability: tuple[int, int] = AMPERE,
-) -> HiddenBytes:
+) -> TemporaryBytes:
     rule = convolution_rules(capability)["aten.convolution_backward"]
     return rule((gradient, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [*wanted, False]), None)
 
@@ -59,19 +59,19 @@ def weight_of_three(inputs: int, outputs: int) -> torch.Tensor:
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
-    assert forward(image(), weight()).beside == 3 * MIB
+    assert forward(image(), weight()).after_results == 3 * MIB
     found = backward(image(), weight(), image())
-    assert (found.between, found.beside) == (3 * MIB, 3 * MIB)
+    assert (found.between_results, found.after_results) == (3 * MIB, 3 * MIB)
 
 
 def test_half_precision_is_converted_from_volta_on_unless_it_is_channels_last() -> None:
     pixels, kernel = image(dtype=HALF), weight(dtype=HALF)
-    assert forward(pixels, kernel, capability=VOLTA).beside == 3 * MIB // 2
-    assert forward(in_channels_last(pixels), kernel).beside == 0
+    assert forward(pixels, kernel, capability=VOLTA).after_results == 3 * MIB // 2
+    assert forward(in_channels_last(pixels), kernel).after_results == 0
 
 
 def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
-    assert forward(image(), weight(window=1), stride=2).beside == 2 * MIB + 16 * KIB
+    assert forward(image(), weight(window=1), stride=2).after_results == 2 * MIB + 16 * KIB
 
 
 @pytest.mark.parametrize(
@@ -86,40 +86,40 @@ def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
     ],
     ids=["no TF32 on Turing", "a photograph", "double precision", "groups", "a plain product", "small windows"],
 )
-def test_other_calls_are_asked_about_but_take_nothing_by_rule(found: HiddenBytes) -> None:
-    assert found.beside == 0
-    assert found.beside_of is not None
+def test_other_calls_are_asked_about_but_take_nothing_by_rule(found: TemporaryBytes) -> None:
+    assert found.after_results == 0
+    assert found.after_results_of is not None
 
 
 def test_without_tf32_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = forward(image(), weight())
-    assert found.beside == 0
-    assert found.beside_of is not None
-    assert not found.beside_of.with_tf32
+    assert found.after_results == 0
+    assert found.after_results_of is not None
+    assert not found.after_results_of.with_tf32
 
 
 def test_in_benchmark_mode_there_is_no_choice_to_ask_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    assert forward(image(), weight()) == HiddenBytes(beside=3 * MIB)
+    assert forward(image(), weight()) == TemporaryBytes(after_results=3 * MIB)
 
 
 def test_only_wanted_gradients_have_a_workspace() -> None:
     found = backward(image(), weight(), image(), wanted=(False, True))
-    assert (found.between, found.between_of) == (0, None)
-    assert found.beside_of is not None
+    assert (found.between_results, found.between_results_of) == (0, None)
+    assert found.after_results_of is not None
 
 
 def test_one_channel_at_a_time_is_no_business_of_cudnns_unless_channels_are_last() -> None:
     kernel = torch.empty(64, 1, 3, 3, device="meta")
-    assert forward(image(), kernel, groups=64) is NOTHING_HIDDEN
-    assert forward(in_channels_last(image()), kernel, groups=64).beside_of is not None
-    assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) is NOTHING_HIDDEN
+    assert forward(image(), kernel, groups=64) is NO_TEMPORARIES
+    assert forward(in_channels_last(image()), kernel, groups=64).after_results_of is not None
+    assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) is NO_TEMPORARIES
 
 
 def test_no_samples_are_not_convolved() -> None:
-    assert forward(image()[:0], weight(), result=image()[:0]) is NOTHING_HIDDEN
-    assert backward(image()[:0], weight(), image()[:0]) is NOTHING_HIDDEN
+    assert forward(image()[:0], weight(), result=image()[:0]) is NO_TEMPORARIES
+    assert backward(image()[:0], weight(), image()[:0]) is NO_TEMPORARIES
 
 
 def test_the_call_is_what_cudnn_is_asked_about() -> None:
@@ -134,13 +134,13 @@ def test_the_call_is_what_cudnn_is_asked_about() -> None:
         padding=(0, 0),
         dilation=(1, 1),
     )
-    assert backward(image(dtype=HALF), weight(dtype=HALF, window=1), image(dtype=HALF)).beside_of == asked
+    assert backward(image(dtype=HALF), weight(dtype=HALF, window=1), image(dtype=HALF)).after_results_of == asked
 
 
 def test_a_transposed_convolution_is_the_gradient_of_another_ones_input() -> None:
     small, large = torch.empty(1, 64, 32, 32, device="meta"), image(channels=32)
     kernel = torch.empty(64, 32, 2, 2, device="meta")
-    call = forward(small, kernel, stride=2, result=large, transposed=True).beside_of
+    call = forward(small, kernel, stride=2, result=large, transposed=True).after_results_of
     assert call is not None
     assert (call.kernel, call.input_shape, call.output_shape) == (
         Pass.INPUT_GRADIENT,
@@ -152,7 +152,9 @@ def test_a_transposed_convolution_is_the_gradient_of_another_ones_input() -> Non
 def test_a_line_is_a_picture_of_one_row() -> None:
     rule = convolution_rules(AMPERE)["aten.convolution"]
     line, kernel = torch.empty(1, 64, 100, device="meta"), torch.empty(64, 64, 3, device="meta")
-    call = rule((line, kernel, None, [2], [1], [1], False, [0], 1), torch.empty(1, 64, 50, device="meta")).beside_of
+    call = rule(
+        (line, kernel, None, [2], [1], [1], False, [0], 1), torch.empty(1, 64, 50, device="meta")
+    ).after_results_of
     assert call is not None
     assert (call.input_shape, call.weight_shape) == ((1, 64, 1, 100), (64, 64, 1, 3))
     assert (call.stride, call.padding, call.dilation) == ((1, 2), (0, 1), (1, 1))
@@ -161,9 +163,9 @@ def test_a_line_is_a_picture_of_one_row() -> None:
 def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
     kernel = weight_of_three(128, 128)
     found = forward(image(128), kernel, capability=VOLTA, result=image(128))
-    assert found.beside == 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
+    assert found.after_results == 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
     of_gradients = backward(image(128), kernel, image(128), capability=VOLTA)
-    assert (of_gradients.between, of_gradients.beside) == (found.beside, 0)
+    assert (of_gradients.between_results, of_gradients.after_results) == (found.after_results, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +176,13 @@ def test_the_transforms_take_what_cudnn_itself_answers(side: int, inputs: int, o
     """github.com/Slimakanzer/cudnn-benchmark, out_example.txt: 32 images, windows of 3 x 3, one pixel of padding."""
     pixels, result = (torch.empty(32, channels, side, side, device="meta") for channels in (inputs, outputs))
     kernel = weight_of_three(inputs, outputs)
-    assert forward(pixels, kernel, capability=VOLTA, result=result).beside == listed_bytes
+    assert forward(pixels, kernel, capability=VOLTA, result=result).after_results == listed_bytes
 
 
 def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
     """The same list: 5 x 5 pixels without padding, two tiles a side for the gradient, one for the output of 3 x 3."""
     pixels, gradient = torch.empty(32, 128, 5, 5, device="meta"), torch.empty(32, 256, 3, 3, device="meta")
-    assert backward(pixels, weight_of_three(128, 256), gradient, capability=VOLTA).between == 11796480
+    assert backward(pixels, weight_of_three(128, 256), gradient, capability=VOLTA).between_results == 11796480
 
 
 @pytest.mark.parametrize(
@@ -193,5 +195,5 @@ def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
     ],
     ids=["larger windows", "a stride", "Pascal", "few channels"],
 )
-def test_other_convolutions_without_tensor_cores_take_nothing_by_rule(found: HiddenBytes) -> None:
-    assert found.beside == 0
+def test_other_convolutions_without_tensor_cores_take_nothing_by_rule(found: TemporaryBytes) -> None:
+    assert found.after_results == 0

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.lowering.host_temporaries import host_hidden_bytes
+from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from tests.host_allocations import measured_peak_bytes
 
 if TYPE_CHECKING:
-    from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+    from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 SMALL_BYTES = 512 * 1024  # scratch pads and reductions by threads, which are not counted
 
@@ -22,14 +22,14 @@ class Rules(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[HiddenBytes, int]] = []
+        self.found: list[tuple[TemporaryBytes, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket)
         if "convolution" in name:
             results = [each for each in (result if isinstance(result, tuple) else [result]) if each is not None]
-            self.found.append((host_hidden_bytes(name, args, result), sum(each.nbytes for each in results)))
+            self.found.append((host_temporary_bytes(name, args, result), sum(each.nbytes for each in results)))
         return result
 
 
@@ -56,8 +56,8 @@ def test_the_peak_inside_a_convolution_and_its_backward_is_predicted(
 )
 def test_the_peak_inside_a_convolution_that_moves_by_two_is_predicted(precision: torch.dtype, groups: int) -> None:
     convolution = torch.nn.Conv2d(64, 64, 3, 2, padding=1, groups=groups).to(precision)
-    image, slope = torch.randn(8, 64, 128, 128), torch.randn(8, 64, 64, 64)
-    check(convolution, image.to(precision), slope.to(precision), small_bytes=3 * SMALL_BYTES)
+    image, gradient = torch.randn(8, 64, 128, 128), torch.randn(8, 64, 64, 64)
+    check(convolution, image.to(precision), gradient.to(precision), small_bytes=3 * SMALL_BYTES)
 
 
 @needs_avx512
@@ -94,21 +94,25 @@ def check_convolution(
 def check(
     convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d,
     image: torch.Tensor,
-    slope: torch.Tensor,
+    gradient: torch.Tensor,
     *,
     small_bytes: int = SMALL_BYTES,
 ) -> None:
     image.requires_grad_()
     with Rules() as rules:
-        torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], slope)
+        torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], gradient)
     predicted = [
-        max(hidden.around + hidden.before, hidden.around + results + hidden.between, hidden.beside + results)
-        for hidden, results in rules.found
+        max(
+            temporaries.around_results + temporaries.before_results,
+            temporaries.around_results + results + temporaries.between_results,
+            temporaries.after_results + results,
+        )
+        for temporaries, results in rules.found
     ]
     result = convolution(image)
     wanted = [image, convolution.weight, convolution.bias]
     measured = [
         measured_peak_bytes(lambda: convolution(image)),
-        measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, slope)),
+        measured_peak_bytes(lambda: torch.autograd.grad(result, wanted, gradient)),
     ]
     assert predicted == pytest.approx(measured, abs=small_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
+from memplan.estimators.lowering.kernel_rules import cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
 
 aten = torch.ops.aten

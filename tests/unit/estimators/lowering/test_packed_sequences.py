@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.known_values import remember_values
 from memplan.estimators.lowering.packed_sequences import pack, pad
 
 LENGTHS = torch.tensor([5, 3, 3, 1])
@@ -19,8 +19,8 @@ def results(packing: object, padding: object, *, batch_first: bool) -> list[torc
     padded = torch.randn(shape, generator=generator, requires_grad=True)
     data, counts = packing(padded, LENGTHS, batch_first)
     again, lengths = padding(data * 2, counts, batch_first, -1.0, 7)
-    (slope,) = torch.autograd.grad((again * torch.arange(2.0)).sum(), padded)
-    return [data, counts, again, lengths, slope]
+    (gradient,) = torch.autograd.grad((again * torch.arange(2.0)).sum(), padded)
+    return [data, counts, again, lengths, gradient]
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -32,9 +32,9 @@ def test_values_and_gradients_are_those_of_torch(batch_first: bool) -> None:
 
 
 def test_fake_sequences_whose_lengths_are_known_have_the_shapes_of_real_ones() -> None:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     padded, lengths, unknown = (fakes.from_tensor(each) for each in (torch.zeros(4, 5, 512), LENGTHS, LENGTHS.clone()))
-    learn([lengths], [LENGTHS])
+    remember_values([lengths], [LENGTHS])
     with fakes:
         data, counts = pack(padded, lengths, True)
         again, found = pad(data, counts, True, 0.0, 0)

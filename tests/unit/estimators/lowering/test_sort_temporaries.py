@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_hidden_bytes
-from memplan.estimators.lowering.hidden_bytes import NOTHING_HIDDEN, HiddenBytes
+from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 
 LONG = 8192
@@ -26,63 +26,69 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     ],
 )
 def test_a_long_sort_takes_room_for_more_pairs(keys: torch.Tensor, bytes_each: int) -> None:
-    assert cuda_hidden_bytes("aten.sort", (keys, -1), None).beside == keys.numel() * bytes_each
+    assert cuda_temporary_bytes("aten.sort", (keys, -1), None).after_results == keys.numel() * bytes_each
 
 
 def test_a_short_sort_is_in_place() -> None:
-    assert cuda_hidden_bytes("aten.sort", (meta(1024, 4096),), None) == NOTHING_HIDDEN
-    assert cuda_hidden_bytes("aten.sort", (meta(4096, LONG), 0), None) == NOTHING_HIDDEN
+    assert cuda_temporary_bytes("aten.sort", (meta(1024, 4096),), None) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.sort", (meta(4096, LONG), 0), None) == NO_TEMPORARIES
 
 
 def test_a_median_of_all_sorts_and_one_along_a_dimension_reads() -> None:
     values = meta(LONG)
-    assert cuda_hidden_bytes("aten.median", (values,), None).before == LONG * (12 + 20)
-    assert cuda_hidden_bytes("aten.median", (values, 0), None) == NOTHING_HIDDEN
-    assert cuda_hidden_bytes("aten.median", (meta(64, 64).t(), 0), None).beside == 16 * KIB
+    assert cuda_temporary_bytes("aten.median", (values,), None).before_results == LONG * (12 + 20)
+    assert cuda_temporary_bytes("aten.median", (values, 0), None) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.median", (meta(64, 64).t(), 0), None).after_results == 16 * KIB
 
 
 def test_distinct_values_are_found_by_a_sort_that_remembers_where_they_were() -> None:
     values = meta(1024)
-    assert cuda_hidden_bytes("aten._unique2", (values,), None) == HiddenBytes(before=4 * KIB, around=4 * KIB)
-    remembered = cuda_hidden_bytes("aten._unique2", (values, True, True), None)
-    assert remembered == HiddenBytes(before=20 * KIB, around=12 * KIB)  # sorted at 12, and while it is at 20 more
+    assert cuda_temporary_bytes("aten._unique2", (values,), None) == TemporaryBytes(
+        before_results=4 * KIB, around_results=4 * KIB
+    )
+    remembered = cuda_temporary_bytes("aten._unique2", (values, True, True), None)
+    assert remembered == TemporaryBytes(
+        before_results=20 * KIB, around_results=12 * KIB
+    )  # sorted at 12, and while it is at 20 more
 
 
 def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     source, rows = meta(64, 256), meta(1024, dtype=torch.int64)
     put = "aten._index_put_impl_"
-    assert cuda_hidden_bytes(put, (source, [rows], meta(1024, 256), True), source).beside == 48 * KIB
-    assert cuda_hidden_bytes(put, (source, [rows], meta(256), True), source).beside == 48 * KIB + MIB
-    assert cuda_hidden_bytes(put, (source, [rows], meta(256, 1024).t(), True), source).beside == 48 * KIB + MIB
-    assert cuda_hidden_bytes(put, (source, [rows], meta(1024, 256), False), source) == NOTHING_HIDDEN
+    assert cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), True), source).after_results == 48 * KIB
+    assert cuda_temporary_bytes(put, (source, [rows], meta(256), True), source).after_results == 48 * KIB + MIB
+    assert (
+        cuda_temporary_bytes(put, (source, [rows], meta(256, 1024).t(), True), source).after_results == 48 * KIB + MIB
+    )
+    assert cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), False), source) == NO_TEMPORARIES
 
 
 def test_gradients_of_embeddings_are_summed_ten_at_a_time() -> None:
     indices, gradient = meta(10, 1024, dtype=torch.int64), meta(1024, 256)
-    hidden = cuda_hidden_bytes(
+    temporaries = cuda_temporary_bytes(
         "aten.embedding_dense_backward", (meta(10, 1024, 256), indices, 1024, -1, False), gradient
     )
-    assert hidden.before == 240 * KIB  # 3 * 10240 * 8
-    assert hidden.around == 160 * KIB
-    assert hidden.beside == (10 + 2 + 2) * 8 * KIB + 2 * MIB  # 2048 sums of 256 * 4 bytes
+    assert temporaries.before_results == 240 * KIB  # 3 * 10240 * 8
+    assert temporaries.around_results == 160 * KIB
+    assert temporaries.after_results == (10 + 2 + 2) * 8 * KIB + 2 * MIB  # 2048 sums of 256 * 4 bytes
 
 
 def test_few_embeddings_are_added_up_at_once() -> None:
     few, gradient = meta(3072, dtype=torch.int64), meta(64, 256)
-    assert cuda_hidden_bytes("aten.embedding_dense_backward", (meta(3072, 256), few, 64, -1, False), gradient) == (
-        NOTHING_HIDDEN
+    assert cuda_temporary_bytes("aten.embedding_dense_backward", (meta(3072, 256), few, 64, -1, False), gradient) == (
+        NO_TEMPORARIES
     )
     by_frequency = (meta(3072, 256), few, 64, -1, True)
-    assert cuda_hidden_bytes("aten.embedding_dense_backward", by_frequency, gradient).around == 3 * 3072 * 8
+    assert cuda_temporary_bytes("aten.embedding_dense_backward", by_frequency, gradient).around_results == 3 * 3072 * 8
 
 
 def test_bags_of_embeddings_are_summed_likewise_unless_only_the_largest_counts() -> None:
     indices, bags, gradient = meta(10240, dtype=torch.int64), meta(64, dtype=torch.int64), meta(1024, 256)
 
-    def hidden(mode: int, *, sparse: bool = False) -> HiddenBytes:
+    def hidden(mode: int, *, sparse: bool = False) -> TemporaryBytes:
         sizes = (meta(10240, dtype=torch.int64), bags, bags)
         arguments = (meta(64, 256), indices, bags, *sizes, 1024, False, mode, sparse, None, -1)
-        return cuda_hidden_bytes("aten._embedding_bag_backward", arguments, gradient)
+        return cuda_temporary_bytes("aten._embedding_bag_backward", arguments, gradient)
 
-    assert hidden(0).beside == 14 * 8 * KIB + 2 * MIB
-    assert hidden(2) == hidden(0, sparse=True) == NOTHING_HIDDEN
+    assert hidden(0).after_results == 14 * 8 * KIB + 2 * MIB
+    assert hidden(2) == hidden(0, sparse=True) == NO_TEMPORARIES

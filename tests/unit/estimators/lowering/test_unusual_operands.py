@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.lowering.kernels import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.lowering.kernel_rules import Kernels, cuda_kernels, host_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.estimators.lowering.hidden_bytes import HiddenBytes
+    from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 CALLS: dict[str, Callable[[], torch.Tensor]] = {
     "softmax of a number": lambda: torch._safe_softmax(torch.rand(()), 0),
@@ -40,11 +40,11 @@ class Rules(TorchDispatchMode):
     def __init__(self, kernels: Kernels) -> None:
         super().__init__()
         self._kernels = kernels
-        self.found: list[HiddenBytes] = []
+        self.found: list[TemporaryBytes] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.found.append(self._kernels.hidden_bytes(str(func.overloadpacket), args, result))
+        self.found.append(self._kernels.temporary_bytes(str(func.overloadpacket), args, result))
         return result
 
 
@@ -60,4 +60,7 @@ def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tenso
     with Rules(kernels) as rules:
         call()
     assert rules.found
-    assert all(min(each.before, each.around, each.between, each.beside) >= 0 for each in rules.found)
+    assert all(
+        min(each.before_results, each.around_results, each.between_results, each.after_results) >= 0
+        for each in rules.found
+    )

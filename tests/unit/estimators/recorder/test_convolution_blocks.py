@@ -59,5 +59,5 @@ def test_blocks_keep_their_calls_when_one_before_them_goes() -> None:
     recording = run(2, None, None, CALL)
     recording.replace_block(1, 0)
     assert recording.convolutions == [None, CALL]
-    recording.add_twin(1)
+    recording.duplicate_block(1)
     assert recording.convolutions == [None, CALL, CALL]

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memplan.estimators.fake_tensors.fakes import Fakes
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import is_known, known_value
-from memplan.estimators.recorder.fake_model import carried_by, fake_copy, learn_buffers, moved_batch
-from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS
+from memplan.estimators.recorder.fake_model import auxiliary_tensors, fake_copy, moved_batch, remember_buffers
+from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
 from memplan.recipe import Precision
 
 
@@ -44,23 +44,23 @@ def packed_model() -> nn.Module:
 def test_a_copy_holds_fakes_of_the_same_sizes_and_tied_tensors_stay_tied() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.Linear(4, 2))
     model[1].weight = model[0].weight
-    copied = fake_copy(model, Fakes())
+    copied = fake_copy(model, TraceFakeMode())
     assert copied[1].weight is copied[0].weight
     assert all(isinstance(each, FakeTensor) for each in copied.parameters())
     assert [tuple(each.shape) for each in copied.parameters()] == [(2, 4), (2,), (2,)]
-    assert carried_by(copied[0].weight) == []
+    assert auxiliary_tensors(copied[0].weight) == []
 
 
 def test_a_parameter_of_a_class_of_its_own_keeps_what_it_carries() -> None:
-    copied = fake_copy(packed_model(), Fakes())
+    copied = fake_copy(packed_model(), TraceFakeMode())
     weight = copied[0].weight
     assert copied[1].weight is weight
     assert isinstance(weight, FakeTensor)
     assert (weight.device.type, weight.dtype, weight.requires_grad) == ("cpu", torch.uint8, False)
     assert weight.state.blocks == 64
-    assert [tuple(each.shape) for each in carried_by(weight)] == [(2,), (1,)]
-    assert carried_by(weight)[0] is weight.state.scales
-    assert all(isinstance(each, FakeTensor) for each in carried_by(weight))
+    assert [tuple(each.shape) for each in auxiliary_tensors(weight)] == [(2,), (1,)]
+    assert auxiliary_tensors(weight)[0] is weight.state.scales
+    assert all(isinstance(each, FakeTensor) for each in auxiliary_tensors(weight))
 
 
 class Averaging(nn.Module):
@@ -72,9 +72,9 @@ class Averaging(nn.Module):
 
 
 def test_whole_numbers_in_small_buffers_are_known() -> None:
-    real, fakes = Averaging(), Fakes()
+    real, fakes = Averaging(), TraceFakeMode()
     fake = fake_copy(real, fakes)
-    learn_buffers(fake, real)
+    remember_buffers(fake, real)
     assert known_value(fake.count) == 3
     assert not is_known(fake.mean)
     assert not is_known(fake.unfilled)

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.fake_tensors.known_values import learn
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.fake_tensors.known_values import remember_values
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
-from memplan.estimators.lowering.kernels import host_kernels
+from memplan.estimators.lowering.kernel_rules import host_kernels
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
@@ -37,14 +37,14 @@ def _plain_derivatives() -> None:
 
 
 def traced_peak_bytes(call: Call, values: torch.Tensor, others: torch.Tensor) -> int:
-    recording, fakes = Recording(micro_batch_size=1), Fakes()
+    recording, fakes = Recording(micro_batch_size=1), TraceFakeMode()
     ledger = StorageLedger(recording)
     recorder = OperatorRecorder(
         recording, ledger, ModulePaths(nn.Identity()), kernels=host_kernels(), host_copies=None, fakes=fakes
     )
     given = [fakes.from_tensor(each) for each in (values, others)]
-    learn(given, [values, others])
-    ledger.see_all(given, Category.INPUTS, module="", operator="given")
+    remember_values(given, [values, others])
+    ledger.track_all(given, Category.INPUTS, module="", operator="given")
     with fakes, recorder:
         result = call(given[0].requires_grad_(), given[1])
         recording.phase = Phase.BACKWARD

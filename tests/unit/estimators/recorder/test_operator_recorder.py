@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from memplan.estimators.fake_tensors.fakes import Fakes
-from memplan.estimators.lowering.kernels import cuda_kernels, host_kernels
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.lowering.kernel_rules import cuda_kernels, host_kernels
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
@@ -32,7 +32,7 @@ class Session:
         kernels = host_kernels() if capability is None else cuda_kernels(capability)
         self.recording = Recording(micro_batch_size=2)
         self.ledger = StorageLedger(self.recording)
-        self.fakes = Fakes()
+        self.fakes = TraceFakeMode()
         self.recorder = OperatorRecorder(
             self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, host_copies=None, fakes=self.fakes
         )
@@ -89,7 +89,7 @@ def test_gradients_that_meet_are_added_in_place() -> None:
         loss = (weight.relu() + weight.sigmoid()).sum()
         session.recording.phase = Phase.BACKWARD
         loss.backward()
-        session.recorder.settle()
+        session.recorder.resolve_pending_sum()
         made_by = [name for name in session.recording.operator_names if "add" in name]
     # weight, the two saved results, one slope of each branch; the sum of the two slopes lives in the first
     assert session.peak_bytes() < 6 * MIB
@@ -115,7 +115,7 @@ def test_derivatives_of_what_is_taken_by_index_are_written_into_one_block_of_zer
         before = len(session.recording.block_bytes)
         session.recording.phase = Phase.BACKWARD
         result.backward(torch.empty_like(result))
-        session.recorder.settle()
+        session.recorder.resolve_pending_sum()
     assert weight.grad is not None
     made = [size for size in session.recording.block_bytes[before:] if size == MIB]
     assert len(made) == 1 + (result.numel() == weight.numel())  # the slope that was given, and the zeros
@@ -132,7 +132,7 @@ def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> 
         loss = (weight.relu() + weight.t().sigmoid()).sum()
         session.recording.phase = Phase.BACKWARD
         loss.backward()
-        session.recorder.settle()
+        session.recorder.resolve_pending_sum()
     sums = session.recording.operators.count(session.recording.operator_names["aten.add"])
     assert sums == 2  # that of the forward pass, and that of the slopes
 
@@ -153,7 +153,7 @@ def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> N
 
 def test_nothing_is_recorded_while_muted() -> None:
     session = Session()
-    with session.fakes, session.recorder, session.recorder.muted():
+    with session.fakes, session.recorder, session.recorder.paused():
         torch.empty(512, 512)
     assert session.recording.block_bytes == []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from memplan.estimators.allocators.allocator import replay
-from memplan.estimators.recorder.linear import generalised
 from memplan.estimators.recorder.recording import Recording
-from memplan.estimators.recorder.repeated_steps import by_turns, repeat_last_step
+from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
+from memplan.estimators.recorder.size_fits import fit_timeline
 from memplan.estimators.step_trace import Category
 from memplan.units import MIB
 
@@ -64,8 +64,8 @@ def test_room_is_kept_for_blocks_of_typical_and_of_worst_batches() -> None:
     repeat_last_step(worst)
     repeat_last_step(typical)
     repeat_last_step(typical)
-    timeline = generalised([worst])
-    turns = by_turns(timeline, worst, typical)
+    timeline = fit_timeline([worst])
+    turns = interleave_typical_steps(timeline, worst, typical)
     sizes = turns.block_bytes(2)
     assert [size // MIB for size in sizes[sizes >= TYPICAL]] == [24, 32, 24, 32]
     assert sizes[0] == MIB  # what is there before the first step

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.user_calls import call_user, copied, is_of_fakes
+from memplan.estimators.recorder.user_calls import call_user, copied, is_fake_tensor_failure
 
 
 def wraps_without_a_group() -> nn.Module:
@@ -54,7 +54,7 @@ def test_an_assertion_of_fake_tensors_own_is_told_from_the_users(function: objec
     with pytest.raises(WorkloadError) as caught:
         call_user("function", function)
     assert isinstance(caught.value.__cause__, AssertionError)
-    assert is_of_fakes(caught.value) is is_theirs
+    assert is_fake_tensor_failure(caught.value) is is_theirs
 
 
 def selects_by_bytes() -> None:
@@ -65,7 +65,7 @@ def selects_by_bytes() -> None:
 def test_a_mask_of_bytes_is_refused_by_fake_tensors_alone() -> None:
     with pytest.raises(WorkloadError, match="byte or bool") as caught:
         call_user("function", selects_by_bytes)
-    assert is_of_fakes(caught.value)
+    assert is_fake_tensor_failure(caught.value)
 
 
 def reads_memory_that_fakes_do_not_have() -> None:
@@ -76,7 +76,7 @@ def reads_memory_that_fakes_do_not_have() -> None:
 def test_reading_memory_that_fake_tensors_do_not_have_is_of_them() -> None:
     with pytest.raises(WorkloadError, match="not allocated") as caught:
         call_user("function", reads_memory_that_fakes_do_not_have)
-    assert is_of_fakes(caught.value)
+    assert is_fake_tensor_failure(caught.value)
 
 
 class Single(nn.Identity):

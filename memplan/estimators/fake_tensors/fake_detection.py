@@ -28,7 +28,7 @@ _READS = ("__index__", "__float__", "__bool__")
 
 
 @contextmanager
-def passing_for_real() -> Iterator[None]:
+def hiding_fakes() -> Iterator[None]:
     """Let fake tensors pass for real ones before torch's constructors and libraries that are loaded by now."""
     with ExitStack() as stack:
         for module_name, question in _QUESTIONS:

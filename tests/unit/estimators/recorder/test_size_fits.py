@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.estimators.recorder.linear import (
-    enveloping,
-    explains,
-    generalised,
-    nearly_explains,
+from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.recorder.size_fits import (
+    envelope_timeline,
+    fit_timeline,
+    fits,
+    nearly_fits,
     needs_third_run,
-    proportional,
+    proportional_timeline,
     same_structure,
 )
-from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.step_trace import Category
 
 
@@ -25,14 +25,14 @@ def recording(micro_batch_size: int, *sizes: int) -> Recording:
 
 
 def test_two_runs_give_a_constant_and_a_slope_for_every_block() -> None:
-    timeline = generalised([recording(2, 1000, 200), recording(3, 1000, 300)])
+    timeline = fit_timeline([recording(2, 1000, 200), recording(3, 1000, 300)])
     assert timeline.block_bytes(64).tolist() == [1000, 6400]
 
 
 def test_three_runs_give_a_square_as_well() -> None:
     runs = [recording(size, 7 + 5 * size + 3 * size * size) for size in (2, 3, 5)]
     assert needs_third_run(runs)
-    assert generalised(runs).block_bytes(100).tolist() == [7 + 500 + 30_000]
+    assert fit_timeline(runs).block_bytes(100).tolist() == [7 + 500 + 30_000]
 
 
 def test_sizes_that_were_rounded_need_no_third_run() -> None:
@@ -40,11 +40,11 @@ def test_sizes_that_were_rounded_need_no_third_run() -> None:
 
 
 def test_one_run_is_taken_as_it_is() -> None:
-    assert generalised([recording(2, 1000)]).block_bytes(9).tolist() == [1000]
+    assert fit_timeline([recording(2, 1000)]).block_bytes(9).tolist() == [1000]
 
 
 def test_no_size_is_negative() -> None:
-    assert generalised([recording(2, 100), recording(3, 300)]).block_bytes(1).tolist() == [0]
+    assert fit_timeline([recording(2, 100), recording(3, 300)]).block_bytes(1).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -87,26 +87,28 @@ def test_what_a_rule_says_of_a_kernel_is_not_doubted() -> None:
 
 
 def test_a_line_explains_a_third_run_on_it_and_no_other() -> None:
-    line = generalised([recording(2, 1000), recording(3, 1200)])
-    assert explains(line, recording(5, 1600))
-    assert not explains(line, recording(5, 1800))
+    line = fit_timeline([recording(2, 1000), recording(3, 1200)])
+    assert fits(line, recording(5, 1600))
+    assert not fits(line, recording(5, 1800))
 
 
 def test_a_small_block_that_follows_no_curve_is_no_more_than_rounding_among_all() -> None:
-    parabola = generalised([recording(size, size * 1_000_000, noise) for size, noise in ((2, 300), (3, 100), (5, 900))])
+    parabola = fit_timeline(
+        [recording(size, size * 1_000_000, noise) for size, noise in ((2, 300), (3, 100), (5, 900))]
+    )
     run = recording(10, 10_000_000, 500)
-    assert not explains(parabola, run)
-    assert nearly_explains(parabola, run)
-    assert not nearly_explains(parabola, recording(10, 15_000_000, 500))
+    assert not fits(parabola, run)
+    assert nearly_fits(parabola, run)
+    assert not nearly_fits(parabola, recording(10, 15_000_000, 500))
 
 
 def test_a_block_that_fails_the_test_of_a_fourth_run_takes_the_most_for_each_sample() -> None:
     runs = [recording(*sizes) for sizes in ((2, 4, 200), (3, 9, 900), (5, 25, 500), (10, 100, 700))]
-    assert generalised(runs).block_bytes(20).tolist() == [400, 20 * 300]
+    assert fit_timeline(runs).block_bytes(20).tolist() == [400, 20 * 300]
 
 
 def test_where_samples_vary_blocks_follow_in_proportion_from_the_last_run() -> None:
     runs = [recording(2, 1000, 800), recording(3, 1000, 600), recording(8, 1000, 2400)]
-    assert proportional(runs).block_bytes(8).tolist() == [1000, 2400]
-    assert proportional(runs).block_bytes(16).tolist() == [1000, 4800]
-    assert enveloping(runs).block_bytes(8).tolist() == [1000, 3200]  # of two samples, each took 400
+    assert proportional_timeline(runs).block_bytes(8).tolist() == [1000, 2400]
+    assert proportional_timeline(runs).block_bytes(16).tolist() == [1000, 4800]
+    assert envelope_timeline(runs).block_bytes(8).tolist() == [1000, 3200]  # of two samples, each took 400

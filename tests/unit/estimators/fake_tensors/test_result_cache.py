@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memplan.estimators.fake_tensors.fakes import Fakes
+from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-class Counting(Fakes):
+class Counting(TraceFakeMode):
     """Counts what torch itself works out."""
 
     count = 0
@@ -27,7 +27,7 @@ class Counting(Fakes):
         return super().dispatch(*args, **kwargs)
 
 
-def run(fakes: Fakes, operator: Any, *args: Any, **kwargs: Any) -> Any:
+def run(fakes: TraceFakeMode, operator: Any, *args: Any, **kwargs: Any) -> Any:
     with fakes, torch.no_grad():
         return fakes.run(operator, args, kwargs)
 
@@ -45,7 +45,7 @@ def traits(value: Any) -> tuple[Any, ...]:
     )
 
 
-CALLS: dict[str, Callable[[Fakes], tuple[Any, ...]]] = {
+CALLS: dict[str, Callable[[TraceFakeMode], tuple[Any, ...]]] = {
     "product": lambda fakes: (aten.mm.default, real(fakes, 4, 8), real(fakes, 8, 2)),
     "channels last": lambda fakes: (aten.relu.default, real(fakes, 2, 3, 4, 4).to(memory_format=torch.channels_last)),
     "transposed": lambda fakes: (aten.t.default, real(fakes, 4, 8)),
@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[Fakes], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def real(fakes: Fakes, *shape: int) -> FakeTensor:
+def real(fakes: TraceFakeMode, *shape: int) -> FakeTensor:
     return fakes.from_tensor(torch.empty(shape))
 
 
@@ -131,7 +131,7 @@ def test_what_is_written_to_is_left_to_torch() -> None:
 
 
 def test_tensors_that_only_inference_makes_are_left_to_torch() -> None:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     tensor = real(fakes, 4, 8)
     outside = [run(fakes, operator, tensor) for operator in (aten.t.default, aten.relu.default)]
     with torch.inference_mode():
@@ -158,7 +158,7 @@ def test_runs_of_one_step_share_what_they_remember() -> None:
 
 
 def test_a_fake_parameter_is_one_and_has_a_storage_of_its_own() -> None:
-    fakes = Fakes()
+    fakes = TraceFakeMode()
     shared = torch.empty(2, 512, 512)
     frozen, trained = nn.Parameter(shared[0], requires_grad=False), nn.Parameter(shared[1])
     made = [fakes.from_parameter(each) for each in (frozen, trained)]

@@ -6,17 +6,17 @@ import torch
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
 
 from memplan.devices.cards import find_card
-from memplan.estimators.absent_card.cuda_words import CudaWords
+from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
 
 
 def test_torch_compile_tells_all_stand_ins_apart() -> None:
-    with CudaWords(find_card("t4"), (7, 5)):
+    with CudaEmulation(find_card("t4"), (7, 5)):
         get_torch_obj_rule_map.__wrapped__()  # raises where one object stands under two names with different rules
 
 
 def test_everything_is_itself_again_outside() -> None:
     before = (torch.cuda.Stream, torch.cuda.synchronize, torch.Tensor.record_stream, torch.accelerator.is_available)
-    with CudaWords(find_card("t4"), (7, 5)):
+    with CudaEmulation(find_card("t4"), (7, 5)):
         assert torch.cuda.Stream is not before[0]
     assert (
         torch.cuda.Stream,

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
-from memplan.estimators.fake_tensors.passing_for_real import passing_for_real
+from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
 
 
 @pytest.fixture
@@ -19,20 +19,20 @@ def fakes() -> FakeTensorMode:
 def test_transformers_does_not_take_a_step_for_a_compilers_trace(fakes: FakeTensorMode) -> None:
     import_utils = pytest.importorskip("transformers", reason="needs memplan[transformers]").utils.import_utils
     mask = fakes.from_tensor(torch.ones(2, 3))
-    with passing_for_real():
+    with hiding_fakes():
         assert not import_utils.is_tracing(mask)
     assert import_utils.is_tracing(mask)
 
 
 def test_of_numbers_that_are_not_known_no_tensor_is_made(fakes: FakeTensorMode) -> None:
     unknown = fakes.from_tensor(torch.empty((), dtype=torch.long))
-    with fakes, passing_for_real(), pytest.raises(RuntimeError, match="data is not allocated"):
+    with fakes, hiding_fakes(), pytest.raises(RuntimeError, match="data is not allocated"):
         torch.tensor([unknown])
 
 
 def test_a_causal_bias_is_made_as_where_nothing_is_traced(fakes: FakeTensorMode) -> None:
     query, key = (fakes.from_tensor(torch.empty(1, 1, length, 8)) for length in (2, 4))
-    with fakes, passing_for_real():
+    with fakes, hiding_fakes():
         bias = causal_lower_right(2, 4)
         attended = functional.scaled_dot_product_attention(query, key, key, attn_mask=bias)
     assert (bias.seq_len_q, bias.seq_len_kv) == (2, 4)
@@ -40,7 +40,7 @@ def test_a_causal_bias_is_made_as_where_nothing_is_traced(fakes: FakeTensorMode)
 
 
 def test_torchs_own_answers_are_there_again_afterwards() -> None:
-    with passing_for_real():
+    with hiding_fakes():
         assert "__index__" in vars(FakeTensor)
     assert "__index__" not in vars(FakeTensor)
     assert "__new__" not in vars(CausalBias)

@@ -10,13 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.random_draws import RandomDraws
-from memplan.estimators.fake_tensors.remembered_results import RememberedResults, fake_of, form_of
+from memplan.estimators.fake_tensors.result_cache import ResultCache, fake_from, metadata_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 
-class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
     """Fake tensors beside real ones; sparse ones keep their number of elements, which torch 2.13 makes none.
 
     Args:
@@ -24,9 +24,9 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
         draws: answers for lone random numbers.
     """
 
-    def __init__(self, results: RememberedResults | None = None, draws: RandomDraws | None = None) -> None:
+    def __init__(self, results: ResultCache | None = None, draws: RandomDraws | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._results = results or RememberedResults()
+        self._results = results or ResultCache()
         self.draws = draws or RandomDraws()
 
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -38,14 +38,14 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
         if tensor.layout is not torch.sparse_coo:
             return super().from_tensor(tensor, **settings)
         with torch.no_grad():
-            parts = [super(Fakes, self).from_tensor(each, **settings) for each in dense_parts(tensor)]
+            parts = [super(TraceFakeMode, self).from_tensor(each, **settings) for each in dense_parts(tensor)]
             with self:
                 made = sparse_of(*parts, shape=list(tensor.shape), is_coalesced=tensor.is_coalesced())
         return cast("FakeTensor", made)
 
     def from_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
         """Make a fake parameter of a real one that is simple, with a storage of its own."""
-        fake = fake_of(form_of(parameter), self).requires_grad_(parameter.requires_grad)
+        fake = fake_from(metadata_of(parameter), self).requires_grad_(parameter.requires_grad)
         fake._is_param = True  # noqa: SLF001 - as nn.Parameter says it of fake tensors
         return cast("nn.Parameter", fake)
 
@@ -53,7 +53,7 @@ class Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves di
         """Make a fake tensor of at most one number that code has written down, as torch does: it stays known."""
         with torch._C._DisableTorchDispatch():  # noqa: SLF001 - public under no other name
             constant = number.clone()
-        fake = fake_of(form_of(constant), self, constant=constant)
+        fake = fake_from(metadata_of(constant), self, constant=constant)
         self.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
 

@@ -9,9 +9,9 @@ import pytest
 
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
-from memplan.estimators.recorder.drawn_runs import DrawnRuns
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.step_recording import RecordedRun
+from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.step_trace import Category
 
 
@@ -25,7 +25,7 @@ class Steps:
     def run(self, size: int, draws: RandomDraws) -> RecordedRun:
         self.runs.append((size, draws.fraction))
         recording = Recording(micro_batch_size=size)
-        with draws.heard():
+        with draws.intercepted():
             kept = sum(self.kept_from is None or random.random() >= self.kept_from for _ in range(10))
         if not kept:
             raise WorkloadError("the loss does not require grad")
@@ -35,14 +35,14 @@ class Steps:
 
 def test_a_step_that_draws_nothing_runs_once_a_size() -> None:
     steps = Steps(None)
-    runs = DrawnRuns(steps.run)
+    runs = WorstDrawRecorder(steps.run)
     assert [runs.record(size).recording.peak_bytes for size in (2, 3)] == [10, 10]
     assert steps.runs == [(2, MIDDLE), (3, MIDDLE)]
 
 
 def test_every_size_runs_with_the_draw_that_took_most_at_the_first() -> None:
     steps = Steps(0.7)
-    runs = DrawnRuns(steps.run)
+    runs = WorstDrawRecorder(steps.run)
     assert [runs.record(size).recording.peak_bytes for size in (2, 3)] == [10, 10]
     assert steps.runs == [(2, MIDDLE), (2, LOW), (2, HIGH), (3, HIGH)]
     assert runs.draws().fraction == HIGH
@@ -50,7 +50,7 @@ def test_every_size_runs_with_the_draw_that_took_most_at_the_first() -> None:
 
 def test_a_step_that_fails_with_every_draw_tells_of_the_first() -> None:
     with pytest.raises(WorkloadError, match="does not require grad"):
-        DrawnRuns(Steps(1.1).run).record(2)
+        WorstDrawRecorder(Steps(1.1).run).record(2)
 
 
 def test_a_draw_that_fake_tensors_alone_cannot_run_is_not_passed_over() -> None:
@@ -62,4 +62,4 @@ def test_a_draw_that_fake_tensors_alone_cannot_run_is_not_passed_over() -> None:
         return steps.run(size, draws)
 
     with pytest.raises(WorkloadError, match="value of a tensor"):
-        DrawnRuns(run).record(2)
+        WorstDrawRecorder(run).record(2)

@@ -45,22 +45,22 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     return grows_faster or float(constants[grows & (constants > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
 
 
-def explains(timeline: Timeline, recording: Recording) -> bool:
+def fits(timeline: Timeline, recording: Recording) -> bool:
     """Whether a timeline of the same structure tells the size of each of a run's blocks, up to rounding."""
     return not bool(_differ(timeline, recording).any())
 
 
-def nearly_explains(timeline: Timeline, recording: Recording) -> bool:
+def nearly_fits(timeline: Timeline, recording: Recording) -> bool:
     """Whether the blocks that a timeline tells otherwise are no more than rounding among all that grow."""
     differs, sizes = _differ(timeline, recording), np.array(recording.block_bytes)
     grows = (timeline.size_terms[1:] != 0).any(axis=0)
     return int(sizes[differs].sum()) <= ROUNDING * int(sizes[differs | grows].sum())
 
 
-def generalised(recordings: Sequence[Recording]) -> Timeline:
+def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
     """Fit each block's bytes through the runs: a line through two, a parabola through three.
 
-    Of four runs the last is a test of the parabola; a block that fails it grows as :func:`enveloping` has it.
+    Of four runs the last is a test of the parabola; a block that fails it grows as :func:`envelope_timeline` has it.
 
     Args:
         recordings: runs of one structure at different micro-batch sizes; a single one is taken as it is.
@@ -69,7 +69,7 @@ def generalised(recordings: Sequence[Recording]) -> Timeline:
     if len(recordings) <= 3:
         return fitted
     fails = _differ(fitted, recordings[3])
-    return replace(fitted, size_terms=np.where(fails, enveloping(recordings).size_terms, fitted.size_terms))
+    return replace(fitted, size_terms=np.where(fails, envelope_timeline(recordings).size_terms, fitted.size_terms))
 
 
 def _differ(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
@@ -80,7 +80,7 @@ def _differ(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
     return differ
 
 
-def proportional(recordings: Sequence[Recording]) -> Timeline:
+def proportional_timeline(recordings: Sequence[Recording]) -> Timeline:
     """Let every block that differs between the runs grow with the micro-batch from what it is in the last run.
 
     Args:
@@ -89,7 +89,7 @@ def proportional(recordings: Sequence[Recording]) -> Timeline:
     return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings)[-1]))
 
 
-def enveloping(recordings: Sequence[Recording]) -> Timeline:
+def envelope_timeline(recordings: Sequence[Recording]) -> Timeline:
     """Let every block that differs between the runs take as much for each sample as in the run where that is most."""
     return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings).max(axis=0)))
 

@@ -28,7 +28,7 @@ _OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class TensorMetadata:
     """What a dense tensor without values is made from; counts in elements.
 
     Args:
@@ -59,10 +59,10 @@ class _Results:
     """
 
     container: type | None
-    forms: tuple[Form | int | None, ...]
+    forms: tuple[TensorMetadata | int | None, ...]
 
 
-class RememberedResults:
+class ResultCache:
     """What operators of one step returned so far, by what they were given."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class RememberedResults:
         return returned
 
 
-def form_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({})) -> Form:
+def metadata_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({})) -> TensorMetadata:
     """Return the form of a dense tensor.
 
     Args:
@@ -92,7 +92,7 @@ def form_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({
         places: by the identity of storages that it may be a view of, the place of the tensor that owns each.
     """
     storage = tensor.untyped_storage()
-    return Form(
+    return TensorMetadata(
         shape=tuple(tensor.shape),
         stride=tensor.stride(),
         dtype=tensor.dtype,
@@ -102,8 +102,12 @@ def form_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({
     )
 
 
-def fake_of(
-    form: Form, fakes: FakeTensorMode, given: Sequence[torch.Tensor] = (), *, constant: torch.Tensor | None = None
+def fake_from(
+    form: TensorMetadata,
+    fakes: FakeTensorMode,
+    given: Sequence[torch.Tensor] = (),
+    *,
+    constant: torch.Tensor | None = None,
 ) -> FakeTensor:
     """Make a fake tensor of a form.
 
@@ -178,7 +182,7 @@ def _is_plain(tensor: FakeTensor) -> bool:
 
 
 def _made(results: _Results, given: list[FakeTensor], fakes: FakeTensorMode) -> Any:
-    made = [fake_of(form, fakes, given) if isinstance(form, Form) else form for form in results.forms]
+    made = [fake_from(form, fakes, given) if isinstance(form, TensorMetadata) else form for form in results.forms]
     return made[0] if results.container is None else results.container(made)
 
 
@@ -191,8 +195,8 @@ def _results_of(returned: Any, given: list[FakeTensor], fakes: FakeTensorMode) -
     if not tensors or not all(_is_unknown(tensor) and id(tensor) not in identities for tensor in tensors):
         return None
     places = {id(each.untyped_storage()): place for place, each in reversed(tuple(enumerate(given)))}
-    forms = tuple(form_of(value, places) if isinstance(value, FakeTensor) else value for value in values)
-    made = [fake_of(form, fakes, given) for form in forms if isinstance(form, Form)]
+    forms = tuple(metadata_of(value, places) if isinstance(value, FakeTensor) else value for value in values)
+    made = [fake_from(form, fakes, given) for form in forms if isinstance(form, TensorMetadata)]
     if not all(map(_are_alike, made, tensors)) or _sharing(made) != _sharing(tensors):
         return None
     return _Results(container=container, forms=forms)

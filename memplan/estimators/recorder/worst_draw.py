@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
-from memplan.estimators.recorder.user_calls import is_of_fakes
+from memplan.estimators.recorder.user_calls import is_fake_tensor_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.step_recording import RecordedRun
 
 
-class DrawnRuns:
+class WorstDrawRecorder:
     """Records runs of one step, which are all made with the draw that takes most at the first size.
 
     A step that draws nothing is run once a size.
@@ -51,10 +51,10 @@ class DrawnRuns:
             try:
                 runs[fraction] = self._record(micro_batch_size, draws)
             except WorkloadError as error:
-                if is_of_fakes(error):  # with real tensors this draw, too, would run, and may take most
+                if is_fake_tensor_failure(error):  # with real tensors this draw, too, would run, and may take most
                     raise
                 failure = failure or error
-            if not draws.were_asked:
+            if not draws.were_read:
                 break
         if failure is not None and not runs:
             raise failure

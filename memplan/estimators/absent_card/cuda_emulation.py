@@ -33,7 +33,7 @@ _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 
 
-class CudaWords(TorchFunctionMode):
+class CudaEmulation(TorchFunctionMode):
     """Reads every CUDA device in a call as the CPU, which stands in for the card, and answers for the card.
 
     PyTorch itself and installed packages are told the truth of whether there is a GPU; what it can do, all are told as
@@ -180,7 +180,7 @@ class CudaWords(TorchFunctionMode):
         return False if isinstance(place, torch.device | int) else None
 
 
-def understand_cuda_autocast() -> None:
+def redirect_cuda_autocast() -> None:
     """Let ``torch.autocast("cuda")`` act on the stand-in tensors for the rest of this process."""
     original = torch.autocast.__init__
 

@@ -13,7 +13,7 @@ _BOUNDED_RESULT = "_lru_list_elem"
 _DEEPEST_RESULT = 3
 
 
-def forget_cached_tensors() -> None:
+def clear_tensor_caches() -> None:
     """Empty every cache of a function that returned tensors: they are fake, or belong to a step of other sizes.
 
     Only results that are tensors, or tuples, lists and dicts of them, are found.

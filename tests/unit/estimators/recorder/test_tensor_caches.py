@@ -8,7 +8,7 @@ import gc
 import pytest
 import torch
 
-from memplan.estimators.recorder.cached_tensors import forget_cached_tensors
+from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 
 
 @pytest.mark.parametrize("maxsize", [32, None])
@@ -21,7 +21,7 @@ def test_functions_that_keep_tensors_make_them_anew(maxsize: int | None, frozen:
     kept = anchors(2)
     if frozen:
         gc.freeze()
-    forget_cached_tensors()
+    clear_tensor_caches()
     gc.unfreeze()
     assert anchors(2) is not kept
 
@@ -32,6 +32,6 @@ def test_other_results_are_kept() -> None:
         return side / 2, "half"
 
     kept = halves(2)
-    forget_cached_tensors()
+    clear_tensor_caches()
     assert gc.get_freeze_count() == 0
     assert halves(2) is kept

@@ -41,18 +41,18 @@ _INITIALISERS = (
 
 
 @contextmanager
-def untouched_fills() -> Iterator[None]:
+def initialisation_skipped() -> Iterator[None]:
     """Leave out every fill of a large tensor while the context is open."""
     token = _skips_fills.set(True)
     try:
-        with _UntouchedFills():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+        with _SkippedInitialisation():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
             yield
     finally:
         _skips_fills.reset(token)
 
 
-def neutralise_initialisers() -> None:
-    """Make ``torch.nn.init`` skip large tensors inside :func:`untouched_fills`, for the rest of this process.
+def patch_initialisers() -> None:
+    """Make ``torch.nn.init`` skip large tensors inside :func:`initialisation_skipped`, for the rest of this process.
 
     To be called before the user's modules are imported: they take the functions by name.
     """
@@ -62,7 +62,7 @@ def neutralise_initialisers() -> None:
             setattr(init, name, _skipping_large(function))
 
 
-class _UntouchedFills(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
+class _SkippedInitialisation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
     """Leaves out what writes to large tensors in place; what is filled, copied or computed is returned empty."""
 
     def __torch_dispatch__(

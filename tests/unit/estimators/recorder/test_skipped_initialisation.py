@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.estimators.recorder.untouched_build import LARGE_ELEMENTS, untouched_fills
+from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS, initialisation_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ assert SIDE * SIDE >= LARGE_ELEMENTS
 def test_fills_of_large_tensors_are_left_out_and_those_of_small_ones_are_not(fill: str) -> None:
     large, small = torch.full((SIDE, SIDE), 7.0), torch.full((4,), 7.0)
     arguments = (3.0,) if fill == "fill_" else ()
-    with untouched_fills():
+    with initialisation_skipped():
         getattr(large, fill)(*arguments)
         getattr(small, fill)(*arguments)
     assert bool((large == 7.0).all())
@@ -40,13 +40,13 @@ def test_fills_of_large_tensors_are_left_out_and_those_of_small_ones_are_not(fil
 )
 def test_large_filled_tensors_keep_their_shape_and_type(make) -> None:
     expected = make()
-    with untouched_fills():
+    with initialisation_skipped():
         made = make()
     assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
 
 
 def test_a_large_layer_is_built_with_its_parameters() -> None:
-    with untouched_fills():
+    with initialisation_skipped():
         layer = nn.Linear(SIDE, SIDE)
     assert layer.weight.shape == (SIDE, SIDE)
     assert layer.weight.requires_grad
@@ -69,7 +69,7 @@ def marked_empties() -> Iterator[None]:
 def test_conversions_and_copies_of_large_weights_are_left_out(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     weight, bias = torch.ones(SIDE, SIDE).t(), torch.ones(4)
     expected = change(weight)
-    with untouched_fills():
+    with initialisation_skipped():
         changed = change(weight)
         assert bool((change(bias) == 1).all())
     assert (changed.dtype, changed.shape, changed.stride()) == (expected.dtype, expected.shape, expected.stride())
@@ -78,14 +78,14 @@ def test_conversions_and_copies_of_large_weights_are_left_out(change: Callable[[
 
 def test_what_is_copied_into_a_large_weight_is_left_out() -> None:
     weight = torch.zeros(SIDE, SIDE)
-    with untouched_fills():
+    with initialisation_skipped():
         weight.copy_(torch.ones(1))
     assert not bool(weight.any())
 
 
 def test_large_tables_of_whole_numbers_keep_their_values() -> None:
     table = torch.arange(SIDE * SIDE)
-    with untouched_fills():
+    with initialisation_skipped():
         converted, copied, filled = table.to(torch.int32), table.clone(), torch.empty_like(table).copy_(table)
         as_weight = (table > 0).to(torch.float32)
     assert all(torch.equal(each.long(), table) for each in (converted, copied, filled))
@@ -104,7 +104,7 @@ def _(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_what_a_library_computes_of_large_weights_only_gets_its_shape_and_type() -> None:
-    with untouched_fills():
+    with initialisation_skipped():
         packed, scales = halved(torch.ones(SIDE, SIDE))
         small, _ = halved(torch.full((4,), 3.0))
     assert (packed.shape, packed.dtype, scales.shape) == ((SIDE // 2, SIDE), torch.uint8, (SIDE,))
@@ -117,5 +117,5 @@ def doubled(weight: torch.Tensor) -> torch.Tensor:
 
 
 def test_what_a_library_computes_is_computed_where_it_does_not_say_what_that_looks_like() -> None:
-    with untouched_fills():
+    with initialisation_skipped():
         assert doubled(torch.ones(SIDE, SIDE)).shape == (SIDE, SIDE)

@@ -1,0 +1,42 @@
+"""Bytes that a kernel allocates for itself while it runs, which no dispatch mode sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.estimators.convolutions import Convolution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporaryBytes:
+    """Bytes that one operator allocates beside its results, by lifetime.
+
+    Args:
+        before_results: freed before the results are allocated.
+        around_results: allocated before the results, freed right after them.
+        between_results: allocated after the first result, freed before the next.
+        after_results: allocated after all results, freed when the operator returns.
+        between_results_of: the convolution whose workspace ``between_results`` is; None where cuDNN does not run it.
+        after_results_of: likewise for ``after_results``.
+    """
+
+    before_results: int = 0
+    around_results: int = 0
+    between_results: int = 0
+    after_results: int = 0
+    between_results_of: Convolution | None = None
+    after_results_of: Convolution | None = None
+
+    def __add__(self, other: TemporaryBytes) -> TemporaryBytes:
+        """Return the sum of two rules for one kernel, neither of which is about a convolution."""
+        return TemporaryBytes(
+            before_results=self.before_results + other.before_results,
+            around_results=self.around_results + other.around_results,
+            between_results=self.between_results + other.between_results,
+            after_results=self.after_results + other.after_results,
+        )
+
+
+NO_TEMPORARIES = TemporaryBytes()
