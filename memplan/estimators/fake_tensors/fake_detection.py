@@ -3,6 +3,7 @@
 - Libraries that ask whether they are being traced are told no, because a real step takes other paths: transformers 5
   leaves away a mask that hides nothing, and attention then runs without one, unless the mask is fake.
 - ``CausalBias`` is an empty tensor beside the two lengths that it stands for; a fake one cannot become a subclass.
+- Text gets the number that a fake tensor is known to hold, as where a module is found by it; another one is read.
 - ``torch.tensor`` takes known numbers out of the fake ones in a list; it sets modes aside, and would read empty memory.
 """
 
@@ -37,6 +38,7 @@ def hiding_fakes() -> Iterator[None]:
                 stack.enter_context(replaced(module, question, lambda *_: False))
         for read in _READS:
             stack.enter_context(replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
+        stack.enter_context(replaced(FakeTensor, "__format__", _formatted))
         stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_made_for_real)))
         yield
 
@@ -45,6 +47,14 @@ def _made_for_real(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
     """Make an empty tensor as ``kind(*sizes)`` does where nothing is traced."""
     with _disable_current_modes():
         return torch.Tensor.__new__(kind, *sizes)
+
+
+def _formatted(tensor: torch.Tensor, how: str) -> str:
+    real = value_read(tensor)
+    if real is None:
+        return format(tensor.item(), how) if how and not tensor.dim() else object.__format__(tensor, how)
+    with _disable_current_modes():
+        return torch.Tensor.__format__(real, how)
 
 
 def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
+from memplan.estimators.fake_tensors.known_values import remember_values
 
 
 @pytest.fixture
@@ -28,6 +29,16 @@ def test_of_numbers_that_are_not_known_no_tensor_is_made(fakes: FakeTensorMode) 
     unknown = fakes.from_tensor(torch.empty((), dtype=torch.long))
     with fakes, hiding_fakes(), pytest.raises(RuntimeError, match="data is not allocated"):
         torch.tensor([unknown])
+
+
+def test_a_module_is_found_by_the_number_of_a_tensor(fakes: FakeTensorMode) -> None:
+    known, unknown = (fakes.from_tensor(torch.empty((), dtype=torch.long)) for _ in range(2))
+    remember_values([known], [torch.tensor(3)])
+    with fakes, hiding_fakes():
+        assert f"expert_{known}" == "expert_3"
+        assert f"{known:04d}" == "0003"
+        with pytest.raises(DataDependentOutputException):
+            f"{unknown:04d}"
 
 
 def test_a_causal_bias_is_made_as_where_nothing_is_traced(fakes: FakeTensorMode) -> None:
