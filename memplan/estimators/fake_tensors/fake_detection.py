@@ -54,7 +54,7 @@ def _formatted(tensor: torch.Tensor, how: str) -> str:
     if real is None:
         return format(tensor.item(), how) if how and not tensor.dim() else object.__format__(tensor, how)
     with _disable_current_modes():
-        return torch.Tensor.__format__(real, how)
+        return f"{real:{how}}"
 
 
 def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:

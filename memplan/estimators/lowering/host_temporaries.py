@@ -3,9 +3,9 @@
 Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2): single precision in
 channels-first layout is copied to and from a layout whose channels are padded to the vector width; half precision, and
 what is spread out again by transposed convolutions and by the slopes of those that move by more than one, to
-channels-last and back through one copy more. Channels-last tensors are used as they are. Windows wider than the vector
-kernels take are unfolded to find the gradient of their weight. Scratch pads of a few hundred kilobytes, and those of
-bfloat16 products, are not counted.
+channels-last and back through one copy more. Channels-last tensors are used as they are. Windows that the vector
+kernels do not take are unfolded to find the gradient of their weight; that wide dilated ones are unfolded by the other
+passes, too, is not counted. Nor are scratch pads of a few hundred kilobytes, and those of bfloat16 products.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(after_results=_bytes(weight))
     if _runs_uncopied(image, weight, stride, groups):
-        return NO_TEMPORARIES
+        return TemporaryBytes(around_results=_columns_bytes(result, weight))
     if transposed and not _is_half(result):  # nothing is padded; a single channel lies the same in both layouts
         second = _bytes(result) if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
         return TemporaryBytes(
@@ -75,7 +75,7 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes
         blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
         return TemporaryBytes(after_results=blocks * _bytes(weight))
     if _runs_uncopied(image, weight, stride, groups):
-        return NO_TEMPORARIES
+        return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
     # The gradient of a transposed convolution is read as other convolutions read their input.
     blocked_gradient = _copied_input(gradient, groups) if transposed else _padded(gradient, groups)
     spread_out = _is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
@@ -90,15 +90,16 @@ def _convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes
 
 
 def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
-    gradient, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
-    if weight.dtype is torch.float16 or _is_wide_depthwise(weight, groups):
+    gradient, image, weight, stride, dilation, transposed = *args[:3], args[4], args[6], args[7]
+    groups: int = args[9]
+    if weight.dtype is torch.float16 or (transposed and _is_wide_depthwise(weight, groups)):
         return 0
+    if not transposed and _is_unfolded(image, weight, stride, dilation, groups):
+        return _unfolded_bytes(gradient, weight)
     if not _are_groups_of(2 * _GROUP_BLOCK, weight, groups):
         return 0
     if transposed:
         copies = _padded(image, groups) + _copied_input(gradient, groups)
-    elif max(weight.shape[2:]) > _WIDEST_WINDOW:
-        return _unfolded_bytes(gradient, weight)
     else:  # with few channels of the image, AVX2's kernel runs, but for colours, which are read as they are
         few = _COLOURS < image.shape[1] < _FEW_CHANNELS
         width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
@@ -107,9 +108,26 @@ def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
     return max(copies, _bytes(weight))
 
 
+def _is_unfolded(
+    image: torch.Tensor, weight: torch.Tensor, stride: list[int], dilation: list[int], groups: int
+) -> bool:
+    """Whether the gradient of a weight is a matrix product, which no vector kernel takes.
+
+    Windows that are dilated may neither move by more than one nor be higher than the image (``init_conf`` in
+    ``jit_avx512_common_conv_kernel.cpp``), nor be dilated in depth, nor be those of single channels.
+    """
+    is_dilated = [step > 1 for step in dilation]
+    spans = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
+    moves_on = any(spread and step > 1 for spread, step in zip(is_dilated, stride, strict=True))
+    is_higher = len(spans) > 1 and is_dilated[-2] and spans[-2] > image.shape[-2]
+    is_deep = len(spans) == 3 and (is_dilated[0] or spans[0] > image.shape[2])
+    of_one_channel = _is_depthwise(weight, groups) and (any(is_dilated) or _is_wide_depthwise(weight, groups))
+    return moves_on or is_higher or is_deep or of_one_channel or max(weight.shape[2:]) > _WIDEST_WINDOW
+
+
 def _unfolded_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
-    """Columns of one image, and four times the weight, for each thread that has an image."""
-    columns = gradient.shape[2:].numel() * weight.shape[1:].numel() * weight.element_size()
+    """Columns of one image, or slice of one, and four times the weight, for each thread that has an image."""
+    columns = gradient.shape[2:][-2:].numel() * weight.shape[1:].numel() * weight.element_size()
     return min(torch.get_num_threads(), gradient.shape[0]) * (columns + 4 * _bytes(weight))
 
 
@@ -150,10 +168,19 @@ def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: list[int], groups: int) -> bool:
-    """Whether ATen's own matrix product is used: on a single thread, for few images, pointwise, in single precision."""
-    is_small = torch.get_num_threads() == 1 and image.shape[0] < _MANY_IMAGES  # ``use_mkldnn`` in Convolution.cpp
-    pointwise = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
+    """Whether ATen's own matrix product is used: on a single thread, for few images, pointwise, in single precision.
+
+    Of three dimensions only two are asked (``use_mkldnn`` in ``Convolution.cpp``).
+    """
+    is_small = torch.get_num_threads() == 1 and image.shape[0] < _MANY_IMAGES
+    pointwise = all(size == 1 for size in weight.shape[2:][-2:]) and all(step == 1 for step in stride)
     return is_small and pointwise and groups == 1 and not _is_half(weight)
+
+
+def _columns_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
+    """Unfold all images, where windows are more than points (``slow_conv3d`` in ``ConvolutionMM3d.cpp``)."""
+    window = weight.shape[2:].numel()
+    return gradient.shape[0] * gradient.shape[2:].numel() * _bytes(weight[0]) if window > 1 else 0
 
 
 def _are_groups_of(block: int, weight: torch.Tensor, groups: int) -> bool:

@@ -12,6 +12,8 @@ from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from tests.host_allocations import measured_peak_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 SMALL_BYTES = 512 * 1024  # scratch pads and reductions by threads, which are not counted
@@ -60,15 +62,49 @@ def test_the_peak_inside_a_convolution_that_moves_by_two_is_predicted(precision:
     check(convolution, image.to(precision), gradient.to(precision), small_bytes=3 * SMALL_BYTES)
 
 
-@needs_avx512
-@pytest.mark.parametrize("threads", [1, 2])
-def test_patches_are_unfolded_by_each_thread(threads: int) -> None:
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        check(torch.nn.Conv2d(3, 768, 16, 16), torch.randn(2, 3, 64, 64), torch.randn(2, 768, 4, 4))
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@needs_avx512
+@pytest.mark.usefixtures("threads")
+def test_patches_are_unfolded_by_each_thread() -> None:
+    check(torch.nn.Conv2d(3, 768, 16, 16), torch.randn(2, 3, 64, 64), torch.randn(2, 768, 4, 4))
+
+
+@needs_avx512
+@pytest.mark.parametrize(
+    ("dilation", "stride", "side"),
+    [(6, 1, 6), (2, 2, 8), (2, 1, 6)],
+    ids=["higher than the image", "moving by two", "within the image"],
+)
+def test_what_a_dilated_window_unfolds_is_predicted(dilation: int, stride: int, side: int) -> None:
+    convolution = torch.nn.Conv2d(256, 256, 3, stride, padding=dilation, dilation=dilation)  # 2.25 MiB
+    check(convolution, torch.randn(4, 256, side, side), torch.randn(4, 256, side // stride, side // stride))
+
+
+@needs_avx512
+def test_dilated_windows_of_single_channels_are_unfolded() -> None:
+    convolution = torch.nn.Conv2d(64, 64, 3, padding=2, dilation=2, groups=64)
+    check(convolution, torch.randn(8, 64, 64, 64), torch.randn(8, 64, 64, 64))
+
+
+@needs_avx512
+@pytest.mark.parametrize(("depth", "dilation"), [(2, 1), (4, 1), (8, 2)])
+def test_windows_deeper_than_the_volume_and_those_dilated_in_depth_are_unfolded(depth: int, dilation: int) -> None:
+    convolution = torch.nn.Conv3d(128, 128, 3, padding=dilation, dilation=dilation)  # 1.7 MiB
+    check(convolution, torch.randn(2, 128, depth, 8, 8), torch.randn(2, 128, depth, 8, 8))
+
+
+@needs_avx512
+@pytest.mark.usefixtures("threads")
+def test_windows_in_depth_alone_are_unfolded_on_one_thread() -> None:
+    convolution = torch.nn.Conv3d(64, 64, (3, 1, 1), padding=(1, 0, 0))
+    check(convolution, torch.randn(8, 64, 4, 32, 32), torch.randn(8, 64, 4, 32, 32))  # 8 MiB and 24 MiB
 
 
 @needs_avx512
@@ -92,7 +128,7 @@ def check_convolution(
 
 
 def check(
-    convolution: torch.nn.Conv2d | torch.nn.ConvTranspose2d,
+    convolution: torch.nn.Conv2d | torch.nn.Conv3d | torch.nn.ConvTranspose2d,
     image: torch.Tensor,
     gradient: torch.Tensor,
     *,
