@@ -28,7 +28,7 @@ from forked import run_forked
 from other_libraries import MODELS, workload
 
 from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
-from memplan.estimators.recorder.workload_trace import FAKE_METHOD
+from memplan.estimators.recorder.trace_assembly import FAKE_METHOD
 from memplan.workload import Workload
 
 if TYPE_CHECKING:

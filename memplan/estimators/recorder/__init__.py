@@ -1,1 +1,1 @@
-"""The child side of a trace: build the workload on fake tensors, run steps, record every allocation."""
+"""The child side of a trace: build the workload, run its steps on fake tensors, record every allocation."""

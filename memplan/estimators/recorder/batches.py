@@ -1,6 +1,6 @@
-"""The batch as a tree of tensors: dicts, lists, tuples, mappings and dataclasses of them, nested at will.
+"""The batch as a tree of tensors: nested dicts, lists, tuples, mappings and dataclasses.
 
-Objects that map themselves, as the graphs of torch_geometric do with ``apply``, are asked to.
+Objects with ``apply`` and ``to``, such as the graphs of torch_geometric, are mapped by their own ``apply``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """Return the batch with every tensor in it replaced by ``change`` of it, containers rebuilt."""
+    """Return a copy of the batch with ``change`` applied to every tensor in it."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -35,7 +35,7 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> A
 
 
 def tensors_in(batch: Any) -> list[torch.Tensor]:
-    """Return the tensors of a batch in order."""
+    """Return the tensors of a batch, in order."""
     found: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Switching activation checkpointing on, by the method that the model itself offers."""
+"""Enabling activation checkpointing by the model's own method."""
 
 from __future__ import annotations
 

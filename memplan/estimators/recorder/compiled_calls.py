@@ -1,4 +1,4 @@
-"""Hearing whether a traced step runs code that the user compiled, wherever that is called."""
+"""Detecting calls of functions that the user compiled with ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COMPILED = "Compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more."
-_FRAMES = "torch._dynamo.eval_frame"  # imported by whoever compiles
-_ASKED = "_callback_from_stance"  # what to compile a frame with: each compiled function asks before it runs
+COMPILED_NOTE = "Compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more."
+_EVAL_FRAME = "torch._dynamo.eval_frame"  # imported once something is compiled
+_HOOK = "_callback_from_stance"  # called by every compiled function before it runs
 
 
 class CompiledCalls:
-    """Remembers whether a compiled function was called that is not one of PyTorch's own."""
+    """Whether a compiled function was called that is not one of PyTorch's own."""
 
     def __init__(self) -> None:
-        self._were_heard = False
+        self._found = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Listen while the context is open."""
-        frames: Any = sys.modules.get(_FRAMES)
-        ask: Callable[[Any], Any] | None = getattr(frames, _ASKED, None)
-        if ask is None:
+        """Watch for calls while the context is open."""
+        module: Any = sys.modules.get(_EVAL_FRAME)
+        hook: Callable[[Any], Any] | None = getattr(module, _HOOK, None)
+        if hook is None:
             yield
             return
 
-        def asked(callback: Any) -> Any:
-            compiled = sys._getframe(1).f_locals.get("fn")  # noqa: SLF001 - who asks is told in no other way
-            self._were_heard |= callable(callback) and not _is_torchs(compiled)
-            return ask(callback)
+        def watching(callback: Any) -> Any:
+            compiled = sys._getframe(1).f_locals.get("fn")  # noqa: SLF001 - the hook is not given the function
+            self._found |= callable(callback) and not _is_of_torch(compiled)
+            return hook(callback)
 
-        with replaced(frames, _ASKED, asked):
+        with replaced(module, _HOOK, watching):
             yield
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say that what is compiled was traced uncompiled, where that is so."""
-        return (COMPILED,) if self._were_heard else ()
+        """Say that compiled code was traced uncompiled, if any was called."""
+        return (COMPILED_NOTE,) if self._found else ()
 
 
-def _is_torchs(function: Any) -> bool:
-    """Whether PyTorch compiled one of its own, as FlexAttention compiles its operator."""
+def _is_of_torch(function: Any) -> bool:
+    """Whether the function is PyTorch's own: FlexAttention compiles its operator."""
     return getattr(function, "__module__", None) in (None, "torch") or function.__module__.startswith("torch.")

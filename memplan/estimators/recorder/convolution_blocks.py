@@ -1,4 +1,4 @@
-"""From the convolutions of a few runs to those of any micro-batch."""
+"""cuDNN workspaces at any micro-batch size, from the convolutions recorded at a few."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def any_workspaces(recording: Recording) -> Workspaces | None:
-    """Return that there are workspaces of convolutions, without a call to ask about; None where there are none."""
+    """Return ``Workspaces`` without convolutions if the run has convolution workspaces, else None."""
     return Workspaces() if any(each is not None for each in recording.convolutions) else None
 
 
 def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
-    """Return the blocks that are workspaces of convolutions whose batch alone grows, linearly; None without any.
+    """Return the convolution workspaces of the runs, for convolutions whose sample count is linear in the micro-batch.
 
     Args:
-        recordings: runs of one structure at different micro-batch sizes; a single one is taken as it is.
+        recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
     """
     sizes = [each.micro_batch_size for each in recordings]
     numbers: dict[GrowingConvolution, int] = {}
@@ -39,7 +39,7 @@ def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
 
 
 def _growing(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution | None:
-    """Return the calls of one block as one, where they lie on the line through the first two."""
+    """Return one block's convolution as a function of the micro-batch, if all runs lie on one line."""
     if len(calls) != len(sizes):
         return None
     first = calls[0]
@@ -49,5 +49,5 @@ def _growing(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvo
         samples_at_zero=first.samples - per_item * sizes[0],
         samples_per_item=per_item,
     )
-    is_told = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
-    return growing if is_told else None
+    is_linear = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
+    return growing if is_linear else None

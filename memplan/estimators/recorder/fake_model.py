@@ -1,4 +1,4 @@
-"""Turning a real model and real batches into fake ones, and laying tensors out as the recipe wants them."""
+"""Fake copies of models and batches, and their conversion to the recipe's dtype and memory format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
 from memplan.recipe import Precision
 
 _HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
-_AUXILIARY = "memplan_carried"
+_AUXILIARY = "memplan_auxiliary"
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,37 +34,37 @@ def is_scripted(model: nn.Module) -> bool:
 
 
 def fake_copy(model: nn.Module, fakes: TraceFakeMode) -> nn.Module:
-    """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep what they carry.
+    """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep their scales.
 
     Raises:
-        WorkloadError: it is compiled to TorchScript, whose tensors are out of Python's reach.
+        WorkloadError: it is compiled to TorchScript, whose tensors Python cannot replace.
     """
     if is_scripted(model):
         problem = "TorchScript runs on real tensors only"
         raise WorkloadError(problem) from NotImplementedError(problem)
-    special = [each for each in model.parameters() if is_parameter_subclass(each)]
-    copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in special}
+    subclasses = [each for each in model.parameters() if is_parameter_subclass(each)]
+    copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in subclasses}
     copies |= {id(each): fakes.from_parameter(each) for each in model.parameters() if is_simple(each)}
     with FakeCopyMode(fakes):
-        for each in special:
-            carried = copy.deepcopy(vars(each), copies)
-            vars(copies[id(each)]).update(carried, **{_AUXILIARY: list(_tensors_within(carried))})
+        for each in subclasses:
+            attributes = copy.deepcopy(vars(each), copies)
+            vars(copies[id(each)]).update(attributes, **{_AUXILIARY: list(_tensors_within(attributes))})
         return model_copy(model, copies)
 
 
 def is_parameter_subclass(parameter: nn.Parameter) -> bool:
-    """Whether a parameter is of a class of its own, as libraries for quantization make them."""
+    """Whether a parameter is of a subclass, as quantization libraries define them."""
     return type(parameter) is not nn.Parameter and not is_lazy(parameter)
 
 
 def auxiliary_tensors(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that a parameter of a class of its own holds beside its data, such as scales."""
-    carried: list[torch.Tensor] = getattr(parameter, _AUXILIARY, [])
-    return carried
+    """Return the tensors that a parameter subclass holds beside its data, such as scales."""
+    found: list[torch.Tensor] = getattr(parameter, _AUXILIARY, [])
+    return found
 
 
 def unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield what modules keep in plain attributes, some of it perhaps in modules that they do not register."""
+    """Yield the tensors in plain attributes of modules, including those of unregistered submodules."""
     for module in model.modules():
         attributes = {name: value for name, value in vars(module).items() if name != "_modules"}
         for each in tree_leaves(attributes):
@@ -88,14 +88,14 @@ def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def remember_buffers(fake: nn.Module, real: nn.Module) -> None:
-    """Remember whole numbers in small buffers, such as how often weights were averaged; large ones are not filled."""
+    """Make the values of small integer buffers known, such as step counters; large ones are not initialised."""
     for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True):
         if not buffer.is_floating_point():
             remember_values([copied], [buffer], largest_elements=LARGE_ELEMENTS - 1)
 
 
 def remember_attributes(fake: nn.Module, real: nn.Module) -> None:
-    """Remember values of small tensors that modules keep beside parameters and buffers, such as anchors."""
+    """Make the values of small tensors in plain attributes known, such as anchors."""
     for copied, module in zip(fake.modules(), real.modules(), strict=True):
         for name, value in vars(module).items():
             values = value if isinstance(value, list | tuple) else [value]
@@ -105,9 +105,9 @@ def remember_attributes(fake: nn.Module, real: nn.Module) -> None:
 
 
 def assign_instead_of_swapping() -> None:
-    """Let ``Module.to`` convert fake parameters as it does real ones, for the rest of this process.
+    """Make ``Module.to`` assign the data of fake parameters, for the rest of this process.
 
-    Torch swaps the tensors of subclasses, which refuses those that something holds a weak reference to.
+    By default it swaps tensor subclasses, which fails for tensors with weak references.
     """
 
     def assign(parameter: torch.Tensor, converted: torch.Tensor) -> None:
@@ -117,14 +117,14 @@ def assign_instead_of_swapping() -> None:
 
 
 def fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
-    """Make fake tensors of a real batch, as it lies on the host."""
+    """Return a fake copy of a real batch on the host."""
     return map_tensors(fakes.from_tensor, batch)
 
 
 def convert_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
-    """Bring a model's tensors into the recipe's weight type and memory format; tied tensors stay tied.
+    """Convert a model's tensors to the recipe's weight dtype and memory format; tied tensors stay tied.
 
-    ``Module.to`` cannot swap fake parameters, so they are replaced one by one.
+    Fake parameters are replaced one by one, because ``Module.to`` cannot swap them.
     """
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,14 +139,14 @@ def convert_in_place(model: nn.Module, *, precision: Precision, channels_last: b
 
 
 def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_all: bool) -> Any:
-    """Bring a batch into the recipe's type and format, as a move to the device would.
+    """Return the batch in the recipe's dtype and memory format, as after a move to the device.
 
     Args:
         batch: tensors on the host.
-        precision: whose weight type floating-point inputs take.
+        precision: gives the dtype of floating-point inputs.
         channels_last: whether 4-D tensors change their memory format.
-        copy_all: whether tensors that need no change are copied too, as to another device. Else they come as views:
-            a gradient that a step leaves on its batch must not be met by the next.
+        copy_all: whether unchanged tensors are copied too, as to another device. Else they are detached, so that a
+            gradient left on the batch does not reach the next step.
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
 
 
 def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
-    """Return the tensor in the recipe's weight type and memory format; integers keep their type."""
+    """Return the tensor in the recipe's weight dtype and memory format; integers keep their dtype."""
     half = _HALF.get(precision)
     if half is not None and tensor.is_floating_point():
         tensor = tensor.to(half)

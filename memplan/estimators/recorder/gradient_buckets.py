@@ -1,4 +1,4 @@
-"""The flat buffers that ``DistributedDataParallel`` keeps beside the gradients, to send them."""
+"""The flat communication buffers (buckets) that ``DistributedDataParallel`` keeps beside the gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FIRST_BUCKET_BYTES = MIB
 
 
 def bucket_sizes(gradients_bytes: Iterable[int]) -> list[int]:
-    """Return the bytes of each bucket, which live as long as the wrapped model does.
+    """Return the bytes of each bucket; buckets live as long as the wrapped model.
 
-    A bucket takes whole gradients, last parameter first, until it holds its size; with ``gradient_as_bucket_view`` the
-    gradients themselves lie in the buckets, which is not assumed here.
+    A bucket takes whole gradients, last parameter first, until it is full. ``gradient_as_bucket_view``, which puts the
+    gradients themselves into the buckets, is not assumed.
 
     Args:
         gradients_bytes: bytes of each trained parameter's gradient, in the order of the parameters.

@@ -1,4 +1,4 @@
-"""Copies of models that are whole: functions in them that close over one of the modules close over the copy's."""
+"""Deep copies of models, including closures over their modules."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ _COPIERS: dict[type, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined
 
 
 def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({})) -> nn.Module:
-    """Copy a model with its hooks and replaced methods, whose closures ``copy.deepcopy`` leaves with the original.
+    """Copy a model with its hooks and replaced methods, whose closures ``copy.deepcopy`` would share.
 
-    Modules that pickle to code and build themselves from it, which traces that code, are copied as they are. What
-    cannot be copied, such as a lock, is shared with the original.
+    Modules with a ``__getstate__`` of their own are copied attribute by attribute, because some rebuild and retrace
+    themselves. Values that cannot be copied, such as locks, are shared.
 
     Args:
         model: the original.
-        copies: by the identity of parts, what takes their place in the copy.
+        copies: replacements for parts of the model, by their ``id``.
     """
     modules = frozenset(map(id, model.modules()))
     copiers: dict[type, Any] = {
         FunctionType: lambda function, memo: (
             _with_copied_cells(function, memo, modules) if _reaches(function, modules, frozenset()) else function
         ),
-        **{kind: _copied_as_it_is for kind in map(type, model.modules()) if _pickles_its_own_way(kind)},
+        **{kind: _attributewise_copy for kind in map(type, model.modules()) if _has_own_getstate(kind)},
     }
     while True:
         try:
-            with _copying_by(copiers):
+            with _copying_with(copiers):
                 return copy.deepcopy(model, dict(copies))
         except Exception as error:
-            kind = _kind_that_failed(error)
+            kind = _uncopyable_type(error)
             if kind in copiers or issubclass(kind, torch.Tensor | nn.Module):
                 raise
             copiers[kind] = lambda value, _memo: value
 
 
-def _pickles_its_own_way(kind: type[nn.Module]) -> bool:
-    """Whether ``copy.deepcopy`` would make a module anew from what it is pickled to."""
+def _has_own_getstate(kind: type[nn.Module]) -> bool:
+    """Whether ``copy.deepcopy`` would rebuild a module from its own pickled state."""
     own = getattr(kind, "__getstate__", None) is not getattr(nn.Module, "__getstate__", None)
     return own and not hasattr(kind, "__deepcopy__")
 
 
-def _copied_as_it_is(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+def _attributewise_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     made = type(module).__new__(type(module))
     memo[id(module)] = made
     made.__dict__.update(copy.deepcopy(vars(module), memo))
     return made
 
 
-def _kind_that_failed(error: Exception) -> type:
+def _uncopyable_type(error: Exception) -> type:
     """Return the type of the innermost value that was being copied."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     return type([frame for frame in frames if frame.f_code is copy.deepcopy.__code__][-1].f_locals["x"])
 
 
 @contextmanager
-def _copying_by(copiers: dict[type, Any]) -> Iterator[None]:
+def _copying_with(copiers: dict[type, Any]) -> Iterator[None]:
     before = dict(_COPIERS)
     _COPIERS.update(copiers)
     try:
@@ -88,17 +88,17 @@ def _with_copied_cells(function: FunctionType, memo: dict[int, Any], modules: fr
     return made
 
 
-def _reaches(value: Any, modules: frozenset[int], passed: frozenset[int]) -> bool:
-    """Whether a value is one of the modules, a method of one, or a function that closes over such a value."""
+def _reaches(value: Any, modules: frozenset[int], visited: frozenset[int]) -> bool:
+    """Whether a value is one of the modules, a method of one, or a function whose closure holds such a value."""
     if not isinstance(value, FunctionType):
         return id(value.__self__ if isinstance(value, MethodType) else value) in modules
-    if id(value) in passed:
+    if id(value) in visited:
         return False
-    return any(_holds(cell, modules, passed | {id(value)}) for cell in value.__closure__ or ())
+    return any(_holds(cell, modules, visited | {id(value)}) for cell in value.__closure__ or ())
 
 
-def _holds(cell: CellType, modules: frozenset[int], passed: frozenset[int]) -> bool:
+def _holds(cell: CellType, modules: frozenset[int], visited: frozenset[int]) -> bool:
     try:
-        return _reaches(cell.cell_contents, modules, passed)
+        return _reaches(cell.cell_contents, modules, visited)
     except ValueError:  # an empty cell
         return False

@@ -1,4 +1,4 @@
-"""Which module is running: a stack of module paths kept by forward hooks."""
+"""The path of the running module, tracked by forward hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ModulePaths:
-    """The path of the module whose forward is running, as in ``named_modules``."""
+    """Tracks the module whose forward is running, by its name in ``named_modules``."""
 
     def __init__(self, model: nn.Module) -> None:
         self._names = {module: name for name, module in model.named_modules()}
@@ -31,8 +31,8 @@ class ModulePaths:
         return len(self._stack) > 1
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Follow every module's forward while the context is open."""
+    def tracked(self) -> Iterator[None]:
+        """Track every module's forward while the context is open."""
         entering = hooks.register_module_forward_pre_hook(self._enter)
         leaving = hooks.register_module_forward_hook(self._leave, always_call=True)
         try:

@@ -1,4 +1,4 @@
-"""The dispatch mode that sees every operator of a step and tells the ledger what it made."""
+"""The dispatch mode that records the allocations of every operator of a step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM = torch.ops.aten.add.Tensor
-# What formulas of derivatives write into zeros in place, but where a dispatch mode is active beside them
+# Derivative formulas run these in place on zeros, except under a dispatch mode
 # (``areAnyTensorSubclassLike`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _WRITES_INTO_ZEROS = (
     torch.ops.aten.index_put.default,
@@ -52,33 +52,33 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
-# Formulas whose own sum is out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
-_SUMMING_FORMULAS = ("VarMeanBackward0", "StdMeanBackward0")
+# Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
+_OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PendingSum:
-    """A sum made in backward, or what was written into zeros there, and the block of its first operand.
+class _PendingReuse:
+    """A result of the backward pass that autograd would write over its first operand, if that is freed.
 
-    Of the tensor itself no reference is kept: autograd would copy a gradient that it does not own alone.
+    Holds no reference to the tensor, because autograd copies a gradient that it does not own alone.
     """
 
-    total: torch.UntypedStorage
-    donor: int
+    result: torch.UntypedStorage
+    operand_block: int
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Records the storages that each operator returns, and around them what a CUDA kernel takes that is not returned.
+    """Records the storages that each operator returns, and the temporaries of its kernel on the target device.
 
     Args:
         recording: where events go.
-        ledger: knows the storages.
-        paths: knows the running module.
-        kernels: what the device's kernels take that is not returned.
-        host_copies: knows what lies on the host, and is not recorded; None where the host is what is recorded.
-        fakes: the mode of fake tensors, where what only writes values need not run; None where all is computed.
-        draws: answers for lone random numbers, where all is computed.
-        choices: answers what depends on values that are not known; None where that ends the trace.
+        ledger: blocks of the storages.
+        paths: path of the running module.
+        kernels: temporaries of the device's kernels.
+        host_copies: which tensors lie on the host and are not recorded; None if the device is the host.
+        fakes: the fake tensor mode, under which operators that only write values are skipped; None if all is computed.
+        draws: replaces scalar random numbers, if all is computed.
+        choices: stands in for unknown values; None if these end the trace.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._draws = draws
         self._choices = choices
         self._paused = False
-        self._pending: _PendingSum | None = None
-        self._threads_with_cublas: set[bool] = set()
+        self._pending: _PendingReuse | None = None
+        self._phases_with_cublas: set[bool] = set()
         self._summed_by_formula: int | None = None
 
     @contextmanager
@@ -118,39 +118,39 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         finally:
             self._paused = False
 
-    def resolve_pending_sum(self) -> None:
-        """Let a sum of gradients take over the block of its first summand if that has just been freed; zeros likewise.
+    def resolve_pending_reuse(self) -> None:
+        """Let the last operator's result reuse the block of its first operand, if that has just been freed.
 
-        Where gradients meet at a branch, autograd adds into the first of them when it owns it and its storage alone,
-        which a view never does, because it keeps its base. Under a dispatch mode it adds out of place
+        Where gradients meet at a branch, autograd adds into the first of them if it alone owns it and its storage,
+        which is never so for a view, because that keeps its base. Under a dispatch mode it adds out of place
         (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
         """
         pending, self._pending = self._pending, None
-        if pending is not None and not self._ledger.is_live(pending.donor):
-            self._ledger.reuse_block(pending.total, pending.donor)
+        if pending is not None and not self._ledger.is_live(pending.operand_block):
+            self._ledger.reuse_block(pending.result, pending.operand_block)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the guard would cost as much as the recording
+        return False  # nothing is compiled here, and the guard would double the cost of recording
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator and record the new storages among its results."""
+        """Run the operator and record the storages that are new among its results."""
         if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         if any(map(wraps_others, types)):
-            return NotImplemented  # the subclass runs operators on what it wraps, and those come here
-        # what follows is no user's code, and in the backward pass too no function mode need hear it
+            return NotImplemented  # the subclass dispatches operators on the tensors it wraps
+        # no function mode need see what follows, which is no user code
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - public under no other name
             return self._dispatched(func, args, kwargs or {})
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._pending is not None:
-            self.resolve_pending_sum()
+            self.resolve_pending_reuse()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
-            return args[0] if func._schema.returns else None  # noqa: SLF001 - the only place that says it
-        donor = self._donor(func, args)
+            return args[0] if func._schema.returns else None  # noqa: SLF001 - in no public attribute
+        operand_block = self._reusable_block(func, args)
         try:
             result = self._run_or_presume(func, args, kwargs)
         except DataDependentOutputException:
@@ -159,8 +159,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return self.presumed.answer(args[0])
         if not self._paused:
             self._record(func, args, result)
-            if donor is not None:
-                self._pending = _PendingSum(total=dense_parts(result)[-1].untyped_storage(), donor=donor)
+            if operand_block is not None:
+                storage = dense_parts(result)[-1].untyped_storage()
+                self._pending = _PendingReuse(result=storage, operand_block=operand_block)
         return result
 
     def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,47 +193,47 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
         between, between_results_of = temporaries.between_results, temporaries.between_results_of
-        copies = self._take(copied_bytes(operator, args), operator)
-        around = self._take(temporaries.around_results, operator)
-        self._give_back(self._take(temporaries.before_results, operator))
+        copies = self._allocate(copied_bytes(operator, args), operator)
+        around = self._allocate(temporaries.around_results, operator)
+        self._free(self._allocate(temporaries.before_results, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-                self._give_back(self._take(between, operator, between_results_of))
+                self._free(self._allocate(between, operator, between_results_of))
                 between, between_results_of = 0, None
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
-            self._take_workspace(self._kernels.blas_workspace_bytes)
-        self._give_back(around)
-        self._give_back(self._take(temporaries.after_results, operator, temporaries.after_results_of))
-        self._give_back(copies)
+            self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
+        self._free(around)
+        self._free(self._allocate(temporaries.after_results, operator, temporaries.after_results_of))
+        self._free(copies)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)
 
-    def _donor(self, func: Any, args: tuple[Any, ...]) -> int | None:
+    def _reusable_block(self, func: Any, args: tuple[Any, ...]) -> int | None:
         if self._recording.phase is not Phase.BACKWARD or self._paths.current:
             return None
         if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
             return self._ledger.block_of(dense_parts(args[0])[-1])
-        if func not in _WRITES_INTO_ZEROS and not self._is_in_place_outside(func, args):
+        if func not in _WRITES_INTO_ZEROS and not self._autograd_adds_in_place(func, args):
             return None
         first: torch.Tensor = args[0]
-        is_alone = first._base is None  # noqa: SLF001 - no other way to ask a tensor whether it is a view
-        return self._ledger.block_of(first) if is_alone and _is_dense(first) else None
+        owns_storage = first._base is None  # noqa: SLF001 - says whether it is a view
+        return self._ledger.block_of(first) if owns_storage and _is_dense(first) else None
 
-    def _is_in_place_outside(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether an operator of the backward pass writes over its first operand where no dispatch mode is active."""
-        return func is _SUM and _are_alike(args[0], args[1]) and not self._is_formulas_own()
+    def _autograd_adds_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether autograd runs this sum in place where no dispatch mode is active."""
+        return func is _SUM and _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
 
-    def _is_formulas_own(self) -> bool:
-        """Whether a sum in backward is the first of a formula that adds up what it returns."""
+    def _is_in_out_of_place_formula(self) -> bool:
+        """Whether a sum in backward is the first of a formula that sums out of place."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
-        if node is None or node.name() not in _SUMMING_FORMULAS:
+        if node is None or node.name() not in _OUT_OF_PLACE_SUMS:
             return False
         before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
         return before != self._summed_by_formula
 
-    def _take(self, size_bytes: int, operator: str, workspace_of: Convolution | None = None) -> int | None:
+    def _allocate(self, size_bytes: int, operator: str, workspace_of: Convolution | None = None) -> int | None:
         if not size_bytes and workspace_of is None:
             return None
         return self._recording.allocate(
@@ -243,14 +244,16 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             workspace_of=workspace_of,
         )
 
-    def _give_back(self, block: int | None) -> None:
+    def _free(self, block: int | None) -> None:
         if block is not None:
             self._recording.free(block)
 
-    def _take_workspace(self, size_bytes: int) -> None:
-        in_backward = self._recording.phase is Phase.BACKWARD  # it runs on a thread, and so a handle, of its own
-        if in_backward not in self._threads_with_cublas:
-            self._threads_with_cublas.add(in_backward)
+    def _allocate_blas_workspace(self, size_bytes: int) -> None:
+        in_backward = (
+            self._recording.phase is Phase.BACKWARD
+        )  # it runs on another thread, which has a cuBLAS handle of its own
+        if in_backward not in self._phases_with_cublas:
+            self._phases_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
 
 

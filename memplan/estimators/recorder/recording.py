@@ -1,4 +1,4 @@
-"""One run of a training step as it is recorded: events and blocks in plain lists, before any size is fit_timeline."""
+"""The recorded events and blocks of one run, at one micro-batch size."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from memplan.estimators.convolutions import Convolution
 
-INSIDE = "inside "  # begins the operator's name where a rule of memplan's says what a kernel takes and gives back
+INSIDE = "inside "  # prefix of the operator's name for temporaries of its kernel, which follow from a rule
 
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Events and blocks of one run at one micro-batch size, in the order they happened.
+    """Events and blocks of one run at one micro-batch size, in order.
 
     Args:
         micro_batch_size: samples of each forward pass.
@@ -30,11 +30,11 @@ class Recording:
         categories: category of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
-        convolutions: the call whose workspace each block is; None for all others.
-        module_names: module paths met so far, by index.
-        operator_names: operators met so far, by index.
+        convolutions: the convolution whose workspace each block is; None for other blocks.
+        module_names: index of each module path.
+        operator_names: index of each operator name.
         step_starts: index of each optimizer step's first event.
-        phase: part of the step that is running.
+        phase: the current phase of the step.
     """
 
     micro_batch_size: int
@@ -71,7 +71,7 @@ class Recording:
         return block
 
     def duplicate_block(self, block: int) -> int:
-        """Add a block like another, without an event, and return its number."""
+        """Add a copy of a block, without an event, and return its number."""
         self.block_bytes.append(self.block_bytes[block])
         self.categories.append(self.categories[block])
         self.modules.append(self.modules[block])
@@ -80,40 +80,40 @@ class Recording:
         return len(self.block_bytes) - 1
 
     def is_by_rule(self) -> list[bool]:
-        """Whether each block is what a rule says a kernel takes, and none that an operator returned."""
+        """Whether each block is a temporary that follows from a rule."""
         rules = {number for name, number in self.operator_names.items() if name.startswith(INSIDE)}
         return [operator in rules for operator in self.operators]
 
     def free(self, block: int) -> None:
-        """Record that a block is given back."""
+        """Record that a block is freed."""
         self._event(block, allocates=False)
 
     def attribute(self, block: int, category: Category, *, module: str) -> None:
-        """Say what a block turned out to hold, and for which module."""
+        """Set what a block holds, and for which module."""
         self.categories[block] = category
         self.modules[block] = self.module_names.setdefault(module, len(self.module_names))
 
-    def replace_block(self, block: int, donor: int) -> None:
-        """Forget a block and the free of ``donor`` after it: the donor lives on in its place.
+    def replace_block(self, block: int, reused: int) -> None:
+        """Remove a block, and the free of ``reused`` after it: ``reused`` stays allocated in its place.
 
-        Younger blocks, which are those that the same kernel took and gave back, get the number before theirs.
+        Later blocks, which are temporaries of the same kernel, are renumbered.
         """
         for event in range(len(self.event_blocks) - 1, -1, -1):
             number, allocates = self.event_blocks[event], self.event_allocates[event]
-            if (number == donor and not allocates) or number == block:
+            if (number == reused and not allocates) or number == block:
                 del self.event_blocks[event], self.event_allocates[event], self.event_phases[event]
             elif number > block:
                 self.event_blocks[event] -= 1
             if number == block and allocates:
                 break
-        if self.categories[block] is not Category.TEMPORARIES:  # it is known by now what it holds
-            self.categories[donor], self.modules[donor] = self.categories[block], self.modules[block]
+        if self.categories[block] is not Category.TEMPORARIES:  # its category has been set since
+            self.categories[reused], self.modules[reused] = self.categories[block], self.modules[block]
         for of_blocks in (self.block_bytes, self.categories, self.modules, self.operators, self.convolutions):
             del of_blocks[block]
 
     @property
     def peak_bytes(self) -> int:
-        """Largest sum of the blocks that live at once."""
+        """Largest sum of the bytes of live blocks."""
         sizes = (
             self.block_bytes[block] if allocates else -self.block_bytes[block]
             for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
@@ -121,14 +121,14 @@ class Recording:
         return max(accumulate(sizes), default=0)
 
     def held_bytes(self, blocks: Iterable[int], category: Category) -> int:
-        """Return what those of some blocks hold that are of a category."""
+        """Return the bytes of those blocks that are of a category."""
         return sum(self.block_bytes[block] for block in blocks if self.categories[block] is category)
 
     def order_frees(self) -> None:
-        """Put blocks that are given back one after another in the order of their numbers.
+        """Sort consecutive frees by block number.
 
-        Torch gives back autocast's copies of the weights in the order of a hash table of addresses, which differs from
-        run to run. Neither allocator ends in another state: what is freed side by side merges whatever came first.
+        Torch frees autocast's casts of the weights in the order of a hash table of addresses, which differs between
+        runs. The order makes no difference to either allocator, because adjacent free blocks are merged.
         """
         kinds = zip(self.event_allocates, self.event_phases, strict=True)
         begin = 0

@@ -1,9 +1,9 @@
-"""More steps than were run: the last one again, until memory has settled, and of batches that differ in size.
+"""Further steps, made from the recorded ones, until the allocator is in a steady state.
 
-The allocator is not settled after the second step: what the optimizer's state took from the segments of the first one
-is missing there, and what replaces it lies elsewhere. A third step costs nothing to trace, because it makes the blocks
-of the second once more. Where batches vary in size, the allocator keeps room for the blocks of each size: steps on a
-typical batch are put between those on the worst.
+Reserved memory still grows after the second step: the optimizer state made in the first one occupies parts of its
+segments, so that later blocks go elsewhere. A third step need not be traced, because it repeats the second. Where
+batches vary in size, the allocator caches blocks of each size: steps on a typical batch alternate with those on the
+worst.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def repeat_last_step(recording: Recording) -> None:
-    """Add the last step's events once more, with blocks of their own.
+    """Append a copy of the last step, with new blocks.
 
-    What the last step gave back of the one before it, the added step gives back of the last. Nothing is added where
-    that is not known, because the last step did not leave behind what it had found.
+    Blocks of the step before that the last step freed correspond to blocks that the last step left. Nothing is appended
+    where these differ, because no copy could free them.
     """
     begin, end = recording.step_starts[-1], len(recording.event_blocks)
     made = {recording.event_blocks[each] for each in range(begin, end) if recording.event_allocates[each]}
@@ -46,12 +46,12 @@ def repeat_last_step(recording: Recording) -> None:
 
 
 def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Recording) -> Timeline:
-    """Give every second step, up to the last but one, the sizes of a typical batch.
+    """Give every second step, counted back from the last but one, the block sizes of a typical batch.
 
     Args:
-        timeline: of steps on the worst batch.
-        worst: one of the runs that it is made of.
-        typical: a run of the same structure and micro-batch size, on a typical batch.
+        timeline: steps on the worst batch.
+        worst: one of the runs behind the timeline.
+        typical: a run of the same structure and micro-batch size on a typical batch.
     """
     last = len(worst.step_starts) - 1
     is_typical = (last - steps_of_blocks(worst)) % 2 == 1
@@ -61,7 +61,7 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
 
 
 def steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:
-    """Return the step that makes each block; what is there before the first counts towards the last."""
+    """Return the index of the step that allocates each block; blocks from before the first step get the last index."""
     allocations = np.flatnonzero(recording.event_allocates)
     steps = np.full(len(recording.block_bytes), len(recording.step_starts) - 1)
     blocks = np.array(recording.event_blocks)[allocations]

@@ -1,4 +1,4 @@
-"""From runs at a few micro-batch sizes to block sizes at any size."""
+"""Block sizes at any micro-batch size, fitted to runs at a few."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
 
-ROUNDING = 0.01  # of a block, or of all; some sizes are divided and rounded to whole elements
+ROUNDING = 0.01  # relative; some sizes are divided and rounded to whole elements
 
 
 def same_structure(recordings: Sequence[Recording]) -> bool:
-    """Whether the runs made and freed the same blocks in the same order, whatever their sizes."""
+    """Whether the runs allocated and freed the same blocks in the same order, at any sizes."""
     first = recordings[0]
     return all(
         each.event_blocks == first.event_blocks
@@ -32,65 +32,65 @@ def same_structure(recordings: Sequence[Recording]) -> bool:
 
 
 def needs_third_run(recordings: Sequence[Recording]) -> bool:
-    """Whether two runs leave it open how blocks grow.
+    """Whether two runs do not determine how blocks grow.
 
-    A line that starts below zero grows too slowly. One that starts above it is rare, because nearly all blocks are
-    either fixed or proportional to the micro-batch: it is doubted where such beginnings are more than rounding among
-    all that grows. What kernels take by rule is left out: a workspace for weights and samples begins above zero.
+    Nearly all blocks are constant or proportional to the micro-batch. A line with a negative intercept underestimates
+    larger sizes. One with a positive intercept is doubted where the intercepts are more than ``ROUNDING`` of all that
+    grows; temporaries of kernels are left out, because a workspace for weights and samples has a true intercept.
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
-    constants, slopes, _ = _terms(recordings[:2])
-    grows_faster = bool((constants < -ROUNDING * sizes).any())
+    intercepts, slopes, _ = _terms(recordings[:2])
+    underestimates = bool((intercepts < -ROUNDING * sizes).any())
     grows = (slopes != 0) & ~np.array(recordings[0].is_by_rule())
-    return grows_faster or float(constants[grows & (constants > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
+    return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
 
 
 def fits(timeline: Timeline, recording: Recording) -> bool:
-    """Whether a timeline of the same structure tells the size of each of a run's blocks, up to rounding."""
-    return not bool(_differ(timeline, recording).any())
+    """Whether a timeline gives the size of every block of a run, up to ``ROUNDING``."""
+    return not bool(_misses(timeline, recording).any())
 
 
 def nearly_fits(timeline: Timeline, recording: Recording) -> bool:
-    """Whether the blocks that a timeline tells otherwise are no more than rounding among all that grow."""
-    differs, sizes = _differ(timeline, recording), np.array(recording.block_bytes)
+    """Whether the blocks that a timeline misses hold at most ``ROUNDING`` of the bytes of all growing blocks."""
+    misses, sizes = _misses(timeline, recording), np.array(recording.block_bytes)
     grows = (timeline.size_terms[1:] != 0).any(axis=0)
-    return int(sizes[differs].sum()) <= ROUNDING * int(sizes[differs | grows].sum())
+    return int(sizes[misses].sum()) <= ROUNDING * int(sizes[misses | grows].sum())
 
 
 def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
-    """Fit each block's bytes through the runs: a line through two, a parabola through three.
+    """Fit each block's bytes: a line through two runs, a parabola through three.
 
-    Of four runs the last is a test of the parabola; a block that fails it grows as :func:`envelope_timeline` has it.
+    A fourth run tests the parabola; blocks that fail it grow as in :func:`envelope_timeline`.
 
     Args:
-        recordings: runs of one structure at different micro-batch sizes; a single one is taken as it is.
+        recordings: runs of one structure at different micro-batch sizes; a single run gives constants.
     """
     fitted = replace(_timeline(recordings[0], _terms(recordings[:3])), workspaces=growing_workspaces(recordings))
     if len(recordings) <= 3:
         return fitted
-    fails = _differ(fitted, recordings[3])
-    return replace(fitted, size_terms=np.where(fails, envelope_timeline(recordings).size_terms, fitted.size_terms))
+    misses = _misses(fitted, recordings[3])
+    return replace(fitted, size_terms=np.where(misses, envelope_timeline(recordings).size_terms, fitted.size_terms))
 
 
-def _differ(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
+def _misses(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
     measured = np.array(recording.block_bytes, dtype=np.float64)
-    differ: npt.NDArray[np.bool_] = (
+    misses: npt.NDArray[np.bool_] = (
         np.abs(timeline.block_bytes(recording.micro_batch_size) - measured) > ROUNDING * measured
     )
-    return differ
+    return misses
 
 
 def proportional_timeline(recordings: Sequence[Recording]) -> Timeline:
-    """Let every block that differs between the runs grow with the micro-batch from what it is in the last run.
+    """Scale every block that differs between the runs with the micro-batch, from its size in the last run.
 
     Args:
-        recordings: runs of one structure, of batches whose samples differ in size.
+        recordings: runs of one structure on batches whose samples differ in size.
     """
     return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings)[-1]))
 
 
 def envelope_timeline(recordings: Sequence[Recording]) -> Timeline:
-    """Let every block that differs between the runs take as much for each sample as in the run where that is most."""
+    """Scale every block that differs between the runs with the micro-batch, from its largest size per sample."""
     return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings).max(axis=0)))
 
 

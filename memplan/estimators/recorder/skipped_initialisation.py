@@ -1,8 +1,8 @@
-"""Building a real model without writing its weights: pages that are never touched cost neither time nor memory.
+"""Building a real model without initialising its weights: pages that are never written cost neither time nor memory.
 
-Constructors run on real tensors, because they read values; only fills, copies and conversions of large weights are left
-out, and what libraries compute of these (a quantized weight, say). Initialisers are neutralised as functions as well,
-because some resample until their values are in range, which untouched pages never are.
+Constructors run on real tensors, because they read values. Only operators that fill, copy or convert large weights are
+skipped, and operators that libraries register, such as quantization. The functions of ``torch.nn.init`` are patched
+too, because some resample until their values are in range.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 LARGE_ELEMENTS = 1 << 16
 
-_skips_fills = ContextVar("skips_fills", default=False)
+_is_skipping = ContextVar("is_skipping", default=False)
 
 _FILLS = {
     "normal_", "uniform_", "fill_", "zero_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_",
     "geometric_", "erfinv_", "mul_", "add_", "sub_", "div_", "clamp_", "clamp_min_", "clamp_max_",
 }  # fmt: skip
 _COPIES = {"_to_copy", "clone"}
-_OF_TORCH = ("aten", "prims", "prim")
+_TORCH_NAMESPACES = ("aten", "prims", "prim")
 _FACTORIES = {"randn", "rand", "zeros", "ones", "full"}
 _LIKE_FACTORIES = {"randn_like", "rand_like", "zeros_like", "ones_like", "full_like"}
 _INITIALISERS = (
@@ -42,19 +42,19 @@ _INITIALISERS = (
 
 @contextmanager
 def initialisation_skipped() -> Iterator[None]:
-    """Leave out every fill of a large tensor while the context is open."""
-    token = _skips_fills.set(True)
+    """Skip the initialisation of large tensors while the context is open."""
+    token = _is_skipping.set(True)
     try:
         with _SkippedInitialisation():  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
             yield
     finally:
-        _skips_fills.reset(token)
+        _is_skipping.reset(token)
 
 
 def patch_initialisers() -> None:
     """Make ``torch.nn.init`` skip large tensors inside :func:`initialisation_skipped`, for the rest of this process.
 
-    To be called before the user's modules are imported: they take the functions by name.
+    Call this before the user's modules are imported, because they import the functions by name.
     """
     for name in _INITIALISERS:
         function = getattr(init, name, None)
@@ -63,20 +63,20 @@ def patch_initialisers() -> None:
 
 
 class _SkippedInitialisation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Leaves out what writes to large tensors in place; what is filled, copied or computed is returned empty."""
+    """Skips in-place writes to large tensors; returns empty tensors where they are filled, copied or computed."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator, or stand in for it where it would write a large tensor."""
+        """Run the operator, or skip it if it only writes a large tensor."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         if (name in _FILLS and _is_large(args[0])) or (name == "copy_" and _is_weight(args[0])):
             return args[0]
         if name in _COPIES and _is_weight(args[0]) and _stays_weight(kwargs):
-            return _uncopied(args[0], **kwargs)
-        if func.namespace not in _OF_TORCH and any(_is_weight(each) for each in args):
-            return _uncomputed(func, args, kwargs)
+            return _empty_copy(args[0], **kwargs)
+        if func.namespace not in _TORCH_NAMESPACES and any(_is_weight(each) for each in args):
+            return _empty_results(func, args, kwargs)
         if name in _LIKE_FACTORIES and _is_large(args[0]):
             return torch.empty_like(args[0], dtype=kwargs.get("dtype"))
         if name in _FACTORIES and _on_cpu(kwargs.get("device")) and torch.Size(args[0]).numel() >= LARGE_ELEMENTS:
@@ -97,18 +97,18 @@ def _stays_weight(kwargs: dict[str, Any]) -> bool:
     return _on_cpu(kwargs.get("device")) and (dtype is None or dtype.is_floating_point)
 
 
-def _uncopied(
+def _empty_copy(
     weight: torch.Tensor, *, dtype: torch.dtype | None = None, memory_format: Any = None, **_how: Any
 ) -> torch.Tensor:
     return torch.empty_like(weight, dtype=dtype, memory_format=memory_format or torch.preserve_format)
 
 
-def _uncomputed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return tensors like the results of an operator that some library registered; compute it where none says how."""
+def _empty_results(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return empty tensors like the results of a library's operator; run it if it has no rule for fake tensors."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             like = operator(*args, **kwargs)
-    except RuntimeError:  # no rule for fake tensors, or one that does not hold
+    except RuntimeError:  # no rule for fake tensors, or a wrong one
         return operator(*args, **kwargs)
     return tree_map_only(
         torch.Tensor, lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), like
@@ -127,7 +127,7 @@ def _dtype_made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tor
 def _skipping_large(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def skipping(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if _skips_fills.get() and _is_large(tensor):
+        if _is_skipping.get() and _is_large(tensor):
             return tensor
         return function(tensor, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Recording one run of a workload's steps at one micro-batch size, on fake tensors or for real."""
+"""Recording a workload's steps at one micro-batch size, on fake tensors or real ones."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _HALF_ALREADY = (
     "Most of the model's weights are {kind}, as the workload makes them; {precision} says that autocast is off, not "
     "that the weights are 32 bits wide."
 )
-STEPS = 2  # the first makes the optimizer state, the second is the steady one
+STEPS = 2  # the first allocates the optimizer state, the second is the steady state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recording and what was learned on the way.
+    """The recording of one run.
 
     Args:
-        recording: the events.
+        recording: events and blocks.
         optimizer_name: class name of the optimizer.
-        unknown_calls: operators whose kernels nothing counts, and how often each runs in a step.
-        notes: what had to be presumed, one sentence each.
+        unknown_calls: operators whose temporaries no rule counts, and their calls per step.
+        notes: what was presumed, one sentence each.
     """
 
     recording: Recording
@@ -82,13 +82,13 @@ class StepRecorder:
 
     Args:
         workload: what is trained.
-        recipe: the setting of the step.
-        device: what the step is lowered to.
-        model: the real model; every run takes a copy.
-        on_fakes: whether the copy and its batches are fake tensors; else everything is computed.
-        presumes: whether what depends on values that only computing would tell is presumed; else that ends the run.
-        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
-        host_copies: knows what the step keeps on the host beside the card; None where it runs on the host.
+        recipe: its settings.
+        device: the target device.
+        model: the real model; every run copies it.
+        on_fakes: whether the copy and its batches are fake tensors; else the step is computed.
+        presumes: whether unknown values are presumed; else reading one ends the run.
+        fused_optimizer: whether to use the optimizer's fused implementation.
+        host_copies: tensors that the step keeps on the host; None if the target device is the host.
         results: what operators on fake tensors returned in earlier runs.
     """
 
@@ -107,13 +107,13 @@ class StepRecorder:
 
         Args:
             micro_batch_size: samples of each forward pass.
-            batch: what they are.
-            draws: answers for lone random numbers.
+            batch: these samples.
+            draws: replaces scalar random numbers.
 
         Raises:
             WorkloadError: one of the workload's functions raises or breaks its contract.
         """
-        if self.presumes or not self.on_fakes:  # after a run on fakes that failed, whose tensors must not come back
+        if self.presumes or not self.on_fakes:  # a run on fake tensors failed before, whose tensors may be cached
             clear_tensor_caches()
         recording = Recording(micro_batch_size=micro_batch_size)
         ledger = StorageLedger(recording)
@@ -132,12 +132,12 @@ class StepRecorder:
             draws=draws,
             choices=choices,
         )
-        surroundings: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
-        with surroundings:
+        fake_mode: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
+        with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
-        with draws.intercepted(), surroundings, recorder, paths.watched(), compiled.watched(), to_numpy, hiding_fakes():
+        with draws.intercepted(), fake_mode, recorder, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
             step = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()
         calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
@@ -154,7 +154,7 @@ class StepRecorder:
         )
 
     def _known_batch(self, batch: Any, model: nn.Module, fakes: TraceFakeMode) -> Any:
-        """Make a batch of fake tensors, and let the run know the values in it and in a fake model."""
+        """Return a fake copy of the batch, with known values in it and in the fake model."""
         on_host = fake_batch(batch, fakes)
         remember_values(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
         remember_buffers(model, self.model)
@@ -162,10 +162,10 @@ class StepRecorder:
         return on_host
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
-        """Copy the model, which the next run needs as it was."""
+        """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
             return copied(self.model, functools.partial(fake_copy, fakes=fakes))
-        if is_scripted(self.model):  # the parameters of its copies are no leaves (torch 2.13)
+        if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model
         return copied(self.model, model_copy)
@@ -201,13 +201,13 @@ class StepRecorder:
         for _ in range(STEPS):
             recording.step_starts.append(len(recording.event_blocks))
             step.run()
-        recorder.resolve_pending_sum()
-        ledger.close()  # while what is resident between steps still is
+        recorder.resolve_pending_reuse()
+        ledger.close()  # before resident tensors are freed
         return step
 
 
 def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
-    """Say what about a model, as the workload made it, is easily overlooked."""
+    """Say what is easily overlooked about the model as the workload made it."""
     mode = () if any(each.training for each in model.modules()) else (_ONLY_EVALUATES,)
     sizes: Counter[torch.dtype] = Counter()
     for each in model.parameters():

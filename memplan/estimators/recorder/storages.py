@@ -1,4 +1,4 @@
-"""Which storages are alive: each is a block from the operator that made it until its last owner is gone."""
+"""Lifetimes of tensor storages, recorded as blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class StorageLedger:
-    """Turns the life of tensor storages into events of a recording.
+    """Records a block for each tensor storage, from its first appearance until it is freed.
 
-    A storage's Python object lives exactly as long as the storage itself, saved variables of the autograd graph
-    included, so a weak reference to it tells when the memory is given back.
+    A storage's Python object lives exactly as long as the storage, also in saved variables of the autograd graph, so
+    that the callback of a weak reference marks the free.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -31,7 +31,7 @@ class StorageLedger:
         self._closed = False
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the block that holds a dense tensor; None where it is unknown or empty."""
+        """Return the block that holds a dense tensor; None if it is not tracked or empty."""
         return self._blocks.get(id(tensor.untyped_storage()))
 
     def blocks_of(self, tensors: Iterable[torch.Tensor]) -> set[int]:
@@ -40,49 +40,49 @@ class StorageLedger:
         return {block for part in parts if (block := self.block_of(part)) is not None}
 
     def track(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> None:
-        """Record each storage of the tensor as a new block unless it is known."""
+        """Record each storage of the tensor as a new block, unless it is tracked already."""
         for part in dense_parts(tensor):
             storage = part.untyped_storage()
             if id(storage) not in self._blocks and storage.nbytes():
                 block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
-                self._follow(storage, block)
+                self._add(storage, block)
 
-    def _follow(self, storage: torch.UntypedStorage, block: int) -> None:
+    def _add(self, storage: torch.UntypedStorage, block: int) -> None:
         identity = id(storage)
         self._blocks[identity] = block
         self._live.add(block)
-        self._references[identity] = weakref.ref(storage, lambda _: self._gone(identity))
+        self._references[identity] = weakref.ref(storage, lambda _: self._freed(identity))
 
     def track_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
-        """Record every storage among these tensors that is not known."""
+        """Track the storages of several tensors."""
         for tensor in tensors:
             self.track(tensor, category, module=module, operator=operator)
 
-    def reuse_block(self, heir: torch.UntypedStorage, donor: int) -> None:
-        """Let the storage made last live on in a block that was freed right after it was made.
+    def reuse_block(self, storage: torch.UntypedStorage, freed_block: int) -> None:
+        """Move the last tracked storage into a block that was freed right after it was made.
 
-        That is what an in-place operator does where tracing ran the out-of-place one.
+        This turns a traced out-of-place operator into the in-place one that runs without tracing.
         """
-        identity = id(heir)
+        identity = id(storage)
         block = self._blocks[identity]
-        self._recording.replace_block(block, donor)
+        self._recording.replace_block(block, freed_block)
         self._live.discard(block)
-        self._live.add(donor)
-        self._blocks[identity] = donor
+        self._live.add(freed_block)
+        self._blocks[identity] = freed_block
 
     def is_live(self, block: int) -> bool:
-        """Whether the block has not been given back."""
+        """Whether the block is not freed."""
         return block in self._live
 
     def live_blocks(self) -> set[int]:
-        """Return the blocks that are alive now."""
+        """Return the blocks that are allocated now."""
         return set(self._live)
 
     def close(self) -> None:
-        """Stop recording: what is freed from now on belongs to the end of the process, not to a step."""
+        """Stop recording: later frees are not part of a step."""
         self._closed = True
 
-    def _gone(self, identity: int) -> None:
+    def _freed(self, identity: int) -> None:
         block = self._blocks.pop(identity)
         del self._references[identity]
         self._live.discard(block)

@@ -1,4 +1,4 @@
-"""The training step that is traced, phase by phase, in the order a live trial runs it."""
+"""The traced training step, with the phases of a live trial in the same order."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
 class TracedStep:
-    """Runs optimizer steps of a workload and says, as it goes, what the recorded blocks hold.
+    """Runs optimizer steps of a workload and sets the categories of the recorded blocks.
 
     Args:
         workload: what is trained.
-        recipe: the setting of the step.
-        model: the model to run; its tensors become resident when the step is made.
-        next_batch: returns the batch of the next micro-step on the device.
-        recording: where events go.
-        ledger: knows the storages.
-        on_cuda: whether optimizers and clipping take the multi-tensor path, as they do for CUDA parameters.
-        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+        recipe: its settings.
+        model: the model to run; its tensors become blocks at once.
+        next_batch: returns the next micro-batch on the device.
+        recording: events and blocks.
+        ledger: blocks of the storages.
+        on_cuda: whether the optimizer and clipping use the multi-tensor (foreach) path, as for CUDA parameters.
+        fused_optimizer: whether to use the optimizer's fused implementation.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TracedStep:
         made = call_user("optimizer", workload.optimizer, model.parameters())
         self.optimizer = checked_optimizer(made, workload.optimizer)
         if fused_optimizer:
-            _choose_fused(self.optimizer)
+            _use_fused(self.optimizer)
         self._prepare_optimizer()
 
     def run(self) -> None:
@@ -101,7 +101,7 @@ class TracedStep:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what the steps so far do not tell of later ones."""
+        """Say if the optimizer state may grow in later steps."""
         before, last = self._state_bytes[-2:]
         return (_GROWS,) if last > before else ()
 
@@ -116,7 +116,7 @@ class TracedStep:
                     self._ledger.track_all(
                         (tensor, *auxiliary_tensors(tensor)), category, module=module_name, operator=name
                     )
-        if not self._on_cuda:  # a move to a card leaves them on the host
+        if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
             self._ledger.track_all(unregistered, Category.BUFFERS, module="", operator="attribute")
 
@@ -134,7 +134,7 @@ class TracedStep:
 
     def _prepare_optimizer(self) -> None:
         if self._on_cuda:
-            _choose_foreach(self.optimizer)
+            _use_foreach(self.optimizer)
         if self._recipe.precision is Precision.FP16:
             self._scale = torch.ones(())
         if self._workload.ema:
@@ -144,7 +144,7 @@ class TracedStep:
 
     def _micro_step(self, index: int) -> torch.Tensor:
         self._recording.phase = Phase.FORWARD
-        self._batch = None  # the name of a loop's batch has gone to the next one on the host before that is moved
+        self._batch = None  # a loop drops the last batch before the next is moved to the device
         self._batch = self._next_batch()
         before = self._ledger.live_blocks()
         loss, scaled = self._forward(self._batch)
@@ -155,7 +155,7 @@ class TracedStep:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
-        if not any(map(_was_reached, self._model.parameters())):
+        if not any(map(_may_have_gradient, self._model.parameters())):
             raise WorkloadError(
                 f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
                 hint="compute the loss with the model that the function is given, not with another",
@@ -197,8 +197,8 @@ class TracedStep:
             self._recording.attribute(block, category, module=module)
 
 
-def _was_reached(parameter: torch.Tensor) -> bool:
-    """Whether the backward pass may have made a gradient; hooks that step the optimizer in it leave none behind."""
+def _may_have_gradient(parameter: torch.Tensor) -> bool:
+    """Whether the backward pass may have made a gradient; hooks that run the optimizer in it leave none."""
     return parameter.grad is not None or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
@@ -209,7 +209,7 @@ def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
 
 
-def _choose_foreach(optimizer: Optimizer) -> None:
+def _use_foreach(optimizer: Optimizer) -> None:
     # Fake parameters fail the type test by which optimizers choose the multi-tensor path for CUDA parameters. Adafactor
     # never chooses it by itself, because it is there to save memory (torch/optim/_adafactor.py).
     if isinstance(optimizer, torch.optim.Adafactor):
@@ -219,11 +219,11 @@ def _choose_foreach(optimizer: Optimizer) -> None:
             group["foreach"] = True
 
 
-def _choose_fused(optimizer: Optimizer) -> None:
-    """Switch every group to the fused implementation.
+def _use_fused(optimizer: Optimizer) -> None:
+    """Use the fused implementation in every parameter group.
 
     Raises:
-        WorkloadError: the optimizer has none, or runs it already.
+        WorkloadError: the optimizer has none, or uses it already.
     """
     if any("fused" not in group for group in optimizer.param_groups):
         raise WorkloadError(f"{type(optimizer).__name__} has no fused implementation")

@@ -1,4 +1,4 @@
-"""Calling the user's functions so that what goes wrong in them is told in one line, with their traceback at hand."""
+"""Calls of the user's functions, whose exceptions become a one-line ``WorkloadError`` with the traceback as detail."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
-# What kernels and Python bindings say where they are handed tensors without values; masks of bytes are refused by the
-# rule for fake tensors alone (``meta_index_Tensor`` of torch 2.13).
-_FAKE_WORDS = re.compile(
+# Messages of kernels and Python bindings on tensors without values; only the rule for fake tensors refuses byte masks
+# (``meta_index_Tensor`` of torch 2.13).
+_FAKE_TENSOR_MESSAGE = re.compile(
     r"fake|meta\b|data pointer|data is not allocated|tensor subclass|data.dependent|symbolic|storage|byte or bool",
     re.IGNORECASE,
 )
-_NEVER_OF_SIZES = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
+_INDEPENDENT_OF_SIZE = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 _HINTS = (
     (r"process group|NCCL|FSDP", "return the model as it is before it is wrapped: replicas are counted all the same"),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
@@ -37,19 +37,18 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call one of the workload's functions.
 
     Raises:
-        WorkloadError: it raised; the message names its role, itself and the line, ``detail`` holds the traceback.
+        WorkloadError: it raised; the message names its role, the function and the line, ``detail`` holds the traceback.
     """
     try:
         return function(*arguments)
     except MemplanError:
         raise
     except (Exception, SystemExit) as error:
-        told, said = "".join(traceback.format_exception(error)), str(error).rstrip(".")
         raise WorkloadError(
-            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {said}",
+            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {str(error).rstrip('.')}",
             where=place_of_error(error),
             hint=_hint_for(error),
-            detail=told,
+            detail="".join(traceback.format_exception(error)),
         ) from error
 
 
@@ -57,7 +56,7 @@ def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Modul
     """Copy the user's model.
 
     Raises:
-        WorkloadError: a part of it refuses that; the message names the line, ``detail`` holds the traceback.
+        WorkloadError: a part of it cannot be copied; the message names the line, ``detail`` holds the traceback.
     """
     try:
         return copy(model)
@@ -78,13 +77,13 @@ def _hint_for(error: BaseException) -> str | None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the function's name with its module, for messages."""
+    """Return the function's name with its module."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
 def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer:
-    """Return the optimizer if it is one.
+    """Return the optimizer.
 
     Raises:
         WorkloadError: it is something else, such as a list of optimizers.
@@ -98,7 +97,7 @@ def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer
 
 
 def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
-    """Return the loss if ``backward`` can be called on it.
+    """Return the loss.
 
     Raises:
         WorkloadError: it is not a tensor of one element that requires grad.
@@ -117,21 +116,21 @@ def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
 
 
 def is_fake_tensor_failure(error: WorkloadError) -> bool:
-    """Whether a failure comes of tensors that hold no values, so that computing the step may go well."""
+    """Whether a failure is due to fake tensors, so that the step may run on real ones."""
     cause = error.__cause__
     if cause is None:
         return False
-    is_fakes_own = type(cause).__module__.startswith(_FAKE_MODULES) or isinstance(cause, NotImplementedError)
-    return is_fakes_own or _is_their_assertion(cause) or bool(_FAKE_WORDS.search(str(cause)))
+    is_of_fake_tensors = type(cause).__module__.startswith(_FAKE_MODULES) or isinstance(cause, NotImplementedError)
+    return is_of_fake_tensors or _is_fake_tensor_assertion(cause) or bool(_FAKE_TENSOR_MESSAGE.search(str(cause)))
 
 
-def _is_their_assertion(cause: BaseException) -> bool:
+def _is_fake_tensor_assertion(cause: BaseException) -> bool:
     innermost = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)][-1]
     return isinstance(cause, AssertionError) and innermost.f_globals["__name__"].startswith(_FAKE_MODULES)
 
 
 def fake_tensor_reason(error: WorkloadError) -> str:
-    """Say what fake tensors could not do."""
+    """Say why the step cannot run on fake tensors."""
     if isinstance(error.__cause__, DataDependentOutputException):
         return "the value of a tensor is read there"
     if isinstance(error.__cause__, DynamicOutputShapeException):
@@ -140,5 +139,5 @@ def fake_tensor_reason(error: WorkloadError) -> str:
 
 
 def may_depend_on_size(error: WorkloadError) -> bool:
-    """Whether a failure may come of the number of samples; a broken contract or a wrong name never does."""
-    return error.__cause__ is not None and not isinstance(error.__cause__, _NEVER_OF_SIZES)
+    """Whether a failure may depend on the micro-batch size; a broken contract or a wrong name does not."""
+    return error.__cause__ is not None and not isinstance(error.__cause__, _INDEPENDENT_OF_SIZE)

@@ -1,4 +1,4 @@
-"""In the child process: load the workload, trace its step at a few micro-batch sizes, answer a ``StepTrace``."""
+"""The child process: load the workload, trace its step at a few micro-batch sizes, reply with a ``StepTrace``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def preload() -> None:
-    """Import what every trace imports beside this module: what torch loads when the first optimizer is made."""
+    """Import what every trace imports beside this module: torch loads it when the first optimizer is made."""
     import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
 
 
 def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
     """Reply with the trace, or with the error that is for the user."""
     patch_initialisers()
-    torch.compiler.set_stance("force_eager")  # nothing runs often enough here to be worth compiling
+    torch.compiler.set_stance("force_eager")  # two steps are too few to be worth compiling
     try:
         reply(trace_workload(request))
     except MemplanError as error:

@@ -1,4 +1,4 @@
-"""Runs of a step that chooses by random numbers: of a few draws, the one that takes most."""
+"""Steps whose control flow depends on random numbers: trace a few draws, keep the one with the highest peak."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class WorstDrawRecorder:
-    """Records runs of one step, which are all made with the draw that takes most at the first size.
+    """Records one step at several sizes, always with the draw whose peak is highest at the first size.
 
-    A step that draws nothing is run once a size.
+    A step that draws nothing is run once per size.
 
     Args:
-        record: runs the step at a micro-batch with some draws.
+        record: runs the step at a micro-batch size with given draws.
     """
 
     def __init__(self, record: Callable[[int, RandomDraws], RecordedRun]) -> None:
@@ -28,22 +28,21 @@ class WorstDrawRecorder:
         self._chosen: float | None = None
 
     def record(self, micro_batch_size: int) -> RecordedRun:
-        """Run the step at a micro-batch.
+        """Run the step at a micro-batch size.
 
         Raises:
-            WorkloadError: one of the workload's functions raises, with every draw or because of fake tensors, or breaks
-                its contract.
+            WorkloadError: a workload function breaks its contract, fails on fake tensors or raises with every draw.
         """
         if self._chosen is None:
             return self._record_first(micro_batch_size)
         return self._record(micro_batch_size, self.draws())
 
     def draws(self) -> RandomDraws:
-        """Return the chosen draws, unasked yet."""
+        """Return fresh draws of the chosen kind."""
         return RandomDraws(MIDDLE if self._chosen is None else self._chosen)
 
     def _record_first(self, micro_batch_size: int) -> RecordedRun:
-        """Run the step with every draw if it draws, and choose among them."""
+        """Run the step with a middle, a low and a high draw, and choose the one with the highest peak."""
         failure: WorkloadError | None = None
         runs: dict[float, RecordedRun] = {}
         for fraction in (MIDDLE, LOW, HIGH):
@@ -51,10 +50,10 @@ class WorstDrawRecorder:
             try:
                 runs[fraction] = self._record(micro_batch_size, draws)
             except WorkloadError as error:
-                if is_fake_tensor_failure(error):  # with real tensors this draw, too, would run, and may take most
+                if is_fake_tensor_failure(error):  # this draw may run on real tensors, and have the highest peak
                     raise
                 failure = failure or error
-            if not draws.were_read:
+            if not draws.were_read:  # the other draws would give the same run
                 break
         if failure is not None and not runs:
             raise failure

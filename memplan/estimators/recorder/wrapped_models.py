@@ -1,4 +1,4 @@
-"""Wrappers around a model that change what a card holds: which are refused, and what is said about the others."""
+"""Model wrappers that change memory use: those that are refused, and notes on the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.compiled_calls import COMPILED
+from memplan.estimators.recorder.compiled_calls import COMPILED_NOTE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,9 +37,9 @@ def refuse_wrappers(model: nn.Module) -> None:
 
 
 def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
-    """Say what of a model's wrappers the trace does not follow, one sentence each."""
+    """Say what the trace does not count of a model's wrappers, one sentence each."""
     gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
-    return (*gathering, COMPILED) if any(map(_is_compiled, model.modules())) else gathering
+    return (*gathering, COMPILED_NOTE) if any(map(_is_compiled, model.modules())) else gathering
 
 
 def _has_class(model: nn.Module, names: set[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.recorder.compiled_calls import COMPILED, CompiledCalls
+from memplan.estimators.recorder.compiled_calls import COMPILED_NOTE, CompiledCalls
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
@@ -16,7 +16,7 @@ def test_a_compiled_function_that_is_called_is_told_of() -> None:
     with torch.compiler.set_stance("force_eager"), calls.watched():
         assert calls.notes == ()
         assert doubled(torch.ones(())) == 2
-    assert calls.notes == (COMPILED,)
+    assert calls.notes == (COMPILED_NOTE,)
 
 
 def test_what_torch_compiles_or_keeps_from_being_compiled_is_not() -> None:

@@ -89,7 +89,7 @@ def test_gradients_that_meet_are_added_in_place() -> None:
         loss = (weight.relu() + weight.sigmoid()).sum()
         session.recording.phase = Phase.BACKWARD
         loss.backward()
-        session.recorder.resolve_pending_sum()
+        session.recorder.resolve_pending_reuse()
         made_by = [name for name in session.recording.operator_names if "add" in name]
     # weight, the two saved results, one slope of each branch; the sum of the two slopes lives in the first
     assert session.peak_bytes() < 6 * MIB
@@ -115,7 +115,7 @@ def test_derivatives_of_what_is_taken_by_index_are_written_into_one_block_of_zer
         before = len(session.recording.block_bytes)
         session.recording.phase = Phase.BACKWARD
         result.backward(torch.empty_like(result))
-        session.recorder.resolve_pending_sum()
+        session.recorder.resolve_pending_reuse()
     assert weight.grad is not None
     made = [size for size in session.recording.block_bytes[before:] if size == MIB]
     assert len(made) == 1 + (result.numel() == weight.numel())  # the slope that was given, and the zeros
@@ -132,7 +132,7 @@ def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> 
         loss = (weight.relu() + weight.t().sigmoid()).sum()
         session.recording.phase = Phase.BACKWARD
         loss.backward()
-        session.recorder.resolve_pending_sum()
+        session.recorder.resolve_pending_reuse()
     sums = session.recording.operators.count(session.recording.operator_names["aten.add"])
     assert sums == 2  # that of the forward pass, and that of the slopes
 
@@ -151,7 +151,7 @@ def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> N
     assert workspaces == [8_519_680, 8_519_680]  # 2 * 4 MiB + 8 * 16 KiB
 
 
-def test_nothing_is_recorded_while_muted() -> None:
+def test_nothing_is_recorded_while_paused() -> None:
     session = Session()
     with session.fakes, session.recorder, session.recorder.paused():
         torch.empty(512, 512)

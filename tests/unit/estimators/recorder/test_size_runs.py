@@ -26,12 +26,16 @@ def run_of(micro_batch_size: int, *sizes: int) -> RecordedRun:
 
 
 def runs(
-    size_of: Callable[[int], int], *, own: int = 16, may_run: bool = True, blocks: Callable[[int], int] = lambda _: 1
+    size_of: Callable[[int], int],
+    *,
+    recipe_size: int = 16,
+    may_run: bool = True,
+    blocks: Callable[[int], int] = lambda _: 1,
 ) -> SizeRuns:
     runner = SizeRunner(
         record=lambda size: run_of(size, *[size_of(size)] * blocks(size)),
         sizes=(2, 3, 5),
-        own=own,
+        recipe_size=recipe_size,
         may_run=lambda _run, _size: may_run,
     )
     return runner.runs_of_equal_samples()
@@ -58,7 +62,7 @@ def test_sizes_that_follow_no_rule_are_run_at_the_size_that_is_asked_about() -> 
 
 
 def test_a_size_that_is_among_the_small_ones_is_where_figures_are_taken_from() -> None:
-    found = runs(lambda b: b * LONGEST.get(b, 70), own=3)
+    found = runs(lambda b: b * LONGEST.get(b, 70), recipe_size=3)
     assert (found.samples_vary, found.reference.block_bytes) == (True, [270])
 
 
@@ -73,8 +77,8 @@ def test_where_the_number_of_blocks_depends_on_the_samples_half_and_all_of_them_
 
 
 def test_where_the_number_of_blocks_depends_on_few_samples_they_are_run_beside_the_others() -> None:
-    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, own=4)) == [2, 3, 5, 4]
-    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, own=3)) == [2, 3, 5]
+    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, recipe_size=4)) == [2, 3, 5, 4]
+    assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, recipe_size=3)) == [2, 3, 5]
 
 
 def padded(lengths: dict[int, int]) -> dict[int, torch.Tensor]:

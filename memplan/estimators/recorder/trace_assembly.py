@@ -1,0 +1,90 @@
+"""The ``StepTrace`` of a workload, from the recorded runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
+from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
+from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
+from memplan.estimators.recorder.wrapped_models import wrapper_notes
+from memplan.estimators.step_trace import StepTrace
+
+if TYPE_CHECKING:
+    from memplan.estimators.recorder.recording import Recording
+    from memplan.estimators.recorder.size_runs import SizeRuns
+    from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
+    from memplan.estimators.step_trace import Timeline
+
+FAKE_METHOD = "fake-tensor trace"
+REAL_METHOD = "real CPU run at small micro-batches"
+_ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the optimizer state exists, and once after
+_UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
+_VARYING = (
+    "Samples differ in what they take: the figures are those of the batch that the workload makes of {size} samples, "
+    "and other micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch "
+    "does, makes them hold for every batch."
+)
+_ALTERNATING = "Typical and worst batches come by turns: the allocator keeps room for blocks of both sizes."
+_ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
+
+
+def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None) -> StepTrace:
+    """Return the trace of the runs.
+
+    Args:
+        recorder: recorded the runs.
+        found: runs at several sizes.
+        typical: a run on a typical batch; None if the workload names none.
+    """
+    runs, recordings = found.runs, found.recordings
+    for recording in (*recordings, *(() if typical is None else (typical.recording,))):
+        for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
+            repeat_last_step(recording)
+    timelines, notes = _timelines(found)
+    envelope = envelope_timeline(recordings) if found.samples_vary and len(timelines) == 1 else None
+    if typical is not None:
+        timelines, more_notes = _with_typical(timelines, found.reference, typical.recording)
+        notes += more_notes
+    model, device = recorder.model, recorder.device
+    return StepTrace(
+        workload_name=recorder.workload.name or type(model).__name__,
+        recipe=recorder.recipe,
+        device_kind=device.kind,
+        compute_capability=device.compute_capability,
+        timelines=timelines,
+        envelope=envelope,
+        traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
+        parameter_count=sum(each.numel() for each in model.parameters()),
+        uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
+        optimizer_name=runs[0].optimizer_name,
+        method=FAKE_METHOD if recorder.on_fakes else REAL_METHOD,
+        uncounted=uncounted_on(
+            device,
+            classes={type(each).__name__ for each in model.modules()},
+            calls=runs[0].unknown_calls,
+            world_size=recorder.recipe.world_size,
+        ),
+        notes=tuple(dict.fromkeys((*lowering_notes(device), *wrapper_notes(model), *runs[0].notes, *notes))),
+    )
+
+
+def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Fit timelines to the runs; return them with notes."""
+    recordings = found.recordings
+    if not same_structure(recordings):
+        return tuple(fit_timeline([each]) for each in recordings), (_UNEVEN,)
+    if found.samples_vary:
+        return (proportional_timeline(recordings),), (_VARYING.format(size=found.reference.micro_batch_size),)
+    return (fit_timeline(recordings),), ()
+
+
+def _with_typical(
+    timelines: tuple[Timeline, ...], worst: Recording, typical: Recording
+) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Alternate typical and worst batches, if both make the same blocks."""
+    if len(timelines) > 1 or not same_structure([worst, typical]):
+        return timelines, (_ONLY_WORST,)
+    return (interleave_typical_steps(timelines[0], worst, typical),), (_ALTERNATING,)
