@@ -302,6 +302,23 @@ def test_packed_sequences_keep_what_their_lengths_ask_for(trace: Trace, length: 
     )
 
 
+def sequences(count: int, *, batch_first: bool) -> torch.Tensor:
+    return torch.zeros(count, 64, 256) if batch_first else torch.zeros(64, count, 256)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_batch_first_sequences_are_copied_for_the_gradients_of_the_weights(trace: Trace, batch_first: bool) -> None:
+    found = trace(
+        model=lambda: nn.LSTM(256, 256, bias=False, batch_first=batch_first),
+        batch=lambda count: sequences(count, batch_first=batch_first),
+        loss=lambda model, batch: model(batch)[0].sum(),
+    )
+    held = 2 + 1 + 1 + 6  # weights, batch, output and reserve
+    gradients = 1 + 2  # of the batch, and of the weights
+    states = 3 * 2 / 64  # first, their gradients, and those of the last
+    assert peak(found, Phase.BACKWARD, size=16) == round(held + gradients + states + (1 if batch_first else 0), 2)
+
+
 class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -29,28 +29,37 @@ def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
     return output, hidden, cell, workspace
 
 
-def gates_bytes(rows: int, hidden: int, element_bytes: int) -> int:
-    """Return what the gates of some steps and samples take, each a padded row."""
-    return rows * _padded(_GATES * hidden, element_bytes)
+def scratch_bytes(steps: int, samples: int, hidden: int) -> int:
+    """Return what a layer works in: the gates of all steps, and hidden states and their gradients of one, in fp32.
+
+    A further page of pointers is not counted.
+    """
+    states = _whole_pages(samples * padded_bytes(hidden, _FP32))
+    return _whole_pages(steps * samples * padded_bytes(_GATES * hidden, _FP32)) + 2 * states
 
 
 def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_bytes: int) -> int:
     rows, more_rows = steps * samples, 2 * (steps + 1) * samples
     widest = max(width, hidden)
-    gradients = more_rows * _padded(widest, _FP32)
+    gradients = more_rows * padded_bytes(widest, _FP32)
     parts = (
-        gates_bytes(rows, hidden, element_bytes),
-        rows * _padded(hidden, element_bytes),
-        more_rows * _padded(widest, element_bytes),  # what goes into each step
+        rows * padded_bytes(_GATES * hidden, element_bytes),
+        rows * padded_bytes(hidden, element_bytes),
+        more_rows * padded_bytes(widest, element_bytes),  # what goes into each step
         gradients,  # of what goes in
         gradients,  # of hidden states
         more_rows * hidden * element_bytes,  # hidden states
         more_rows * hidden * _FP32,  # cell states
     )
-    return sum(-(-part // _PAGE) * _PAGE for part in parts)
+    return sum(map(_whole_pages, parts))
 
 
-def _padded(elements: int, element_bytes: int) -> int:
+def _whole_pages(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE) * _PAGE
+
+
+def padded_bytes(elements: int, element_bytes: int) -> int:
+    """Return what a row of so many elements takes in oneDNN's layout."""
     line = _LINE // element_bytes
     rounded = -(-elements // line) * line
     return (rounded + line if rounded % 256 == 0 else rounded) * element_bytes

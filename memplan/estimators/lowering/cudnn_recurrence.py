@@ -19,7 +19,7 @@ class Cell:
         states: tensors that go from step to step: 2 for LSTM, 1 for the others.
         kept: vectors of the hidden size that the backward pass needs from each step: activated gates, the output, and
             the cell state of an LSTM or the recurrent part of a GRU's candidate. cuDNN tells the true size of its
-            reserve only on a card; paddings are not counted.
+            reserve only on a card; what it fills rows up with is not counted.
     """
 
     states: int
@@ -56,18 +56,23 @@ def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
     ) -> tuple[torch.Tensor, ...]:
         if batch_first:
             sequence = sequence.transpose(0, 1)
-        output, *last = _run(cell, sequence, states, weights, layers if train else 0, bidirectional=bidirectional)
+        kept_rows = sequence.shape[:2].numel() * layers if train else 0
+        output, *last = _run(cell, sequence, states, weights, kept_rows, bidirectional=bidirectional)
         return (output.transpose(0, 1) if batch_first else output, *last)
 
     return run
 
 
 def packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a stand-in for the operator of this cell on packed sequences, with the operator's own signature."""
+    """Return a stand-in for the operator of this cell on packed sequences, with the operator's own signature.
+
+    Their reserve is as large as if all were as long as the longest: ``cudnnGetRNNTempSpaceSizes`` reads no more of them
+    than how many there are and how long that one is.
+    """
 
     def run(  # noqa: PLR0917 - the operator's own signature
         data: torch.Tensor,
-        batch_sizes: torch.Tensor,  # noqa: ARG001
+        batch_sizes: torch.Tensor,
         states: torch.Tensor | list[torch.Tensor],
         weights: list[torch.Tensor],
         has_biases: bool,  # noqa: ARG001
@@ -76,7 +81,9 @@ def packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
         train: bool,
         bidirectional: bool,
     ) -> tuple[torch.Tensor, ...]:
-        return _run(cell, data, states, weights, layers if train else 0, bidirectional=bidirectional)
+        first = states if isinstance(states, torch.Tensor) else states[0]
+        kept_rows = len(batch_sizes) * first.shape[1] * layers if train else 0
+        return _run(cell, data, states, weights, kept_rows, bidirectional=bidirectional)
 
     return run
 
@@ -86,12 +93,12 @@ def _run(
     sequence: torch.Tensor,
     states: torch.Tensor | list[torch.Tensor],
     weights: list[torch.Tensor],
-    kept_layers: int,
+    kept_rows: int,
     *,
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
     first = [states] if isinstance(states, torch.Tensor) else list(states)
-    vectors = cell.kept * kept_layers * (2 if bidirectional else 1)
+    vectors = cell.kept * kept_rows * (2 if bidirectional else 1)
     made: tuple[torch.Tensor, ...] = _Recurrence.apply(  # type: ignore[no-untyped-call]  # untyped in torch
         vectors, bidirectional, sequence, len(first), *first, *weights
     )
@@ -99,31 +106,43 @@ def _run(
 
 
 class _Recurrence(torch.autograd.Function):
-    """Allocates what ``_cudnn_rnn`` and its backward allocate (``aten/src/ATen/native/cudnn/RNN.cpp``)."""
+    """Allocates what ``_cudnn_rnn`` and its backward allocate (``aten/src/ATen/native/cudnn/RNN.cpp``).
+
+    Each of the three kernels copies batch-first input, as the first of the backward pass does the output's gradient.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, vectors: int, bidirectional: bool, sequence: torch.Tensor, count: int, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         states = tensors[:count]
-        places = sequence.shape[:-1]  # steps and samples, or both packed into one
+        in_order = sequence.contiguous()
         directions = 2 if bidirectional else 1
-        output = sequence.new_empty(*places, directions * states[0].shape[-1])
-        reserve = sequence.new_empty(vectors * places.numel() * states[-1].shape[-1])
+        output = in_order.new_empty(*sequence.shape[:-1], directions * states[0].shape[-1])
+        last = [torch.empty_like(state) for state in states]
+        reserve = sequence.new_empty(vectors * states[-1].shape[-1])
         ctx.count = count
         ctx.save_for_backward(sequence, output, reserve, *tensors)
-        return (output, *(torch.empty_like(state) for state in states))
+        return output, *last
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor, *_of_states: torch.Tensor) -> tuple[Any, ...]:
         sequence, _output, _reserve, *tensors = ctx.saved_tensors
         states, weights = tensors[: ctx.count], tensors[ctx.count :]
-        of_sequence = torch.empty_like(sequence) if ctx.needs_input_grad[2] else None
-        of_states = [
-            torch.empty_like(state) if needed else None
-            for state, needed in zip(states, ctx.needs_input_grad[4:], strict=False)
-        ]
-        flat = sequence.new_empty(sum(weight.numel() for weight in weights))  # one buffer for all gradients of weights
-        parts = flat.split([weight.numel() for weight in weights])
-        of_weights = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+        # allocated even where no gradient of the input is asked for, and held until those of the weights are there
+        of_sequence, *of_states = _input_gradients(sequence, gradient, states)
+        of_weights = _weight_gradients(sequence, weights)
         return None, None, of_sequence, None, *of_states, *of_weights
+
+
+def _input_gradients(sequence: torch.Tensor, gradient: torch.Tensor, states: list[torch.Tensor]) -> list[torch.Tensor]:
+    copies = [sequence.contiguous(), gradient.contiguous()]
+    return [torch.empty_like(each) for each in (copies[0], *states)]
+
+
+def _weight_gradients(sequence: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of one buffer."""
+    copy = sequence.contiguous()
+    sizes = [weight.numel() for weight in weights]
+    parts = torch.split(copy.new_empty(sum(sizes)), sizes)
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]

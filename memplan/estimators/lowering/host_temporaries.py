@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.fake_tensors.host_recurrence import gates_bytes
+from memplan.estimators.fake_tensors.host_recurrence import padded_bytes, scratch_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
 _INT64_BYTES = 8
+_FP32_BYTES = 4
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _GROUP_BLOCK = 4  # channels of a group that are read together; for the gradient of the weight, twice as many
 _MANY_IMAGES = 16
 _FEW_CHANNELS = 16  # inputs with fewer are read as they are by the forward pass
 _COLOURS = 3
+_SMALL_SIDES = 128  # pixels of height and width together
 _WIDEST_WINDOW = 14  # pixels on a side; the gradient of the weight of a wider one is a matrix product
 
 
@@ -150,11 +152,57 @@ def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _recurrence(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Both weights in oneDNN's layout, and the gates of all steps once more."""
-    data, weight, recurrent_weight = args[:3]
-    rows, hidden = data.shape[0] * data.shape[1], recurrent_weight.shape[1]
-    weights = _bytes(weight) + _bytes(recurrent_weight)
-    return TemporaryBytes(after_results=weights + gates_bytes(rows, hidden, data.element_size()))
+    """Both weights in oneDNN's layout, and what it works in (``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp``)."""
+    data, weights = args[0], args[1:3]
+    copies = sum(map(_bytes, weights)) if _is_half(data) else sum(map(_by_input, weights))
+    return TemporaryBytes(after_results=copies + _recurrence_scratch(data, weights))
+
+
+def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Both weights' gradients in oneDNN's layout, weights whose rows it pads, and the output's gradient in order.
+
+    Where only the last state is used, the output's gradient is zeros that are made here.
+    """
+    data, weights, output, gradient = args[0], args[1:3], args[7], args[10]
+    in_order = 0 if gradient is not None and gradient.is_contiguous() else _bytes(output)
+    widened = output.numel() * _FP32_BYTES if _is_half(data) else 0
+    read = sum(map(_bytes if _is_half(data) else _padded_rows, weights))
+    made = sum(map(_by_input, weights))
+    return TemporaryBytes(after_results=in_order + widened + read + made + _recurrence_scratch(data, weights))
+
+
+def _recurrence_scratch(data: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> int:
+    steps, samples = data.shape[:2]
+    return scratch_bytes(1 if _is_half(data) else steps, samples, weights[1].shape[1])
+
+
+def _by_input(weight: torch.Tensor) -> int:
+    return weight.shape[1] * padded_bytes(weight.shape[0], _FP32_BYTES)
+
+
+def _padded_rows(weight: torch.Tensor) -> int:
+    row_bytes = padded_bytes(weight.shape[1], _FP32_BYTES)
+    return 0 if row_bytes == weight.shape[1] * _FP32_BYTES else weight.shape[0] * row_bytes
+
+
+def _interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """Both images channels-last, where the result is small (``_use_vectorized_kernel_cond_2d``, UpSampleKernel.cpp)."""
+    image: torch.Tensor = args[0]
+    if sum(result.shape[2:]) > _SMALL_SIDES:
+        return NO_TEMPORARIES
+    return TemporaryBytes(
+        after_results=sum(
+            _bytes(each) for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)
+        )
+    )
+
+
+def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """The image at its new width, before its height changes (``separable_upsample_generic_Nd_kernel_impl``)."""
+    image: torch.Tensor = args[0]
+    if image.shape[2] == result.shape[2] or image.shape[3] == result.shape[3]:
+        return NO_TEMPORARIES
+    return TemporaryBytes(after_results=_bytes(result) // result.shape[2] * image.shape[2])
 
 
 def _alignment_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -233,8 +281,13 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {
     "aten.native_batch_norm_backward": _normalisation_backward,
     "aten._ctc_loss_backward": _alignment_backward,
     "aten.mkldnn_rnn_layer": _recurrence,
-    "aten.mkldnn_rnn_layer_backward": _recurrence,
+    "aten.mkldnn_rnn_layer_backward": _recurrence_backward,
     **dict.fromkeys((f"aten.{name}" for name in _PROMOTING), _promotion),
     "aten.kthvalue": _order_statistic,
+    **dict.fromkeys(
+        (f"aten.{name}" for name in ("upsample_bilinear2d", "upsample_nearest2d", "_upsample_nearest_exact2d")),
+        _interpolation,
+    ),
+    **dict.fromkeys(("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"), _smooth_interpolation),
     **composite_rules(on_cuda=False),
 }

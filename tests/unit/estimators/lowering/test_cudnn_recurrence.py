@@ -33,7 +33,7 @@ def test_the_reserve_holds_what_the_backward_pass_needs_of_every_step(operator: 
     assert reserve.numel() == vectors * STEPS * BATCH * HIDDEN
 
 
-def test_a_packed_sequence_is_kept_without_its_padding() -> None:
+def test_a_packed_sequence_is_kept_without_its_padding_but_its_reserve_is_for_the_longest() -> None:
     data = torch.empty(STEPS * BATCH - 5, INPUT, device="meta")
     state = torch.empty(1, BATCH, HIDDEN, device="meta")
     weights = [torch.empty(4 * HIDDEN, width, device="meta", requires_grad=True) for width in (INPUT, HIDDEN)]
@@ -41,7 +41,7 @@ def test_a_packed_sequence_is_kept_without_its_padding() -> None:
     output, *last = recurrences()["lstm.data"](data, counts, [state, state], weights, False, 1, 0.0, True, False)
     assert output.shape == (STEPS * BATCH - 5, HIDDEN)
     assert [each.shape for each in last] == [state.shape] * 2
-    assert output.grad_fn.saved_tensors[2].numel() == 6 * (STEPS * BATCH - 5) * HIDDEN
+    assert output.grad_fn.saved_tensors[2].numel() == 6 * STEPS * BATCH * HIDDEN
 
 
 def test_nothing_is_reserved_in_evaluation() -> None:

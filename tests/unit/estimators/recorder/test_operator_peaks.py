@@ -94,6 +94,11 @@ CALLS: dict[str, Call] = {
     "exponential of matrices": lambda x, _: torch.linalg.matrix_exp(x),
     "convolution of what lies otherwise": lambda x, y: functional.conv1d(x.transpose(1, 2), y[:, :, :3]),
     "exponential of a matrix": lambda x, _: torch.linalg.matrix_exp(x[0]),
+    "images made larger": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), scale_factor=2).sum(),
+    "images made large": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), size=128).sum(),
+    "images made smoothly larger": lambda x, y: (
+        x.sum() + functional.interpolate(y.view(16, 16, 32, 32), size=64, mode="bilinear", antialias=True).sum()
+    ),
 }
 
 
@@ -135,9 +140,19 @@ def test_the_peak_of_a_convolution_and_its_gradients_is_what_the_allocator_tells
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
+RECURRENCES: dict[str, Call] = {
+    "step by step": lambda x, _: nn.LSTM(SIDE, SIDE)(x)[0],
+    "batch-first": lambda x, _: nn.LSTM(SIDE, SIDE, batch_first=True)(x)[0].contiguous(),
+    "whose last state is used": lambda x, _: nn.LSTM(SIDE, SIDE)(x)[1][0],
+    "of rows that are padded": lambda x, _: nn.LSTM(512, 256)(x.view(64, 8, 512))[0],
+    "in half precision": lambda x, _: nn.LSTM(SIDE, SIDE, dtype=torch.bfloat16)(x.bfloat16())[0],
+}
+
+
 @AS_MEASURED
-def test_a_recurrent_layer_is_predicted_but_for_copies_of_its_states() -> None:
-    predicted, measured = peaks(lambda x, _: nn.LSTM(SIDE, SIDE)(x)[0])
+@pytest.mark.parametrize("call", RECURRENCES.values(), ids=RECURRENCES)
+def test_a_recurrent_layer_is_predicted_but_for_copies_of_its_states(call: Call) -> None:
+    predicted, measured = peaks(call)
     assert predicted == pytest.approx(measured, rel=0.005)
 
 
