@@ -1,1 +1,1 @@
-"""What is known of tensors that hold no values: shapes, values that follow from the batch, and what is presumed."""
+"""Fake tensors: their results, the values that follow from the batch, and the values that are presumed."""

@@ -1,4 +1,4 @@
-"""What a tensor is stored in: itself, the indices and values of a sparse one, or the tensors that a subclass wraps."""
+"""The dense tensors behind a tensor: itself, a sparse one's indices and values, or what a wrapper subclass holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 _PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),  # the public ones want the tensor coalesced
+    torch.sparse_coo: ("_indices", "_values"),  # the public accessors need a coalesced tensor
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
@@ -16,12 +16,12 @@ _MADE_OF_PARTS = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
 
 
 def wraps_others(kind: type) -> bool:
-    """Whether tensors of this type only wrap others, and their own storage is none (``_make_wrapper_subclass``)."""
+    """Whether this type is a wrapper subclass, whose tensors have no storage of their own."""
     return hasattr(kind, "__tensor_flatten__")
 
 
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return what a tensor is stored in: itself, the indices and values of a sparse one, or what a subclass wraps."""
+    """Return the tensor itself, the indices and values of a sparse one, or the parts of a wrapper subclass."""
     if wraps_others(type(tensor)):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # the protocol of such subclasses
         return [part for name in names for part in dense_parts(getattr(tensor, name))]
@@ -32,7 +32,7 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def sparse_of(indices: torch.Tensor, values: torch.Tensor, *, shape: list[int], is_coalesced: bool) -> torch.Tensor:
-    """Make a sparse tensor of its parts."""
+    """Return the sparse COO tensor of these indices and values."""
     made: torch.Tensor = _MADE_OF_PARTS(
         indices.shape[0], values.dim() - 1, shape, indices, values,
         dtype=values.dtype, layout=torch.sparse_coo, device=values.device, is_coalesced=is_coalesced,

@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - torch keeps the Python side of its dispatcher private
-"""Python kernels in torch's dispatcher: the one place that touches it."""
+"""Python kernels in torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 
-_LIBRARIES: list[torch.library.Library] = []  # what one has registered goes with it
+_LIBRARIES: list[torch.library.Library] = []  # kernels are unregistered when their library is collected
 
 
-class Kernels:
+class KernelOverrides:
     """Replaces kernels of ``aten`` operators for one dispatch key until the process ends.
 
     Args:
@@ -32,27 +32,27 @@ class Kernels:
         _LIBRARIES.append(self._library)
 
     def replace(self, operator: str, function: Callable[..., Any]) -> None:
-        """Let ``function`` answer for the operator under this key."""
+        """Use ``function`` as the operator's kernel."""
         self._replace(operator, function, with_keyset=False)
 
     def _replace(self, operator: str, function: Callable[..., Any], *, with_keyset: bool) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that another kernel is overridden is the purpose
+            warnings.simplefilter("ignore")  # it warns about overriding
             self._library.impl(  # type: ignore[no-untyped-call]  # untyped in torch
                 operator, function, self._key, with_keyset=with_keyset, allow_override=True
             )
 
     def wrap(self, operator: str, wrapper: Callable[..., Any]) -> None:
-        """Let ``wrapper`` answer, whose first argument calls the kernel that answered until now."""
+        """Use ``wrapper`` as the operator's kernel; its first argument calls the previous kernel."""
         kernel = torch.library.get_kernel(f"aten::{operator}", self._key)
 
-        def answer(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapped(keys: Any, *args: Any, **kwargs: Any) -> Any:
             return wrapper(partial(kernel.call_boxed, keys), *args, **kwargs)
 
-        self._replace(operator, answer, with_keyset=True)
+        self._replace(operator, wrapped, with_keyset=True)
 
     def skip(self, operator: str) -> None:
-        """Let the operator pass this key unchanged."""
+        """Let the operator fall through this key."""
         self.replace(operator, torch.library.fallthrough_kernel)
 
     def registered(self) -> set[str]:
@@ -62,7 +62,7 @@ class Kernels:
 
 
 def excluded(key: str) -> AbstractContextManager[None]:
-    """Keep operators from this dispatch key while the context is open."""
+    """Exclude this dispatch key while the context is open."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(keys)
     return guard

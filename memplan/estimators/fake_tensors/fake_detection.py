@@ -1,10 +1,11 @@
-"""Letting fake tensors pass for real ones where code looks at the tensor and not at what is computed with it.
+"""Hiding from code that tensors are fake, where it inspects the tensors themselves.
 
-- Libraries that ask whether they are being traced are told no, because a real step takes other paths: transformers 5
-  leaves away a mask that hides nothing, and attention then runs without one, unless the mask is fake.
-- ``CausalBias`` is an empty tensor beside the two lengths that it stands for; a fake one cannot become a subclass.
-- Text gets the number that a fake tensor is known to hold, as where a module is found by it; another one is read.
-- ``torch.tensor`` takes known numbers out of the fake ones in a list; it sets modes aside, and would read empty memory.
+- Checks of libraries for fake tensors return False, because a real step takes another path: transformers 5 drops a mask
+  that hides nothing, unless the mask is fake.
+- ``CausalBias`` is made as a real tensor; it is empty, and a fake tensor cannot become a subclass.
+- Text is formatted with the known value of a fake tensor, as in the name of a module; an unknown value is read.
+- ``torch.tensor`` of a list reads known values of the fake tensors in it; it disables modes, and would read empty
+  memory.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_QUESTIONS = (("transformers.utils.import_utils", "is_fake_tensor"),)
+_CHECKS = (("transformers.utils.import_utils", "is_fake_tensor"),)
 _READS = ("__index__", "__float__", "__bool__")
 
 
 @contextmanager
 def hiding_fakes() -> Iterator[None]:
-    """Let fake tensors pass for real ones before torch's constructors and libraries that are loaded by now."""
+    """Make torch's constructors and the libraries loaded so far treat fake tensors as real ones."""
     with ExitStack() as stack:
-        for module_name, question in _QUESTIONS:
+        for module_name, check in _CHECKS:
             module = sys.modules.get(module_name)
-            if hasattr(module, question):
-                stack.enter_context(replaced(module, question, lambda *_: False))
+            if hasattr(module, check):
+                stack.enter_context(replaced(module, check, lambda *_: False))
         for read in _READS:
-            stack.enter_context(replaced(FakeTensor, read, _of_known(getattr(torch.Tensor, read))))
+            stack.enter_context(replaced(FakeTensor, read, _reading_known(getattr(torch.Tensor, read))))
         stack.enter_context(replaced(FakeTensor, "__format__", _formatted))
-        stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_made_for_real)))
+        stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_real_tensor)))
         yield
 
 
-def _made_for_real(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
-    """Make an empty tensor as ``kind(*sizes)`` does where nothing is traced."""
+def _real_tensor(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
+    """Return the real tensor ``kind(*sizes)``."""
     with _disable_current_modes():
         return torch.Tensor.__new__(kind, *sizes)
 
@@ -57,7 +58,7 @@ def _formatted(tensor: torch.Tensor, how: str) -> str:
         return f"{real:{how}}"
 
 
-def _of_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+def _reading_known(read: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
     def number(tensor: torch.Tensor) -> Any:
         real = value_read(tensor)
         return read(tensor if real is None else real)

@@ -1,4 +1,4 @@
-"""The mode of fake tensors that a step is traced on: torch's, made right for sparse tensors and faster."""
+"""The fake tensor mode of a trace: torch's, with a result cache and correct sparse tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
-    """Fake tensors beside real ones; sparse ones keep their number of elements, which torch 2.13 makes none.
+    """A fake tensor mode that caches results and keeps the element count of sparse tensors, which torch 2.13 drops.
 
     Args:
-        results: what operators returned before; runs of the same step share it.
-        draws: answers for lone random numbers.
+        results: the cache, shared by runs of the same step.
+        draws: replaces scalar random numbers.
     """
 
     def __init__(self, results: ResultCache | None = None, draws: RandomDraws | None = None) -> None:
@@ -34,7 +34,7 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
         return self._results.run(operator, args, kwargs, self)
 
     def from_tensor(self, tensor: torch.Tensor, **settings: Any) -> FakeTensor:
-        """Make a fake tensor of a real one."""
+        """Return a fake copy of a real tensor."""
         if tensor.layout is not torch.sparse_coo:
             return super().from_tensor(tensor, **settings)
         with torch.no_grad():
@@ -44,13 +44,13 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
         return cast("FakeTensor", made)
 
     def from_parameter(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Make a fake parameter of a real one that is simple, with a storage of its own."""
+        """Return a fake copy of a parameter that :func:`is_simple`."""
         fake = fake_from(metadata_of(parameter), self).requires_grad_(parameter.requires_grad)
-        fake._is_param = True  # noqa: SLF001 - as nn.Parameter says it of fake tensors
+        fake._is_param = True  # noqa: SLF001 - as nn.Parameter marks fake tensors
         return cast("nn.Parameter", fake)
 
     def from_number(self, number: torch.Tensor) -> FakeTensor:
-        """Make a fake tensor of at most one number that code has written down, as torch does: it stays known."""
+        """Return a fake copy of a literal of at most one element, whose value torch keeps."""
         with torch._C._DisableTorchDispatch():  # noqa: SLF001 - public under no other name
             constant = number.clone()
         fake = fake_from(metadata_of(constant), self, constant=constant)
@@ -59,7 +59,7 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
 
 
 def is_simple(parameter: torch.Tensor) -> bool:
-    """Whether a parameter is a plain one of its own storage, which its shape and type tell all of."""
+    """Whether shape and dtype describe the parameter completely."""
     return (
         type(parameter) is nn.Parameter
         and parameter.layout is torch.strided

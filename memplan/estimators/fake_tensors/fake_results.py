@@ -1,14 +1,15 @@
-"""Results of operators that torch's rules for fake tensors (2.13) make otherwise than its kernels do.
+"""Operators whose rules for fake tensors (torch 2.13) allocate differently from their kernels.
 
-Sparse tensors come out empty, where kernels keep every element (of bags of embeddings, one for every index:
-``_embedding_bag_sparse_backward`` in ``aten/src/ATen/native/EmbeddingBag.cpp``). Images folded from columns get memory
-of their own size, where kernels take as much as the columns have (``col2im_cuda`` in
-``aten/src/ATen/native/cuda/Col2Im.cu``). Some losses are one number in the memory that was laid out for those of all
-elements (``aten/src/ATen/native/Loss.cpp``: ``build_borrowing_binary_op(maybe_get_output(), ...)``, then
-``resize_({})``, which gives nothing back). Alignments with lengths in tensors have no rule: kernels read these
-(``ctc_loss_cpu_template`` in ``aten/src/ATen/native/LossCTC.cpp``). The CPU's batch norm returns what is contiguous or
-channels-last, and no other order of dimensions (``empty_like(self, self.suggest_memory_format())`` in
-``aten/src/ATen/native/Normalization.cpp``).
+- Sparse results: the rules return no elements, kernels keep all (for embedding bags one per index:
+  ``_embedding_bag_sparse_backward`` in ``aten/src/ATen/native/EmbeddingBag.cpp``).
+- ``col2im``: the kernel's result keeps a storage as large as the columns (``col2im_cuda`` in
+  ``aten/src/ATen/native/cuda/Col2Im.cu``).
+- Reduced losses: the result keeps the storage of the elementwise loss (``build_borrowing_binary_op`` and
+  ``resize_({})`` in ``aten/src/ATen/native/Loss.cpp``).
+- CTC loss with lengths in tensors: there is no rule, because the kernel reads them (``ctc_loss_cpu_template`` in
+  ``aten/src/ATen/native/LossCTC.cpp``).
+- Batch norm on the CPU: the result is contiguous or channels-last (``suggest_memory_format`` in
+  ``aten/src/ATen/native/Normalization.cpp``).
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ SPARSE_CLONE = torch.ops.aten.clone.default
 _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _FOLD = torch.ops.aten.col2im.default
-_ALIGN = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
+_CTC_LOSS = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
 _BAG = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
-_PLACE_OF_REDUCTION = {
+_REDUCTION_ARGUMENT = {
     torch.ops.aten.mse_loss.default: 2,
     torch.ops.aten.smooth_l1_loss.default: 2,
     torch.ops.aten.binary_cross_entropy.default: 3,  # after the weight
 }
-_PLACE_OF_IMAGE = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
+_IMAGE_ARGUMENT = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
 NO_REDUCTION = 0
 
 
 def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
-    """Return fake tensors as the kernel would make them; None where torch's own rule does.
+    """Return the results as the kernel allocates them; None if torch's own rule is right.
 
     Args:
-        operator: what is run.
+        operator: the operator.
         args: its positional arguments.
-        on_host: whether the kernel is the CPU's.
+        on_host: whether the CPU kernel runs.
     """
-    if on_host and operator in _PLACE_OF_IMAGE:
-        return _normalised(operator, args, _PLACE_OF_IMAGE[operator])
-    if operator in _MADE_BY:
-        return _MADE_BY[operator](*args)
-    if operator in _PLACE_OF_REDUCTION:
-        place = _PLACE_OF_REDUCTION[operator]
+    if on_host and operator in _IMAGE_ARGUMENT:
+        return _normalised(operator, args, _IMAGE_ARGUMENT[operator])
+    if operator in _REPLACEMENTS:
+        return _REPLACEMENTS[operator](*args)
+    if operator in _REDUCTION_ARGUMENT:
+        place = _REDUCTION_ARGUMENT[operator]
         return None if len(args) > place and args[place] == NO_REDUCTION else _reduced_in_place(*args[:2])
     if operator in _LIKE_THE_LAST and args[-1].layout is torch.sparse_coo:
         like: torch.Tensor = args[-1]
         indices, values = (part.clone() for part in dense_parts(like))
-        is_coalesced = operator is _COALESCE or like.is_coalesced()  # taken to hold no index twice
+        is_coalesced = operator is _COALESCE or like.is_coalesced()  # assumes unique indices
         return sparse_of(indices, values.to(args[0].dtype), shape=list(like.shape), is_coalesced=is_coalesced)
     return None
 
@@ -84,7 +85,7 @@ def _reduced_in_place(values: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     return torch.empty(shape, dtype=torch.result_type(values, targets)).resize_(())
 
 
-def _aligned(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: torch.Tensor, *__: Any) -> Any:
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: torch.Tensor, *__: Any) -> Any:
     longest = longest_target(targets, lengths)
     if longest is None:
         return None
@@ -93,7 +94,7 @@ def _aligned(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: to
 
 
 def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> int | None:
-    """Return how many labels the longest target of an alignment has at most; None where nothing tells."""
+    """Return an upper bound of the longest target's length for CTC loss; None if unknown."""
     known = known_integers(lengths) if isinstance(lengths, torch.Tensor) else list(lengths)
     if known is not None:
         return max(known)
@@ -108,9 +109,9 @@ def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -
     return sparse_of(indices.reshape(1, -1), values, shape=[rows, gradient.shape[1]], is_coalesced=False)
 
 
-_MADE_BY: dict[OpOverload, Callable[..., Any]] = {
+_REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {
     _FOLD: _folded,
     LAYER: recurrent_layer,
-    _ALIGN: _aligned,
+    _CTC_LOSS: _ctc_loss,
     _BAG: _rows_of_bags,
 }

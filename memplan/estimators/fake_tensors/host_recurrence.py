@@ -1,10 +1,10 @@
-"""What oneDNN's LSTM keeps for its backward pass on the CPU, which torch's rule for fake tensors (2.13) leaves out.
+"""The workspace that oneDNN's LSTM keeps for its backward pass on the CPU.
 
-Its workspace holds, for each step and sample, the gates and the hidden state before its projection, and for one step
-more the states twice, with their gradients (``set_workspace_sizes`` in ``src/cpu/rnn/rnn_utils.cpp`` of oneDNN 3);
-rows are padded to 64 bytes and past multiples of 256 elements (``get_good_ld`` there). The parts and their types were
-found by asking the operator of torch 2.11 and 2.13 for its workspace (that of 2.9 is larger by a fifth and more);
-widths that are no multiples of 16 come out within some percent.
+Torch's rule for fake tensors (2.13) omits it. It holds, for each step and sample, the gates and the hidden state before
+its projection, and for one step more the states twice, with their gradients (``set_workspace_sizes`` in
+``src/cpu/rnn/rnn_utils.cpp`` of oneDNN 3). Rows are padded to 64 bytes, and beyond multiples of 256 elements
+(``get_good_ld`` there). The parts and their types agree with the workspaces that the operator returns in torch 2.11 and
+2.13 (2.9 returns at least a fifth more); for widths that are not multiples of 16 the error is a few percent.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _FP32, _PAGE, _LINE = 4, 4096, 64  # bytes
 _GATES = 4
-_TRAINS = 15  # place of the argument
+_TRAIN_ARGUMENT = 15
 
 
 def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Run a layer's own rule for fake tensors, and give what it returns the workspace of the kernel."""
+    """Run the layer's rule for fake tensors, and add the kernel's workspace to its results."""
     output, hidden, cell, workspace = LAYER(*args)
-    if args[_TRAINS]:
+    if args[_TRAIN_ARGUMENT]:
         steps, samples, width = args[0].shape
         size_bytes = _workspace_bytes(steps, samples, width, output.shape[-1], output.element_size())
         workspace = torch.empty(size_bytes, dtype=torch.uint8)
@@ -45,8 +45,8 @@ def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_
     parts = (
         rows * padded_bytes(_GATES * hidden, element_bytes),
         rows * padded_bytes(hidden, element_bytes),
-        more_rows * padded_bytes(widest, element_bytes),  # what goes into each step
-        gradients,  # of what goes in
+        more_rows * padded_bytes(widest, element_bytes),  # inputs of each step
+        gradients,  # of the inputs
         gradients,  # of hidden states
         more_rows * hidden * element_bytes,  # hidden states
         more_rows * hidden * _FP32,  # cell states

@@ -1,7 +1,7 @@
-"""Values that are known although tensors are fake: masks, lengths and indices of the batch, and what follows from them.
+"""Known values of fake tensors: masks, lengths and indices of the batch, and what is computed from them.
 
-Models read them: whether a mask hides anything, how long the longest sample is, which layer is dropped. The values of
-small tensors are computed beside the fake ones, as long as all that they are made of is known.
+Models read such values: whether a mask hides anything, how long the longest sample is, which layer is dropped. Values
+of small tensors are computed beside the fake ones, as long as all operands are known.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
-LARGEST_ELEMENTS = 1 << 20  # 8 MiB of whole numbers
-LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of pixels, among which models look for empty images
+LARGEST_ELEMENTS = 1 << 20  # 8 MiB of int64
+LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of fp32 pixels, in which models look for empty images
 _VALUE = "memplan_known_value"
-_DRAWN = "memplan_drawn"  # of a value that follows from a random number
-_ANSWERS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_DRAWN = "memplan_drawn"  # marks values that depend on a random number
+_VALUE_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _LIFT = torch.ops.aten.lift_fresh.default
 _NEARLY_HIGHEST = 0.999
-_WRITTEN_DOWN = (
+_LITERAL_FACTORIES = (
     torch.ops.aten.arange,
     torch.ops.aten.linspace,
     torch.ops.aten.zeros,
@@ -42,16 +42,16 @@ _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  #
 
 
 def remember_values(
-    fakes: Iterable[torch.Tensor], reals: Iterable[torch.Tensor], *, largest_elements: int = LARGEST_ELEMENTS
+    fake_tensors: Iterable[torch.Tensor], reals: Iterable[torch.Tensor], *, largest_elements: int = LARGEST_ELEMENTS
 ) -> None:
-    """Remember the values of those tensors that are not larger."""
-    for fake, real in zip(fakes, reals, strict=True):
+    """Make the values of real tensors of at most so many elements known for their fake copies."""
+    for fake, real in zip(fake_tensors, reals, strict=True):
         if real.numel() <= largest_elements:
             setattr(fake, _VALUE, real.detach().clone())
 
 
 def remember_value(fake: torch.Tensor, real: torch.Tensor) -> bool:
-    """Remember the value of a fake tensor; return whether it is small enough."""
+    """Make a value known for a fake tensor, if it is small; return whether it is."""
     is_small = real.numel() <= LARGEST_ELEMENTS
     if is_small:
         setattr(fake, _VALUE, real)
@@ -61,13 +61,13 @@ def remember_value(fake: torch.Tensor, real: torch.Tensor) -> bool:
 def run_with_known_values(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, fakes: TraceFakeMode
 ) -> Any:
-    """Run an operator on fake tensors; where its result depends on values that are known, answer from them.
+    """Run an operator on fake tensors; if its result depends on values, compute it from known ones.
 
     Args:
-        operator: what to run.
-        args: its arguments.
+        operator: the operator.
+        args: its positional arguments.
         kwargs: its keyword arguments.
-        fakes: the mode that the tensors belong to.
+        fakes: the mode of the tensors.
     """
     if operator is _LIFT and type(args[0]) is torch.Tensor and args[0].numel() <= 1:
         return _faked(args[0], fakes.from_number)
@@ -82,30 +82,30 @@ def run_with_known_values(
             real = _run_for_real(operator, args, kwargs)
             return tree_map_only(torch.Tensor, lambda value: _faked(value, fakes.from_tensor), real)
     result = fakes.run(operator, args, kwargs)
-    _follow_all(operator, args, kwargs, result, fakes.draws)
+    _update_values(operator, args, kwargs, result, fakes.draws)
     return result
 
 
-def _follow_all(
+def _update_values(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, draws: RandomDraws
 ) -> None:
-    """Keep what is known of values up with what an operator did."""
+    """Update the known values after an operator."""
     if isinstance(result, FakeTensor):
         truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
         if truth is not None:
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
         elif _is_small(result, args) and _may_be_known(args, result):
-            _follow(operator, args, kwargs, result, draws)
+            _update_result(operator, args, kwargs, result, draws)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
-        _follow_parts(operator, args, kwargs, result)
-    elif operator._schema.is_mutable:  # noqa: SLF001 - the only place that says it
-        _follow_writes(operator, args, kwargs)
+        _update_parts(operator, args, kwargs, result)
+    elif operator._schema.is_mutable:  # noqa: SLF001 - in no public attribute
+        _update_written(operator, args, kwargs)
 
 
 @functools.cache
 def _depends_on_values(operator: OpOverload) -> bool:
-    return any(tag in operator.tags for tag in _ANSWERS)
+    return any(tag in operator.tags for tag in _VALUE_TAGS)
 
 
 def _is_small(result: FakeTensor, args: tuple[Any, ...]) -> bool:
@@ -114,14 +114,14 @@ def _is_small(result: FakeTensor, args: tuple[Any, ...]) -> bool:
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:
-    return _is_whole(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args, {})
+    return _is_integral(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args, {})
 
 
 def _holds_known(argument: Any) -> bool:
     return any(map(is_known, argument)) if isinstance(argument, list | tuple) else is_known(argument)
 
 
-def _follow(
+def _update_result(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: FakeTensor, draws: RandomDraws
 ) -> None:
     tensors = _tensors(args, kwargs)
@@ -130,35 +130,35 @@ def _follow(
         if value is not None:
             setattr(result, _VALUE, value)
             setattr(result, _DRAWN, True)
-    elif all(_known(each) is not None for each in tensors) if tensors else _is_written_down(operator, result):
+    elif all(_known(each) is not None for each in tensors) if tensors else _is_literal(operator, result):
         setattr(result, _VALUE, _run_for_real(operator, args, kwargs))
         if any(map(_is_drawn, tensors)):
             setattr(result, _DRAWN, True)
-    elif is_known(result):  # written to with what is not known
+    elif is_known(result):  # overwritten with unknown values
         delattr(result, _VALUE)
 
 
-def _is_written_down(operator: OpOverload, result: torch.Tensor) -> bool:
-    return _is_whole(result) or operator.overloadpacket in _WRITTEN_DOWN
+def _is_literal(operator: OpOverload, result: torch.Tensor) -> bool:
+    return _is_integral(result) or operator.overloadpacket in _LITERAL_FACTORIES
 
 
-def _follow_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:
-    """Give the parts that a known tensor is taken into, or the results found in it, their values."""
+def _update_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:
+    """Compute the values of several results of a known tensor, such as its parts."""
     if _all_known(args, kwargs) and torch.Tag.nondeterministic_seeded not in operator.tags:
         for part, real in zip(parts, _run_for_real(operator, args, kwargs), strict=True):
             if isinstance(part, FakeTensor):
                 setattr(part, _VALUE, real)
 
 
-def _follow_writes(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Write to the known values among several targets what an operator writes, or forget them."""
+def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Apply an in-place operator to the known values of its targets, or discard these."""
     known = [each for each in _tensors(args[:1], {}) if is_known(each)]
     if known and _all_known(args, kwargs):
         _run_for_real(operator, args, kwargs)
     elif known:
         for target in known:
             delattr(target, _VALUE)
-            target.constant = None  # type: ignore[attr-defined]  # FakeTensor's own memory, which it leaves as it was
+            target.constant = None  # type: ignore[attr-defined]  # FakeTensor's own copy, which it does not update
 
 
 def is_known(value: Any) -> bool:
@@ -171,34 +171,34 @@ def _is_drawn(value: Any) -> bool:
 
 
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the value of a tensor, fake or not; None where it is not known."""
+    """Return the value of a tensor, fake or real; None if unknown."""
     with _disable_current_modes():
         return _known(tensor)
 
 
 def value_read(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the value of a tensor, fake or not, that Python reads; None where it is not known."""
+    """Return the value of a tensor that Python code reads; None if unknown."""
     if isinstance(tensor, FakeTensor) and _is_drawn(tensor):
         cast("TraceFakeMode", tensor.fake_mode).draws.read()
     return known_value(tensor)
 
 
 def known_true_count(mask: torch.Tensor) -> int | None:
-    """Return how many elements of a mask, fake or not, are true; None where they are not known."""
+    """Return the number of true elements of a mask; None if unknown."""
     value = known_value(mask)
     with _disable_current_modes():
         return None if value is None else int(value.count_nonzero())
 
 
 def known_integers(tensor: torch.Tensor) -> list[int] | None:
-    """Return the elements of a vector of whole numbers, fake or not; None where they are not known."""
+    """Return the elements of an integer vector; None if unknown."""
     value = known_value(tensor)
     with _disable_current_modes():
         return None if value is None else [int(each) for each in value.tolist()]
 
 
 def known_vector(numbers: list[int], *, like: torch.Tensor) -> torch.Tensor:
-    """Return a vector of whole numbers, which is fake but known where another tensor is fake."""
+    """Return an integer vector; if ``like`` is fake, a fake one with a known value."""
     with _disable_current_modes():
         real = torch.tensor(numbers)
         fake: torch.Tensor = _faked(real, like.fake_mode.from_tensor) if isinstance(like, FakeTensor) else real
@@ -215,7 +215,7 @@ def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _drawn(scalar: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
-    """Let a number drawn to choose among sizes, such as those of images, be nearly the highest: the last is largest."""
+    """Set a scalar drawn by ``uniform_`` near its upper bound, which picks the last and largest of several sizes."""
     with unset_fake_temporarily():
         remember_value(scalar, torch.full(scalar.shape, low + _NEARLY_HIGHEST * (high - low), dtype=scalar.dtype))
     return scalar
@@ -246,7 +246,7 @@ def _known(tensor: torch.Tensor) -> torch.Tensor | None:
         return value
     if isinstance(tensor, FakeTensor):
         return tensor.constant
-    return tensor.clone() if tensor.numel() <= LARGEST_ELEMENTS else None  # the user's own, never to be written to
+    return tensor.clone() if tensor.numel() <= LARGEST_ELEMENTS else None  # a copy, because the tensor is the user's
 
 
 def _all_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -257,5 +257,5 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor
     return [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
+def _is_integral(tensor: torch.Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()

@@ -1,8 +1,8 @@
-"""Derivatives as autograd computes them of plain tensors, where it computes them otherwise of fake ones.
+"""Derivative formulas for plain tensors, where autograd uses others for fake ones.
 
-Some formulas of ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native/ReduceOps.cpp`` ask whether a
-tensor is a subclass (``isTensorSubclassLike``). Of a subclass they read no values and write nothing in place, and keep
-more tensors at a time. What is here are their other branches; products are taken to have no factor that is zero.
+Some formulas of ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native/ReduceOps.cpp`` check whether a
+tensor is a subclass (``isTensorSubclassLike``). For subclasses they read no values, write nothing in place and keep
+more tensors alive. This module implements the other branches. Products are assumed to have no zero factor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memplan.estimators.fake_tensors.dispatcher import Kernels
+from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +25,14 @@ _MEAN = 1  # ``at::Reduction::Mean``
 @functools.cache
 def install_plain_derivatives() -> None:
     """Register the derivatives for fake tensors, for the rest of this process."""
-    kernels = Kernels(_KEY)
+    kernels = KernelOverrides(_KEY)
     kernels.wrap("prod", _product)
     kernels.wrap("prod.dim_int", _product)
     kernels.wrap("cumprod", _running_product)
     kernels.wrap("binary_cross_entropy_with_logits", _entropy_of_logits)
 
 
-def _is_derived(source: torch.Tensor) -> bool:
+def _needs_derivative(source: torch.Tensor) -> bool:
     in_transform = torch._C._are_functorch_transforms_active()  # noqa: SLF001 - public under no other name
     return isinstance(source, FakeTensor) and source.requires_grad and torch.is_grad_enabled() and not in_transform
 
@@ -46,7 +46,7 @@ def _product(
     dtype: torch.dtype | None = None,
 ) -> Any:
     rest = () if dim is None else (dim, keepdim)
-    if source.dim() and _is_derived(source):
+    if source.dim() and _needs_derivative(source):
         return _Product.apply(source, rest, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, *rest, dtype=dtype)
 
@@ -54,7 +54,7 @@ def _product(
 def _running_product(
     own: Callable[..., Any], source: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> Any:
-    if source.dim() and source.shape[dim] > 1 and _is_derived(source):
+    if source.dim() and source.shape[dim] > 1 and _needs_derivative(source):
         return _RunningProduct.apply(source, dim, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, dim, dtype=dtype)
 
@@ -67,7 +67,7 @@ def _entropy_of_logits(  # noqa: PLR0917 - the operator's own signature
     pos_weight: torch.Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Any:
-    if _is_derived(logits) and not target.requires_grad:
+    if _needs_derivative(logits) and not target.requires_grad:
         return _EntropyOfLogits.apply(logits, target, weight, pos_weight, reduction)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(logits, target, weight, pos_weight, reduction)
 
@@ -90,7 +90,7 @@ class _Product(torch.autograd.Function):
             dim, keepdim = ctx.rest
             if not keepdim:
                 gradient, result = gradient.unsqueeze(dim), result.unsqueeze(dim)
-            zeros = source == 0  # kept until the end, and counted
+            zeros = source == 0  # alive until the end, as the count of zeros needs it
             zeros.sum(dim, keepdim=True)
         return gradient * (result / source).conj(), None, None
 
@@ -109,8 +109,8 @@ class _RunningProduct(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         source, result = ctx.saved_tensors
         weighted = result.conj() * gradient.to(source.dtype)
-        zeros = source == 0  # noqa: F841 - kept until the end
-        return _summed_from_the_end(weighted, ctx.dim) / source.conj(), None, None
+        zeros = source == 0  # noqa: F841 - alive until the end
+        return _reversed_cumsum(weighted, ctx.dim) / source.conj(), None, None
 
 
 class _EntropyOfLogits(torch.autograd.Function):
@@ -126,28 +126,28 @@ class _EntropyOfLogits(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         logits, target, weight, pos_weight = ctx.saved_tensors
         if pos_weight is None:
-            of_logits = _over("sub", logits.sigmoid(), target)
+            of_logits = _in_place("sub", logits.sigmoid(), target)
         else:
             positive = pos_weight * target
-            of_logits = _over("mul", _over("sub", positive + 1, target), logits.sigmoid())
-            of_logits = _over("sub", of_logits, positive)
-        of_logits = _over("mul", of_logits, gradient)
+            of_logits = _in_place("mul", _in_place("sub", positive + 1, target), logits.sigmoid())
+            of_logits = _in_place("sub", of_logits, positive)
+        of_logits = _in_place("mul", of_logits, gradient)
         if weight is not None:
-            of_logits = _over("mul", of_logits, weight)
+            of_logits = _in_place("mul", of_logits, weight)
         if ctx.reduction == _MEAN:
             of_logits.div_(logits.numel())
         return of_logits, None, None, None, None
 
 
-def _summed_from_the_end(source: torch.Tensor, dim: int) -> torch.Tensor:
-    """``reversed_cumsum``, whose steps are one expression, and so all kept until its end."""
+def _reversed_cumsum(source: torch.Tensor, dim: int) -> torch.Tensor:
+    """``reversed_cumsum``: one expression, whose intermediate results live until its end."""
     from_the_end = source.flip(dim)
     summed = from_the_end.cumsum(dim)
     return summed.flip(dim)
 
 
-def _over(operator: str, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Write a result over the first operand, unless derivatives are taken of it."""
+def _in_place(operator: str, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Run the operator in place on the first operand, unless higher derivatives are recorded."""
     name = operator if torch.is_grad_enabled() else f"{operator}_"
     written: torch.Tensor = getattr(first, name)(second)
     return written

@@ -1,10 +1,9 @@
-"""What is presumed where memory depends on values that only computing the model would tell, so that it need not be.
+"""Presumed values where memory depends on what the model computes.
 
-- Of what is selected by such a value (a mask of scores, boxes that do not overlap, distinct values) all is kept: an
-  upper bound.
-- What is chosen among several, as a router chooses experts, is chosen evenly.
-- Checks that a condition holds for all are passed.
-- What is handed to NumPy, such as the costs that a matching is found for, is zero: pairs are as many for any costs.
+- Selections (by a mask of scores, non-maximum suppression, distinct values) keep everything: an upper bound.
+- Choices among several, as of a router among experts, are even.
+- Checks that a condition holds for all elements pass.
+- Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _INDEXED = (
     _ATEN.index_put_.default,
     _ATEN._index_put_impl_.default,
 )
-_CHOICES = {  # operator -> place among its results of the indices that say what is chosen; None where it has but one
+_CHOICES = {  # operator -> position of the chosen indices among its results; None for a single result
     _ATEN.topk.default: 1,
     _ATEN.sort.default: 1,
     _ATEN.sort.stable: 1,
@@ -47,7 +46,7 @@ _CHOICES = {  # operator -> place among its results of the indices that say what
 
 
 class PresumedChoices:
-    """Answers what depends on values that are not known, and remembers where that was asked."""
+    """Presumes unknown values, and records where that was."""
 
     def __init__(self) -> None:
         self._most: dict[str, None] = {}
@@ -56,14 +55,14 @@ class PresumedChoices:
         self._zeros: dict[str, None] = {}
 
     def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the largest result of an operator whose shape depends on values; None where nothing bounds it."""
+        """Return the largest possible result of an operator whose shape depends on values; None if unbounded."""
         answer = operator(*_with_all_chosen(args), **kwargs) if operator in _INDEXED else _largest(operator, args)
         if answer is not None:
             self._most.setdefault(_place())
         return answer
 
     def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Let choices by values that are not known be even, and checks of them be passed."""
+        """Make choices by unknown values even, and let checks of them pass."""
         if operator is _ATEN.all.default and not is_known(result):
             self._passed.setdefault(_place())
             with unset_fake_temporarily():
@@ -77,8 +76,8 @@ class PresumedChoices:
                 self._even.setdefault(_place())
 
     @contextmanager
-    def handing_zeros_to_numpy(self) -> Iterator[None]:
-        """Let fake tensors be handed to NumPy while the context is open."""
+    def converting_to_numpy_zeros(self) -> Iterator[None]:
+        """Convert fake tensors to NumPy arrays of zeros while the context is open."""
 
         def numpy(tensor: torch.Tensor, *, force: bool = False) -> npt.NDArray[np.generic]:  # noqa: ARG001 - torch's
             real = known_value(tensor)
@@ -91,12 +90,12 @@ class PresumedChoices:
                 found: npt.NDArray[np.generic] = real.numpy()
             return found
 
-        with replaced(FakeTensor, "numpy", numpy):  # what it inherits refuses
+        with replaced(FakeTensor, "numpy", numpy):  # the inherited method refuses
             yield
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what was presumed where, one sentence for each kind."""
+        """Say what was presumed and where, one sentence per kind."""
         said = (
             (self._most, "How much is selected by computed values ({}) is taken at its most"),
             (self._even, "Choices by computed values ({}) are taken to be even"),
@@ -109,7 +108,7 @@ class PresumedChoices:
 
 
 def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Put positions of all elements in the place of masks that are not known."""
+    """Replace unknown masks by the positions of all elements."""
     indices: list[Any] = []
     for each in args[1]:
         if isinstance(each, torch.Tensor) and each.dtype in {torch.bool, torch.uint8}:
@@ -121,7 +120,7 @@ def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     source: torch.Tensor = args[0]
-    name = operator._schema.name  # noqa: SLF001 - the only place that says it
+    name = operator._schema.name  # noqa: SLF001 - in no public attribute
     count = source.numel()
     if name == "aten::nonzero":
         return torch.empty(count, source.dim(), dtype=torch.long)
@@ -141,9 +140,9 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
 
 
 def _choices(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Count the elements among which an operator chooses: those along a dimension, or all."""
+    """Return how many elements an operator chooses among: those of a dimension, or all."""
     source: torch.Tensor = args[0]
-    named = enumerate(operator._schema.arguments)  # noqa: SLF001 - the only place that says it
+    named = enumerate(operator._schema.arguments)  # noqa: SLF001 - in no public attribute
     place, argument = next((place, each) for place, each in named if each.name == "dim")
     dim = args[place] if place < len(args) else kwargs.get("dim", argument.default_value)
     return source.numel() if dim is None or not source.dim() else source.shape[dim]

@@ -1,7 +1,7 @@
-"""What is presumed where a step reads values that nobody knows: that numbers are finite, and that they are one.
+"""Presumed values where a training loop reads unknown ones: numbers are finite, and one.
 
-Training loops read a loss to log it or to stop where it is not finite, and optimizers read norms. Neither changes what
-is allocated, so that the trace can go on. What a module reads in its forward pass may change it, and is not presumed.
+Training loops read a loss to log it or to stop if it is not finite, and optimizers read norms. Neither changes what is
+allocated. What a module reads in its forward pass may, and is not presumed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NUMBER = 1
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() and float() call
 _NEVER = (torch.ops.aten.isnan.default, torch.ops.aten.isinf.default)
-_COMPARISONS = {  # operator -> whether it is true of equals; isfinite is made of these
+_COMPARISONS = {  # operator -> its result for equal operands; isfinite is composed of these
     torch.ops.aten.eq.Tensor: True,
     torch.ops.aten.ne.Tensor: False,
     torch.ops.aten.eq.Scalar: True,
@@ -28,35 +28,35 @@ _COMPARISONS = {  # operator -> whether it is true of equals; isfinite is made o
 
 
 def presumed_truth(operator: OpOverload, args: tuple[Any, ...]) -> bool | None:
-    """Return what an operator answers of every finite number; None where that says nothing."""
+    """Return the operator's result if it is the same for every finite number, else None."""
     if operator in _NEVER:
         return False
     of_equals = _COMPARISONS.get(operator)
     if of_equals is None:
         return None
-    if args[0] is args[1]:  # only what is not a number differs from itself
+    if args[0] is args[1]:  # only NaN differs from itself
         return of_equals
     return not of_equals if isinstance(args[1], float) and math.isinf(args[1]) else None
 
 
 class PresumedReads:
-    """Answers reads of unknown numbers outside the model's modules, and remembers where they were."""
+    """Presumes unknown numbers that are read outside the model's modules, and records where that was."""
 
     def __init__(self) -> None:
         self._places: dict[str, None] = {}
 
-    def answers(self, operator: OpOverload, args: tuple[Any, ...]) -> bool:
-        """Whether the operator reads a number, and no truth value, which is read to branch on it."""
+    def can_answer(self, operator: OpOverload, args: tuple[Any, ...]) -> bool:
+        """Whether the operator reads a number; a truth value would decide a branch."""
         return operator is _READ and args[0].dtype is not torch.bool
 
     def answer(self, scalar: torch.Tensor) -> float:
-        """Return the number that stands for a scalar without a value."""
+        """Return the presumed value of a scalar."""
         self._places.setdefault(place_of_call() or "the optimizer")
         return float(_NUMBER) if scalar.is_floating_point() else _NUMBER
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where a value was read, one sentence."""
+        """Say where values were read, in one sentence."""
         if not self._places:
             return ()
         return (f"Values that are read outside the model ({', '.join(self._places)}) are taken as {_NUMBER}.",)

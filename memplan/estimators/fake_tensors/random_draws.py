@@ -1,7 +1,7 @@
-"""Lone random numbers that a step draws: by them models choose what runs, as by dropping layers at random.
+"""Scalar random numbers, by which models choose what runs, for example which layers to drop.
 
-They are set to one place of their range, for a trace follows one branch of each choice, and must follow the same one
-every time. What else is drawn by the generators of Python, NumPy and PyTorch starts from the same state in every run.
+Each is set to a fixed fraction of its range, so that every run takes the same branches. Other draws of Python, NumPy
+and PyTorch start from the same generator state in every run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 MIDDLE, LOW, HIGH = 0.5, 0.001, 0.999
-_MOST_ALIKE = 4096  # a loop that draws until a number is of another kind ends
+_MAX_EQUAL_DRAWS = 4096  # then numbers vary, so that loops that wait for another number end
 _CHOSEN = (
     "What the step chooses by random numbers that it draws one by one ({}) is traced with the draw that takes most, of "
     "a low, a middle and a high one."
@@ -33,10 +33,10 @@ _DRAWN = "The step draws further random numbers of Python or NumPy: it is traced
 
 
 class RandomDraws:
-    """Answers draws of lone random numbers, and remembers where Python got one to choose by.
+    """Replaces scalar random numbers, and records where Python code reads one.
 
     Args:
-        fraction: place in their range, above 0 and below 1.
+        fraction: of their range, between 0 and 1.
     """
 
     def __init__(self, fraction: float = MIDDLE) -> None:
@@ -48,18 +48,18 @@ class RandomDraws:
 
     @property
     def were_read(self) -> bool:
-        """Whether Python was given a number that was drawn."""
+        """Whether Python code read a random number."""
         return bool(self._places)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what was drawn, one sentence for each kind."""
+        """Say what was drawn, one sentence per kind."""
         chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_read else ()
         return (*chosen, _DRAWN) if self._were_others else chosen
 
     def drawn(self, operator: OpOverload, args: tuple[Any, ...], like: torch.Tensor) -> torch.Tensor | None:
-        """Return what an operator draws that makes a tensor of one element; None where it has another range."""
-        name = operator._schema.name  # noqa: SLF001 - the only place that says it
+        """Return the value of a random operator with one element; None for other operators."""
+        name = operator._schema.name  # noqa: SLF001 - in no public attribute
         if name == "aten::rand":
             number: float = self._next()
         elif name == "aten::randn":
@@ -72,10 +72,10 @@ class RandomDraws:
         with unset_fake_temporarily():
             return torch.full(like.shape, number, dtype=like.dtype)
 
-    def in_place_of(self, result: Any, operator: OpOverload, args: tuple[Any, ...]) -> Any:
-        """Answer a draw of a lone number on real tensors, where it is taken to be read; return all else as it is."""
-        is_lone = isinstance(result, torch.Tensor) and result.numel() == 1
-        number = self.drawn(operator, args, result) if is_lone else None
+    def replace_scalar(self, result: Any, operator: OpOverload, args: tuple[Any, ...]) -> Any:
+        """Return the result, with a fixed value if it is one random element, which counts as read."""
+        is_scalar = isinstance(result, torch.Tensor) and result.numel() == 1
+        number = self.drawn(operator, args, result) if is_scalar else None
         if number is not None:
             self.read()
             result.copy_(number)
@@ -83,7 +83,7 @@ class RandomDraws:
 
     @contextmanager
     def intercepted(self) -> Iterator[None]:
-        """Answer Python and NumPy, too, while the context is open, and leave all generators as they were."""
+        """Replace scalar draws of Python and NumPy as well while the context is open, then restore all generators."""
         numpy_random: Any = sys.modules.get("numpy.random")
         before = random.getstate(), torch.get_rng_state(), None if numpy_random is None else numpy_random.get_state()
         sources = [(random, name) for name in ("random", "uniform")]
@@ -96,7 +96,7 @@ class RandomDraws:
         try:
             with ExitStack() as stack:
                 for source, name in sources:
-                    stack.enter_context(replaced(source, name, self._lone(name, getattr(source, name))))
+                    stack.enter_context(replaced(source, name, self._scalar_draw(name, getattr(source, name))))
                 yield
         finally:
             self._were_others = _states(numpy_random) != started
@@ -105,12 +105,12 @@ class RandomDraws:
             if numpy_random is not None:
                 numpy_random.set_state(before[2])
 
-    def _lone(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
+    def _scalar_draw(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, **kwargs: Any) -> Any:
             has_range = name == "uniform" and len(args) == 2
             low, high = args if has_range else (0.0, 1.0)
-            is_lone = not kwargs and (has_range or not args)
-            if not is_lone or not all(isinstance(each, int | float) for each in (low, high)):
+            is_scalar = not kwargs and (has_range or not args)
+            if not is_scalar or not all(isinstance(each, int | float) for each in (low, high)):
                 return draw(*args, **kwargs)
             self.read()
             return low + self._next() * (high - low)
@@ -118,12 +118,12 @@ class RandomDraws:
         return drawn
 
     def read(self) -> None:
-        """Remember that Python is given a number that was drawn."""
+        """Record that Python code reads a random number."""
         self._places.setdefault(place_of_call() or "a package")
 
     def _next(self) -> float:
         self._count += 1
-        return self.fraction if self._count <= _MOST_ALIKE else self._others.random()
+        return self.fraction if self._count <= _MAX_EQUAL_DRAWS else self._others.random()
 
 
 def _states(numpy_random: Any) -> list[object]:

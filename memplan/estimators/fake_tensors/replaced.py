@@ -1,4 +1,4 @@
-"""Another value in the place of an attribute, for as long as a context is open."""
+"""Temporary replacement of attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replaced(owner: Any, name: str, stand_in: Any) -> Iterator[None]:
-    """Set an attribute of a module or class; afterwards its own is there again, or the one that it inherits."""
+    """Replace an attribute of a module or class while the context is open."""
     own = vars(owner).get(name)
     setattr(owner, name, stand_in)
     try:

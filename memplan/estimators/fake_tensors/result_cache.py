@@ -1,8 +1,8 @@
-"""Results of operators on fake tensors, made again where an operator meets tensors of the same form again.
+"""A cache of operator results on fake tensors.
 
-Layers, steps and runs repeat themselves, and nothing but the operator, the forms of the tensors that it is given and
-its other arguments says which form its results have. Torch remembers results too (``FakeTensorMode.cache``), but what
-it does around each call takes many times as long as to make them.
+Layers, steps and runs repeat operators, whose result metadata depends only on the operator, the metadata of its tensors
+and its other arguments. Torch has such a cache (``FakeTensorMode.cache``), but its overhead per call is many times the
+cost of making the results.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ _OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """What a dense tensor without values is made from; counts in elements.
+    """Metadata of a dense tensor; sizes in elements.
 
     Args:
         shape: its sizes.
         stride: its strides.
         dtype: type of its elements.
-        device: where it is said to be.
-        offset: where it begins in its storage.
-        owner: place, among the tensors an operator is given, of the one whose storage it is a view of; None for one
-            with a storage of its own.
+        device: its reported device.
+        offset: its offset in the storage.
+        owner: index, among the operator's tensor arguments, of the one whose storage it views; None if it has its own.
     """
 
     shape: tuple[int, ...]
@@ -51,28 +50,28 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Results:
-    """What one call returned.
+    """The results of one call.
 
     Args:
-        container: list or tuple; None for a lone tensor.
-        forms: the form of each tensor among the values; any other value itself: a whole number, or None.
+        container: list or tuple; None for a single tensor.
+        values: the metadata of each tensor; integers and None as they are.
     """
 
     container: type | None
-    forms: tuple[TensorMetadata | int | None, ...]
+    values: tuple[TensorMetadata | int | None, ...]
 
 
 class ResultCache:
-    """What operators of one step returned so far, by what they were given."""
+    """Results of the operators of one step, by their arguments."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[Any, ...], _Results | None] = {}
 
     def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: FakeTensorMode) -> Any:
-        """Return what an operator returns on fake tensors of a mode."""
+        """Run an operator on fake tensors of a mode, or return its cached results."""
         given: list[FakeTensor] = []
-        may_remember = _follows_forms(operator) and not torch.is_inference_mode_enabled()  # its tensors are marked
-        key = _key(operator, args, kwargs, given) if may_remember else None
+        is_cacheable = _depends_on_metadata(operator) and not torch.is_inference_mode_enabled()
+        key = _key(operator, args, kwargs, given) if is_cacheable else None
         if key is None:
             return operator(*args, **kwargs)
         results = self._results.get(key)
@@ -85,11 +84,11 @@ class ResultCache:
 
 
 def metadata_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyType({})) -> TensorMetadata:
-    """Return the form of a dense tensor.
+    """Return the metadata of a dense tensor.
 
     Args:
-        tensor: it; a real one shares its storage with none.
-        places: by the identity of storages that it may be a view of, the place of the tensor that owns each.
+        tensor: the tensor; a real one must own its storage.
+        places: index of the owning argument by the ``id`` of each storage that the tensor may view.
     """
     storage = tensor.untyped_storage()
     return TensorMetadata(
@@ -103,37 +102,37 @@ def metadata_of(tensor: torch.Tensor, places: Mapping[int, int] = MappingProxyTy
 
 
 def fake_from(
-    form: TensorMetadata,
+    metadata: TensorMetadata,
     fakes: FakeTensorMode,
     given: Sequence[torch.Tensor] = (),
     *,
     constant: torch.Tensor | None = None,
 ) -> FakeTensor:
-    """Make a fake tensor of a form.
+    """Return a fake tensor with this metadata.
 
     Args:
-        form: what it is like.
-        fakes: the mode it belongs to.
-        given: the tensors that the form's owner is one of.
-        constant: its value, if torch is to know it.
+        metadata: of the tensor.
+        fakes: its mode.
+        given: the arguments that ``metadata.owner`` refers to.
+        constant: its value, if torch is to keep it.
     """
     with torch._C._DisableTorchDispatch():  # noqa: SLF001 - public under no other name
-        if form.owner is None:
-            memory = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
+        if metadata.owner is None:
+            memory = torch.empty_strided(metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta")
         else:
-            storage = given[form.owner].untyped_storage()
-            memory = torch.empty(0, dtype=form.dtype, device="meta")
-            memory.set_(storage, form.offset, form.shape, form.stride)
-    return FakeTensor(fakes, memory, form.device, constant=constant)
+            storage = given[metadata.owner].untyped_storage()
+            memory = torch.empty(0, dtype=metadata.dtype, device="meta")
+            memory.set_(storage, metadata.offset, metadata.shape, metadata.stride)
+    return FakeTensor(fakes, memory, metadata.device, constant=constant)
 
 
 @functools.cache
-def _follows_forms(operator: Any) -> bool:
-    """Whether an operator writes to nothing, and what it returns depends on no values."""
+def _depends_on_metadata(operator: Any) -> bool:
+    """Whether an operator writes to no argument and its results depend on no values."""
     return (
         isinstance(operator, OpOverload)
         and operator.namespace == "aten"
-        and not operator._schema.is_mutable  # noqa: SLF001 - the only place that says it
+        and not operator._schema.is_mutable  # noqa: SLF001 - in no public attribute
         and not any(tag in operator.tags for tag in _OF_VALUES)
     )
 
@@ -141,14 +140,14 @@ def _follows_forms(operator: Any) -> bool:
 def _key(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[FakeTensor]
 ) -> tuple[Any, ...] | None:
-    """Return all that the results depend on, and gather the tensors given; None where that cannot be told."""
+    """Return all that the results depend on, and collect the tensor arguments; None if the call cannot be cached."""
     parts: list[Any] = [operator, torch.get_default_dtype(), *kwargs]
-    is_told = _describe(args, parts, given) and (not kwargs or _describe(kwargs.values(), parts, given))
-    return tuple(parts) if is_told and not _are_constant(given) else None
+    is_described = _describe(args, parts, given) and (not kwargs or _describe(kwargs.values(), parts, given))
+    return tuple(parts) if is_described and not _are_constant(given) else None
 
 
 def _are_constant(given: list[FakeTensor]) -> bool:
-    """Whether torch knows the values of all that is given, and computes with them."""
+    """Whether torch keeps the values of all arguments, and computes with them."""
     return bool(given) and all(tensor.constant is not None for tensor in given)
 
 
@@ -177,17 +176,17 @@ def _traits(tensor: FakeTensor) -> tuple[Any, ...]:
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether a tensor is dense and as it lies in memory."""
+    """Whether a tensor is dense, and neither lazily conjugated nor negated."""
     return tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg() and not tensor.is_inference()
 
 
 def _made(results: _Results, given: list[FakeTensor], fakes: FakeTensorMode) -> Any:
-    made = [fake_from(form, fakes, given) if isinstance(form, TensorMetadata) else form for form in results.forms]
+    made = [fake_from(each, fakes, given) if isinstance(each, TensorMetadata) else each for each in results.values]
     return made[0] if results.container is None else results.container(made)
 
 
 def _results_of(returned: Any, given: list[FakeTensor], fakes: FakeTensorMode) -> _Results | None:
-    """Return the forms of what was returned; None where what is made from them would not be the same."""
+    """Return the metadata of the results; None if tensors made from it would differ."""
     container = type(returned) if type(returned) in {list, tuple} else None
     values = [returned] if container is None else returned
     tensors = [value for value in values if value is not None and type(value) is not int]
@@ -195,11 +194,11 @@ def _results_of(returned: Any, given: list[FakeTensor], fakes: FakeTensorMode) -
     if not tensors or not all(_is_unknown(tensor) and id(tensor) not in identities for tensor in tensors):
         return None
     places = {id(each.untyped_storage()): place for place, each in reversed(tuple(enumerate(given)))}
-    forms = tuple(metadata_of(value, places) if isinstance(value, FakeTensor) else value for value in values)
-    made = [fake_from(form, fakes, given) for form in forms if isinstance(form, TensorMetadata)]
+    metadata = tuple(metadata_of(value, places) if isinstance(value, FakeTensor) else value for value in values)
+    made = [fake_from(each, fakes, given) for each in metadata if isinstance(each, TensorMetadata)]
     if not all(map(_are_alike, made, tensors)) or _sharing(made) != _sharing(tensors):
         return None
-    return _Results(container=container, forms=forms)
+    return _Results(container=container, values=metadata)
 
 
 def _sharing(tensors: list[FakeTensor]) -> int:
@@ -207,10 +206,10 @@ def _sharing(tensors: list[FakeTensor]) -> int:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Whether a value is a plain tensor that torch knows no value of."""
+    """Whether a value is a plain fake tensor without a constant value."""
     return type(value) is FakeTensor and value.constant is None and _is_plain(value)
 
 
 def _are_alike(made: FakeTensor, tensor: FakeTensor) -> bool:
-    keys = [torch._C._dispatch_key_set(each) for each in (made, tensor)]  # noqa: SLF001 - tells kinds of tensors apart
+    keys = [torch._C._dispatch_key_set(each) for each in (made, tensor)]  # noqa: SLF001 - distinguishes kinds of tensors
     return _traits(made) == _traits(tensor) and made.requires_grad == tensor.requires_grad and keys[0] == keys[1]

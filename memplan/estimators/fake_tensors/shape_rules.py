@@ -1,10 +1,10 @@
-"""Shapes of operators whose rule in torch refuses what their kernels take."""
+"""Shape rules of operators whose rule in torch is stricter than their kernels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.estimators.fake_tensors.dispatcher import Kernels
+from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 
 if TYPE_CHECKING:
     import torch
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def install_shape_rules() -> None:
     """Register the rules for fake tensors, for the rest of this process."""
-    Kernels("Meta").replace("_grouped_mm", _grouped_product)
+    KernelOverrides("Meta").replace("_grouped_mm", _grouped_product)
 
 
 def _grouped_product(
@@ -22,7 +22,7 @@ def _grouped_product(
     bias: torch.Tensor | None = None,  # noqa: ARG001 - the operator's own signature
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Multiply group by group; torch 2.13's own rule knows bfloat16 only, its kernels take other types as well."""
+    """Return the grouped product; torch 2.13's own rule accepts bfloat16 only, its kernels other types too."""
     rows, columns = first.shape[-2], second.shape[-1]
     if first.dim() == 3 and second.dim() == 3:
         shape: tuple[int, ...] = (first.shape[0], rows, columns)

@@ -1,4 +1,4 @@
-"""Operators that write values into tensors they are given and neither allocate nor change a shape."""
+"""In-place operators that only write values: they neither allocate nor change a shape."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _WRITES_ONLY = _overloads()
 
 
 def only_writes(operator: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether running the operator on fake tensors would change nothing.
+    """Whether running the operator on fake tensors would have no effect.
 
-    Fake scalars are left to it: they may carry a value, such as an optimizer's step counter. So are lone numbers that
-    are drawn, and operands that do not fit the target, because it says so.
+    It has one for fake scalars, which may have a value (an optimizer's step counter), for scalars that are drawn, and
+    for operands that cannot be broadcast to the target, which raise.
     """
     if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
         return False

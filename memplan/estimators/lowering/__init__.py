@@ -1,1 +1,1 @@
-"""What operators do on the target device: other kernels, their outputs, temporaries and workspaces."""
+"""The target device's kernels: which ones operators run there, their results, temporaries and workspaces."""

@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
-"""Which attention kernel a card runs: the selection of ``sdp_utils.cpp`` as a table of checks, and the call itself.
+"""Attention on a card: the kernel selection of ``sdp_utils.cpp``, and the call of the selected kernel.
 
 Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13.
 """
@@ -34,7 +34,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCall:
-    """What the selection looks at.
+    """The arguments that the selection depends on.
 
     Args:
         dtype: type of query, key and value.
@@ -46,7 +46,7 @@ class AttentionCall:
         value_dim: elements of a head of the value.
         has_mask: whether a mask tensor is given.
         dropout: probability.
-        causal: whether the causal mask is asked for by flag.
+        causal: whether the causal flag is set.
         trains: whether a gradient is needed.
         grouped: whether key and value heads may be shared by several query heads.
     """
@@ -66,7 +66,7 @@ class AttentionCall:
 
 
 def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
-    """Return the first kernel in the card's order of preference whose checks pass; the math path always does."""
+    """Return the first kernel in the card's order of preference whose checks pass, else the math path."""
     prefers_cudnn = capability[0] in (9, 10)  # torch 2.13 with the cuDNN of its own wheels, above 9.15
     order = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT) if prefers_cudnn else (Backend.FLASH, Backend.EFFICIENT)
     for backend in order:
@@ -139,7 +139,7 @@ def attend(
     grouped: bool,
     capability: tuple[int, int],
 ) -> torch.Tensor:
-    """Run the operator that the card would choose, with what the dispatcher does around it."""
+    """Run the kernel that the card would choose, with the conversions around it."""
     mask = _as_float_mask(mask, query.dtype)
     backend = Backend.MATH
     if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:

@@ -1,4 +1,4 @@
-"""What CUDA's fused attention takes inside."""
+"""Temporaries of CUDA's fused attention kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import torch
 
 _FP32 = 4
-_WIDEST_IN_REGISTERS = 128  # heads up to so wide keep their output there (``kKeepOutputInRF``)
-_WIDEST_IN_SMALL_BLOCKS = 64  # heads up to so wide are computed in blocks of 64 rows, wider ones of 128
+_WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kKeepOutputInRF``)
+_WIDEST_IN_SMALL_BLOCKS = 64  # head size up to which blocks have 64 rows, else 128
 
 
 def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -37,7 +37,7 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Row sums, and an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
 
-    Row sums of half types are made by the kernel itself; of fp32 they are summed from a product as large as the output
+    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output
     (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``; cards before Volta accumulate in place).
     """
     gradient, query = args[:2]
@@ -50,10 +50,10 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Fp32 accumulator of the query's gradient, and the row sums, as cudnn-frontend lays its workspace out.
+    """Fp32 accumulator of the query's gradient, and the row sums: cudnn-frontend's part of the workspace.
 
-    ``get_fe_workspace_size_node`` in its ``scaled_dot_product_flash_attention.h``, from cuDNN 9 on; what the engine
-    takes that cuDNN chooses comes on top. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
+    Source: ``get_fe_workspace_size_node`` in ``scaled_dot_product_flash_attention.h``, from cuDNN 9 on. The engine that
+    cuDNN chooses may need more. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
     dimension is not dense.
     """
     gradient, query = args[:2]
@@ -63,7 +63,7 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _copied_bytes(gradient: torch.Tensor) -> int:
-    """Kernels want the output's gradient by positions first, then heads."""
+    """Return the copy of the output's gradient, which kernels read by position first, then by head."""
     return 0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes
 
 

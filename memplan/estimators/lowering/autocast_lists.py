@@ -26,7 +26,7 @@ FP32 = (
     "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 
-# AT_FORALL_FP32_SET_OPT_DTYPE: asked to answer in single precision, unless the caller says otherwise.
+# AT_FORALL_FP32_SET_OPT_DTYPE: return single precision, unless the caller sets a dtype.
 FP32_BY_ARGUMENT = (
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
     "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",

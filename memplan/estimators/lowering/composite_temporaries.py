@@ -1,4 +1,4 @@
-"""What kernels take inside on any device, because they are made of smaller operators, which no dispatch mode sees.
+"""Temporaries of kernels that are composed of smaller operators, on any device.
 
 Sources are in ``aten/src/ATen/native`` of torch 2.13; each rule names its own.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _INT64_BYTES = 8
 _INT32_BYTES = 4
-_GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer are left to one thread
+_GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer run on one thread
 _HALF = (torch.float16, torch.bfloat16)
 INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 
 
 def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
-    """Return the rules by operator without overload, for CUDA or for the CPU."""
+    """Return the rules by operator name without overload."""
     reduction = partial(_reduction, on_cuda=on_cuda)
     return {
         **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
@@ -50,12 +50,12 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
 
 
 def selected_positions(source: torch.Tensor, indices: list[torch.Tensor | None], selected: torch.Tensor) -> int:
-    """Return how many positions a list of indices names.
+    """Return how many positions a list of indices selects.
 
     Args:
-        source: what is indexed.
-        indices: of each dimension, or mask over some; None where all of a dimension is taken.
-        selected: what is taken or put there; bounds what a mask selects whose values are not known.
+        source: the indexed tensor.
+        indices: an index per dimension, or a mask over some; None for a whole dimension.
+        selected: the elements read or written; an upper bound for masks with unknown values.
     """
     masks = _masks(indices)
     if not masks:
@@ -72,11 +72,11 @@ def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
 
 
 def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
-    """Copy what is reduced in the type of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
+    """A copy of the input in the dtype of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
     source: torch.Tensor = args[0]
     is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
-    is_read_as_it_is = is_widened or source.is_complex()  # norms of complex numbers are real
-    return NO_TEMPORARIES if is_read_as_it_is else _converted(source, result)
+    is_read_directly = is_widened or source.is_complex()  # norms of complex numbers are real
+    return NO_TEMPORARIES if is_read_directly else _converted(source, result)
 
 
 def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
@@ -84,7 +84,7 @@ def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> 
 
 
 def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
-    """What is selected of a gradient before that is padded (``TensorAdvancedIndexing.cpp``)."""
+    """The selected part of a gradient, before it is padded (``TensorAdvancedIndexing.cpp``)."""
     known = known_true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
     selecting = _selecting(args, elements, on_cuda=on_cuda)
@@ -97,10 +97,10 @@ def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: b
 
 
 def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:
-    """Positions of what is selected (``masked_select_out_cuda_impl`` indexes by the mask), or on the CPU masks.
+    """On CUDA the selected positions (``masked_select_out_cuda_impl`` indexes by the mask), on the CPU int64 masks.
 
-    There one copy of the mask is made to count it by, and unless one thread reads all as it lies in memory, a copy and
-    its running sum beside the result (``masked_select_out_impl_cpu`` in ``TensorAdvancedIndexing.cpp``).
+    One mask is counted; unless a single thread reads contiguous memory, another and its prefix sum follow
+    (``masked_select_out_impl_cpu`` in ``TensorAdvancedIndexing.cpp``).
     """
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
     if on_cuda:
@@ -118,23 +118,23 @@ def _converted(source: torch.Tensor, result: torch.Tensor) -> TemporaryBytes:
 
 
 def _scan(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """Copy what is summed in the type of the result (``impl_func_cum_ops`` in ``ReduceOps.cpp``)."""
+    """A copy of the input in the dtype of the result (``impl_func_cum_ops`` in ``ReduceOps.cpp``)."""
     return _converted(args[0], result)
 
 
 def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
-    """Exponentials of what is summed, less its largest (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
+    """Exponentials of the input less its maximum (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
     return TemporaryBytes(after_results=args[0].nbytes)
 
 
 def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """Where the input is minus infinity, and which rows are so throughout (``_safe_softmax`` in ``SoftMax.cpp``)."""
+    """Masks of elements and of rows that are minus infinity (``_safe_softmax`` in ``SoftMax.cpp``)."""
     columns = result.shape[args[1]] if result.dim() else 1
     return TemporaryBytes(after_results=result.numel() + result.numel() // max(columns, 1))
 
 
 def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """The loss of each element before all are reduced (``mse_loss_out`` and its like in ``Loss.cpp``)."""
+    """The elementwise loss before the reduction (``mse_loss_out`` and its like in ``Loss.cpp``)."""
     if len(args) > 2 and args[2] == NO_REDUCTION:
         return NO_TEMPORARIES
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
@@ -144,7 +144,7 @@ def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
 def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The logarithm of the sigmoid and the weighted logits (``binary_cross_entropy_with_logits`` in ``Loss.cpp``).
 
-    Where nothing is reduced, the second of them is the result.
+    Without a reduction, the second of them is the result.
     """
     return TemporaryBytes(after_results=max(2 * args[0].nbytes - result.nbytes, 0))
 
@@ -164,7 +164,7 @@ def _selected_writes(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _positions_of_masks(
     source: torch.Tensor, indices: list[torch.Tensor | None], selected: torch.Tensor
 ) -> TemporaryBytes:
-    """Positions that a mask selects, one whole number for each of its dimensions (``expandTensors``)."""
+    """Positions that a mask selects, one int64 per dimension (``expandTensors``)."""
     masks = _masks(indices)
     if not masks:
         return NO_TEMPORARIES
@@ -172,29 +172,29 @@ def _positions_of_masks(
 
 
 def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
-    """The difference whose norm is taken (``dist`` in ``Distance.cpp``)."""
+    """The difference before its norm (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
     return TemporaryBytes(before_results=elements * args[0].element_size())
 
 
 def _factored_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Both factors in one matrix, and which rows were exchanged (``linalg_inv_ex_out`` in ``BatchLinearAlgebra.cpp``).
+    """Both factors in one matrix, and the pivots (``linalg_inv_ex_out`` in ``BatchLinearAlgebra.cpp``).
 
-    Here and below, work areas whose sizes libraries tell come on top.
+    Here and below, work areas of LAPACK and the like are not counted.
     """
     matrix: torch.Tensor = args[0]
     return TemporaryBytes(after_results=matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES)
 
 
 def _read_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """A copy by columns, which may be written to (``cloneBatchedColumnMajor``)."""
+    """A column-major copy of the input (``cloneBatchedColumnMajor``)."""
     return TemporaryBytes(after_results=args[0].nbytes)
 
 
 def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Powers and their combinations, five of each, and the scaled matrix (``compute_T18`` in ``LinearAlgebra.cpp``).
 
-    Batches always take the polynomial of highest degree, a single matrix where its norm is large: the most is counted.
+    Batches always use the polynomial of highest degree, a single matrix only if its norm is large; that is assumed.
     """
     matrices: torch.Tensor = args[0]
     size = matrices.shape[-1]
@@ -204,4 +204,4 @@ def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> Tempora
         return TemporaryBytes(before_results=11 * matrices.nbytes)
     return TemporaryBytes(
         after_results=12 * matrices.nbytes
-    )  # its result is made first, and filled from a copy of the matrix
+    )  # the result is allocated first, and filled from a copy of the matrix

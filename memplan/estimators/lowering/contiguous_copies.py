@@ -1,4 +1,4 @@
-"""Copies that a kernel makes of operands that are not contiguous, on the CPU as on CUDA."""
+"""Copies that kernels make of non-contiguous operands, on the CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-# Positions of the operands each kernel asks to be contiguous (``expect_contiguous`` and ``contiguous`` in
+# Positions of the operands that each kernel makes contiguous (``expect_contiguous`` and ``contiguous`` in
 # aten/src/ATen/native: layer_norm.cpp, SoftMax.cpp, Embedding.cpp and their CUDA counterparts).
 _CONTIGUOUS_OPERANDS = {
     "aten.native_layer_norm": (0,),
@@ -20,12 +20,12 @@ _CONTIGUOUS_OPERANDS = {
     "aten._log_softmax_backward_data": (0, 1),
     "aten.embedding_dense_backward": (0,),
 }
-# Positions of image and weight, which decide the layout, and of all that is brought into it (``Convolution.cpp``).
+# Positions of image and weight, which decide the layout, and of all operands converted to it (``Convolution.cpp``).
 _CONVOLUTIONS = {"aten.convolution": ((0, 1), (0, 1)), "aten.convolution_backward": ((1, 2), (0, 1, 2))}
 
 
 def copied_bytes(operator: str, args: tuple[Any, ...]) -> int:
-    """Return the bytes of the operands that the kernel copies because they do not lie as it reads them."""
+    """Return the bytes of the operands that the kernel copies into another layout."""
     layout, places = torch.contiguous_format, _CONTIGUOUS_OPERANDS.get(operator, ())
     if operator in _CONVOLUTIONS:
         deciding, places = _CONVOLUTIONS[operator]
@@ -38,6 +38,6 @@ def copied_bytes(operator: str, args: tuple[Any, ...]) -> int:
 
 
 def _layout(deciding: list[torch.Tensor]) -> torch.memory_format:
-    """Channels-last where image or weight is, except in one dimension (``determine_backend_memory_format``)."""
+    """Channels-last if image or weight is, except in one dimension (``determine_backend_memory_format``)."""
     suggested = (suggest_memory_format(each) for each in deciding)
     return next((each for each in suggested if each is not torch.contiguous_format), torch.contiguous_format)

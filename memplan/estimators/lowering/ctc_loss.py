@@ -1,4 +1,4 @@
-"""The loss of connectionist temporal classification, whose own kernels read lengths that fake tensors do not have."""
+"""CTC loss on CUDA, whose kernels read lengths that fake tensors do not hold."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def ctc_loss(  # noqa: PLR0917 - the operator's own signature
     reduction: int = _MEAN,
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """Stand in for ``ctc_loss`` with what ``aten/src/ATen/native/cuda/LossCTC.cu`` allocates.
+    """Allocate what ``ctc_loss`` of ``aten/src/ATen/native/cuda/LossCTC.cu`` does.
 
     Raises:
-        DynamicOutputShapeException: the length of the longest target is not known.
+        DynamicOutputShapeException: the length of the longest target is unknown.
     """
     longest = longest_target(targets, target_lengths)
     if longest is None:
@@ -43,7 +43,7 @@ def ctc_loss(  # noqa: PLR0917 - the operator's own signature
 
 
 class _Alignment(torch.autograd.Function):
-    """Keeps the forward variables of every step; the backward pass makes as many of its own."""
+    """Saves the forward variables (alpha) of every step; the backward pass allocates as many (beta)."""
 
     @staticmethod
     def forward(ctx: Any, log_probs: torch.Tensor, states: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""CUDA's autocast policy for fake CPU tensors: its operator lists, its casts and its cache of cast weights.
+"""CUDA's autocast policy for fake CPU tensors: its operator lists, its casts and its weight cache.
 
-The CPU's own policy differs: it keeps softmax, layer norm, sums and powers in low precision.
+The CPU's policy differs: it runs softmax, layer norm, sums and powers in low precision.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from memplan.estimators.fake_tensors.dispatcher import Kernels, argument_names, excluded, overload
+from memplan.estimators.fake_tensors.dispatcher import KernelOverrides, argument_names, excluded, overload
 from memplan.estimators.lowering.autocast_lists import FP32, FP32_BY_ARGUMENT, LOW_PRECISION, PROMOTE
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ _KEY = "AutocastCPU"
 
 
 class CudaAutocast:
-    """Replaces the CPU's autocast kernels by CUDA's policy for the rest of this process."""
+    """Replaces the CPU's autocast policy by CUDA's, for the rest of this process."""
 
     def __init__(self) -> None:
-        self._kernels = Kernels(_KEY)
+        self._kernels = KernelOverrides(_KEY)
         self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._forget_casts = torch.clear_autocast_cache
+        self._clear_torch_cache = torch.clear_autocast_cache
 
     def install(self) -> None:
-        """Register the kernels; operators that only the CPU's lists name are left alone by autocast."""
+        """Register the kernels; autocast skips operators that only the CPU's lists name."""
         policies: tuple[tuple[tuple[str, ...], Callable[..., Arguments]], ...] = (
             (LOW_PRECISION, self._lowered),
             (FP32, _raised),
@@ -46,11 +46,11 @@ class CudaAutocast:
             operator = overload(name)
             if operator is not None:
                 self._kernels.replace(name, _outside_autocast(operator, policy))
-        torch.clear_autocast_cache = self._clear  # the context manager calls it when the outermost context closes
+        torch.clear_autocast_cache = self._clear  # called when the outermost autocast context closes
 
     def _clear(self) -> None:
         self._casts.clear()
-        self._forget_casts()
+        self._clear_torch_cache()
 
     def _lowered(self, _operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         dtype = torch.get_autocast_dtype("cpu")

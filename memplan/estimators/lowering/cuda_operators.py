@@ -1,4 +1,4 @@
-"""Composite operators that take another path on a CUDA tensor, routed to what the target card runs."""
+"""Composite operators that run other kernels on CUDA tensors, replaced by those of the target card."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.fake_tensors.dispatcher import Kernels
+from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.lowering.attention import attend
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
@@ -20,14 +20,14 @@ _KEY = "AutogradCPU"
 
 
 class CudaOperators:
-    """Replaces CPU paths of composite operators by the CUDA ones for the rest of this process.
+    """Replaces composite operators by their CUDA implementations, for the rest of this process.
 
     Args:
         capability: compute capability of the card.
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
-        self._kernels = Kernels(_KEY)
+        self._kernels = KernelOverrides(_KEY)
         self._capability = capability
 
     def install(self) -> None:

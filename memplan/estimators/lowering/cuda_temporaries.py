@@ -1,7 +1,7 @@
-"""What CUDA kernels allocate inside and give back before they return, which no dispatch mode can see.
+"""Temporaries of CUDA kernels: allocated inside, freed before they return, seen by no dispatch mode.
 
-Each rule says what is taken beside the operator's results, and when. Sources are the CUDA kernels of ATen
-(``aten/src/ATen/native``) unless a rule says otherwise; rounding to blocks is left to the allocator.
+Sources are the CUDA kernels of ATen (``aten/src/ATen/native``) unless a rule says otherwise. Bytes are as requested;
+the allocator rounds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INT64 = 8
 
 
 def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return what a CUDA kernel of ATen takes for itself while it runs; convolutions have rules of their own.
+    """Return the temporaries of a CUDA kernel of ATen; convolutions have rules of their own.
 
     Args:
         operator: name without overload, e.g. ``aten.embedding_dense_backward``.
@@ -42,12 +42,12 @@ def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> T
 
 
 def has_rule(operator: str) -> bool:
-    """Whether :func:`cuda_temporary_bytes` knows what this operator's kernel takes."""
+    """Whether :func:`cuda_temporary_bytes` has a rule for this operator."""
     return operator in _RULES or operator in _COMPOSITES
 
 
 def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Copies of indices that are broadcast, where their strides differ (``AdvancedIndex``), and of narrow ones."""
+    """Int64 copies of int32 indices, and copies of broadcast indices with different strides (``AdvancedIndex``)."""
     indices = [each for each in args[1] if each is not None and each.dtype not in (torch.bool, torch.uint8)]
     if not indices:
         return NO_TEMPORARIES
@@ -65,7 +65,7 @@ def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Where each element of the mask reads from, counted up to it (``IndexKernel.cpp``, ``maskPrefixSum``)."""
+    """The prefix sum of the mask, which says where each element is read (``IndexKernel.cpp``, ``maskPrefixSum``)."""
     target: torch.Tensor = args[0]
     return TemporaryBytes(after_results=target.numel() * _INT64)
 
@@ -75,7 +75,7 @@ def _top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The gradient of each pair before it is summed (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
+    """The gradient of each pair before the sum (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
     grad, points, _, norm = args[:4]
     return (
         NO_TEMPORARIES
@@ -85,41 +85,43 @@ def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The gradient of each point by each other (``pdist_backward_kernel_impl``)."""
+    """The gradient of each point with respect to each other (``pdist_backward_kernel_impl``)."""
     points, norm = args[1:3]
     return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=(len(points) - 1) * points.nbytes)
 
 
 def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Random numbers for each weight (``Distributions.cpp``), or weights, their shares and running sums of these.
+    """A random number per weight (``Distributions.cpp``).
 
-    The latter where more than one is drawn and put back (``MultinomialKernel.cu``).
+    If several are drawn with replacement, the weights, their normalised copy and its prefix sum
+    (``MultinomialKernel.cu``).
     """
     weights: torch.Tensor = args[0]
-    puts_back = len(args) > 2 and bool(args[2])
-    return TemporaryBytes(after_results=(3 if puts_back and args[1] > 1 else 1) * weights.nbytes)
+    with_replacement = len(args) > 2 and bool(args[2])
+    return TemporaryBytes(after_results=(3 if with_replacement and args[1] > 1 else 1) * weights.nbytes)
 
 
-def _in_order(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """A contiguous copy of what is read (``scan_dim`` in ``ScanUtils.cuh``, ``kthvalue_out_cuda``)."""
+def _contiguous_input(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """A contiguous copy of the input (``scan_dim`` in ``ScanUtils.cuh``, ``kthvalue_out_cuda``)."""
     source: torch.Tensor = args[0]
     return TemporaryBytes(after_results=0 if source.is_contiguous() else source.nbytes)
 
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Copies of operands whose strides BLAS cannot take (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
-    operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # what is added to them is copied anyway
+    """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
+    operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
     return TemporaryBytes(after_results=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
-    if matrix.layout is not torch.strided:  # cuSPARSE reads it as it is
+    if matrix.layout is not torch.strided:  # cuSPARSE reads it directly
         return True
     rows, columns = matrix.shape[-2:]
     row_step, column_step = matrix.stride()[-2:]
     return (column_step == 1 and row_step >= max(1, columns)) or (row_step == 1 and column_step >= max(1, rows))
 
 
+_READING_CONTIGUOUSLY = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "kthvalue")
 _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
 _RULES: dict[str, Rule] = {
     "aten._scaled_dot_product_flash_attention_backward": attention_temporaries.flash_backward,
@@ -138,16 +140,14 @@ _RULES: dict[str, Rule] = {
     "aten._cdist_backward": _distances_backward,
     "aten._pdist_backward": _own_distances_backward,
     "aten.multinomial": _multinomial,
-    **dict.fromkeys(
-        (f"aten.{name}" for name in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "kthvalue")), _in_order
-    ),
+    **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous_input),
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
     ),
     "aten._fft_r2c": fourier_temporaries.from_real,
     "aten._fft_c2r": fourier_temporaries.to_real,
     "aten._fft_c2c": fourier_temporaries.complex_numbers,
-    "torchvision.nms": torchvision_temporaries.suppression,
+    "torchvision.nms": torchvision_temporaries.non_maximum_suppression,
     "torchvision.deform_conv2d": torchvision_temporaries.deformable_convolution,
     "torchvision._deform_conv2d_backward": torchvision_temporaries.deformable_convolution_backward,
 }

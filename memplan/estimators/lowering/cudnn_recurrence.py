@@ -1,4 +1,4 @@
-"""Recurrent layers as cuDNN runs them: one kernel for all steps, and a reserve that the backward pass needs."""
+"""Recurrent layers of cuDNN: one kernel for all steps, and a reserve space for the backward pass."""
 
 from __future__ import annotations
 

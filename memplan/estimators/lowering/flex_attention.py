@@ -1,8 +1,8 @@
-"""FlexAttention as a card runs it: compiled, one kernel that keeps no scores; uncompiled, the whole matrix of them.
+"""FlexAttention on a card: compiled, one kernel without a score matrix; uncompiled, with the whole matrix.
 
-Torch refuses to train it on CPU tensors, and its operator takes no fake ones. Sources, of torch 2.13: what the kernel
-returns and what is saved, ``torch/_higher_order_ops/flex_attention.py`` and ``torch/_inductor/kernel/flex``;
-uncompiled, ``math_attention`` and ``sdpa_dense_backward`` there, which computes the scores anew.
+Torch does not train it on CPU tensors, and its operator accepts no fake ones. Sources, of torch 2.13: for results and
+saved tensors of the kernel ``torch/_higher_order_ops/flex_attention.py`` and ``torch/_inductor/kernel/flex``;
+uncompiled, ``math_attention`` and ``sdpa_dense_backward`` there, which recomputes the scores.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _UNCOMPILED = (
 
 
 class FlexAttention:
-    """Stands in for FlexAttention's operator, and remembers whether it was called uncompiled."""
+    """Replaces FlexAttention's operator, and records whether it was called uncompiled."""
 
     def __init__(self) -> None:
         self._was_uncompiled = False
 
     def install(self) -> None:
-        """Let FlexAttention train on the stand-in tensors for the rest of this process."""
-        from torch.nn.attention import flex_attention as module  # noqa: PLC0415 - only what traces for a card needs it
+        """Let FlexAttention train on CPU tensors, for the rest of this process."""
+        from torch.nn.attention import flex_attention as module  # noqa: PLC0415 - needed only for a card
 
-        module._validate_device = lambda *_tensors: None  # noqa: SLF001 - what refuses training on the CPU
+        module._validate_device = lambda *_tensors: None  # noqa: SLF001 - refuses training on the CPU
         module.__dict__["flex_attention_hop"] = self
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where the scores are kept, one sentence."""
+        """Say whether score matrices are counted, in one sentence."""
         return (_UNCOMPILED,) if self._was_uncompiled else ()
 
     def __call__(  # noqa: PLR0917 - the operator's own signature
@@ -51,8 +51,8 @@ class FlexAttention:
         scale: float,
         kernel_options: dict[str, Any],  # noqa: ARG002
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the output, the logarithms of the sums, and no largest scores."""
-        query, key, value = _as_autocast_has_it(query, key, value)
+        """Return the output, the logsumexp of the scores, and an empty tensor for the maximum scores."""
+        query, key, value = _autocast(query, key, value)
         dense = None if _is_compiled() else (score_mod, block_mask, scale)
         self._was_uncompiled |= dense is not None
         made: tuple[torch.Tensor, ...] = _Attention.apply(dense, _one_score(score_mod), query, key, value)  # type: ignore[no-untyped-call]  # untyped in torch
@@ -60,7 +60,7 @@ class FlexAttention:
         return output, logsumexp, query.new_empty(0)
 
 
-def _as_autocast_has_it(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     dtype = torch.get_autocast_dtype("cpu")
@@ -69,7 +69,7 @@ def _as_autocast_has_it(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def _is_compiled() -> bool:
     """Whether a function that calls FlexAttention is compiled; FlexAttention itself always compiles its operator."""
-    frame, compiled = sys._getframe(), 0  # noqa: SLF001 - the frames themselves, without the cost of a whole stack
+    frame, compiled = sys._getframe(), 0  # noqa: SLF001 - cheaper than inspect.stack()
     while frame.f_back is not None:
         frame = frame.f_back
         compiled += frame.f_code.co_name == _COMPILED_FRAME
@@ -77,7 +77,7 @@ def _is_compiled() -> bool:
 
 
 def _one_score(score_mod: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """Call the user's function once, so that what it was made with gets its gradients."""
+    """Call the user's function once, so that parameters in its closure get gradients."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # noqa: PLC0415
 
     places = [torch.zeros((), dtype=torch.int) for _ in range(4)]
@@ -86,12 +86,12 @@ def _one_score(score_mod: Callable[..., torch.Tensor]) -> torch.Tensor:
 
 
 def _joint(_score: torch.Tensor, *places_and_gradient: torch.Tensor) -> list[torch.Tensor | None]:
-    """Stand in for the derivative of the user's function: one product with the gradient, and none for the places."""
+    """Replace the derivative of the user's function: one product with the gradient, none for the positions."""
     return [places_and_gradient[-1] * 1, None, None, None, None]
 
 
 class _Attention(torch.autograd.Function):
-    """Allocates what the kernels do; ``dense`` is what the uncompiled operator is called with, else None."""
+    """Allocates what the kernels do; ``dense`` holds the arguments of the uncompiled operator, else None."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""What CUDA's Fourier transforms take inside (``cuda/SpectralOps.cpp``), but for the work area that cuFFT chooses."""
+"""Temporaries of CUDA's Fourier transforms (``cuda/SpectralOps.cpp``), without cuFFT's work area."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     import torch
 
-_MOST_DIMS = 3  # that cuFFT transforms at once
+_MOST_DIMS = 3  # of one cuFFT call
 _HALF_BYTES = 2
 
 
 def from_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Transform real numbers; where that takes several steps, between two tensors of the result's size."""
+    """Real to complex: with several steps, a second tensor of the result's size."""
     source, dims = args[:2]
     if _is_one_step(dims):
         return TemporaryBytes(after_results=_copied_bytes(source, dims, source.stride()))
@@ -27,7 +27,7 @@ def from_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def to_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Transform a copy of complex numbers, which cuFFT may overwrite."""
+    """Complex to real: a copy of the input, which cuFFT may overwrite."""
     source, dims = args[:2]
     if not _is_one_step(dims):
         return TemporaryBytes(after_results=source.nbytes + complex_numbers((source, dims[:-1]), result).after_results)
@@ -36,7 +36,7 @@ def to_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def complex_numbers(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Transform complex numbers, three dimensions at a time; without a dimension they are only copied."""
+    """Complex to complex: three dimensions at a time; without a dimension, a mere copy."""
     source, dims = args[:2]
     if not dims:
         return NO_TEMPORARIES
@@ -51,7 +51,7 @@ def _is_one_step(dims: Sequence[int]) -> bool:
 
 
 def _copied_bytes(source: torch.Tensor, dims: Sequence[int], strides: Sequence[int]) -> int:
-    """Return what a copy takes where the batch is not one dimension, or the signal not laid out as cuFFT reads it."""
+    """Return the bytes of a copy if batch dimensions cannot be merged or cuFFT cannot read the layout, else 0."""
     shape = source.shape
     batch = sorted((each for each in range(source.dim()) if each not in dims), key=lambda each: -strides[each])
     wide = [each for each in batch if shape[each] != 1]

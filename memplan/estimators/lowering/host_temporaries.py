@@ -1,11 +1,12 @@
-"""What kernels take inside on the CPU: above all oneDNN's copies of what it convolves, in its own layout.
+"""Temporaries of CPU kernels, above all oneDNN's copies of convolution operands in its own layouts.
 
-Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2): single precision in
-channels-first layout is copied to and from a layout whose channels are padded to the vector width; half precision, and
-what is spread out again by transposed convolutions and by the slopes of those that move by more than one, to
-channels-last and back through one copy more. Channels-last tensors are used as they are. Windows that the vector
-kernels do not take are unfolded to find the gradient of their weight; that wide dilated ones are unfolded by the other
-passes, too, is not counted. Nor are scratch pads of a few hundred kilobytes, and those of bfloat16 products.
+Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2). In channels-first
+layout, single precision is copied to and from a blocked layout, whose channels are padded to the vector width. Half
+precision, transposed convolutions and gradients of strided ones are copied to channels-last and back, with one copy
+more. Channels-last tensors are read directly. Windows without a vector kernel are unfolded for the weight's gradient.
+
+Not counted: the unfolding of wide dilated windows in the other passes, scratch pads of a few hundred kilobytes, and
+those of bfloat16 products.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maxim
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _GROUP_BLOCK = 4  # channels of a group that are read together; for the gradient of the weight, twice as many
 _MANY_IMAGES = 16
-_FEW_CHANNELS = 16  # inputs with fewer are read as they are by the forward pass
+_FEW_CHANNELS = 16  # inputs with fewer are read directly by the forward pass
 _COLOURS = 3
 _SMALL_SIDES = 128  # pixels of height and width together
 _WIDEST_WINDOW = 14  # pixels on a side; the gradient of the weight of a wider one is a matrix product
 
 
 def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return what a CPU kernel takes for itself while it runs.
+    """Return the temporaries of a CPU kernel.
 
     Args:
         operator: name without overload, e.g. ``aten.convolution``.
@@ -134,14 +135,14 @@ def _unfolded_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """A second tensor like the input, where that wants a gradient."""
+    """A second tensor like the input, if that needs a gradient."""
     return TemporaryBytes(after_results=_bytes(args[1])) if args[9][0] else NO_TEMPORARIES
 
 
 def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Operands in the type that both are computed in, where one is of another (``compute_types``, TensorIterator.cpp).
+    """Operands converted to the common dtype (``compute_types``, TensorIterator.cpp).
 
-    Kernels of CUDA convert as they read.
+    CUDA kernels convert while reading.
     """
     first, second = args[:2]
     if not isinstance(second, torch.Tensor) or not isinstance(first, torch.Tensor) or first.dtype is second.dtype:
@@ -205,13 +206,13 @@ def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> Tempor
     return TemporaryBytes(after_results=_bytes(result) // result.shape[2] * image.shape[2])
 
 
-def _alignment_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
     return TemporaryBytes(after_results=_bytes(args[6]))
 
 
 def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Values and positions, which are sorted in part (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
+    """Values and positions, which are partially sorted (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
     return TemporaryBytes(after_results=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
 
 
@@ -232,14 +233,14 @@ def _columns_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
 
 
 def _are_groups_of(block: int, weight: torch.Tensor, groups: int) -> bool:
-    """Whether channels come in such blocks in every group, where there are groups of several; seen with AVX-512."""
+    """Whether channels come in such blocks in every group, where there are groups of several; measured with AVX-512."""
     of_group = (weight.shape[0] // groups, weight.shape[1])
     is_grouped = groups > 1 and not _is_depthwise(weight, groups)
     return not is_grouped or _is_half(weight) or all(channels % block == 0 for channels in of_group)
 
 
 def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Whether the weight's gradient is made from gradient and input as they are; seen at 7 x 7 and not at 3 x 3."""
+    """Whether the weight's gradient reads gradient and input directly; measured at 7 x 7 and not at 3 x 3."""
     return _is_depthwise(weight, groups) and max(weight.shape[2:]) > 3
 
 
@@ -279,7 +280,7 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
     "aten.native_batch_norm_backward": _normalisation_backward,
-    "aten._ctc_loss_backward": _alignment_backward,
+    "aten._ctc_loss_backward": _ctc_loss_backward,
     "aten.mkldnn_rnn_layer": _recurrence,
     "aten.mkldnn_rnn_layer_backward": _recurrence_backward,
     **dict.fromkeys((f"aten.{name}" for name in _PROMOTING), _promotion),

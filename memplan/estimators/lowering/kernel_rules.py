@@ -1,4 +1,4 @@
-"""What the kernels of a device take beside their results: on the CPU, or on the card that is traced for."""
+"""The rules for temporaries of the target device's kernels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """Rules of one device.
+class KernelRules:
+    """The rules of one device.
 
-    Args:
-        temporary_bytes: operator without overload, its arguments and its result -> what the kernel takes inside.
-        are_known: operator, with and without overload -> whether a rule counts its kernel or it needs none.
-        blas_workspace_bytes: what each thread's first matrix product takes and keeps; 0 where nothing is kept.
+    Args: temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and
+    results. are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
+    overload. blas_workspace_bytes: cuBLAS workspace of each thread, allocated by its first matrix product; 0 on the
+    CPU.
     """
 
     temporary_bytes: Callable[[str, tuple[Any, ...], Any], TemporaryBytes]
@@ -34,14 +34,14 @@ class Kernels:
     blas_workspace_bytes: int
 
 
-def host_kernels() -> Kernels:
+def host_kernels() -> KernelRules:
     """Return the rules of the CPU."""
-    return Kernels(
+    return KernelRules(
         temporary_bytes=host_temporary_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=0
     )
 
 
-def cuda_kernels(capability: tuple[int, int]) -> Kernels:
+def cuda_kernels(capability: tuple[int, int]) -> KernelRules:
     """Return the rules of a card of a compute capability."""
     convolutions = convolution_rules(capability)
 
@@ -52,6 +52,6 @@ def cuda_kernels(capability: tuple[int, int]) -> Kernels:
     def are_known(operator: OpOverload, name: str) -> bool:
         return not is_chosen_on_card(name) and (name in convolutions or has_rule(name) or is_plain(operator))
 
-    return Kernels(
+    return KernelRules(
         temporary_bytes=temporary_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)
     )

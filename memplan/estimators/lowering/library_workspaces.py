@@ -1,4 +1,4 @@
-"""Workspaces that libraries take from the caching allocator once and keep."""
+"""Workspaces that libraries allocate once and keep."""
 
 from __future__ import annotations
 

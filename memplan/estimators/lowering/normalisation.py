@@ -1,8 +1,8 @@
-"""Normalisation as CUDA runs it: on a contiguous copy of its input, which is what is saved for the backward pass.
+"""Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass.
 
-cuDNN's batch norm takes channels last, too; ATen's group norm does not (``group_norm.cpp``).
-``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in ``aten/src/ATen/native/Normalization.cpp``. cuDNN's
-reserve, which is empty but for its persistent mode, is not counted.
+cuDNN's batch norm accepts channels-last as well (``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in
+``aten/src/ATen/native/Normalization.cpp``), ATen's group norm does not (``group_norm.cpp``). cuDNN's reserve space,
+which is empty except in its persistent mode, is not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def batch_norm(  # noqa: PLR0917 - the operator's own signature
     eps: float,
     cudnn_enabled: bool,
 ) -> torch.Tensor:
-    """Normalise a copy in the layout that cuDNN wants, or the input itself where ATen's own kernel runs."""
+    """Normalise a copy in cuDNN's layout, or the input itself if ATen's kernel runs."""
     if cudnn_enabled and _suits_cudnn(image, weight, training=training):
         image = image.contiguous(memory_format=suggest_memory_format(image))
     normalised: torch.Tensor = torch.ops.aten.native_batch_norm(
@@ -41,7 +41,7 @@ def group_norm(
     eps: float = 1e-5,
     _cudnn_enabled: bool = True,
 ) -> torch.Tensor:
-    """Normalise a copy that is contiguous, where the CPU's kernel keeps channels last."""
+    """Normalise a contiguous copy; the CPU kernel would keep channels-last."""
     image = image.contiguous()
     samples, channels = image.shape[:2]
     normalised: torch.Tensor = torch.ops.aten.native_group_norm(

@@ -1,8 +1,8 @@
-"""Which CUDA kernels are known to take nothing beside their results, so that the others can be named one by one.
+"""CUDA kernels that are known to have no temporaries, so that all others can be reported.
 
-An operator is *counted* where a rule says what its kernel takes inside, *plain* where the kernels of ATen
-(``aten/src/ATen/native/cuda`` of torch 2.13) take nothing or scratch of at most a few megabytes (reductions, scans),
-and *unknown* else. Elementwise operators, views, and everything of optimizers are plain.
+An operator is *counted* if a rule gives its kernel's temporaries, *plain* if the kernel in ATen
+(``aten/src/ATen/native/cuda`` of torch 2.13) has none, or scratch of at most a few megabytes (reductions, scans), and
+else *unknown*. Elementwise operators, views, and everything of optimizers are plain.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _PARTLY = {f"aten.{name}": kind for kind, names in _CHOSEN_ON_THE_CARD.items() f
 
 @functools.cache
 def is_plain(operator: OpOverload) -> bool:
-    """Whether the operator's CUDA kernel is known to take next to nothing beside its results."""
+    """Whether the operator's CUDA kernel is known to have next to no temporaries."""
     name = operator.overloadpacket.__name__
     return _is_plain(operator, name) or (name.endswith("_") and _is_plain_out_of_place(name.removesuffix("_")))
 
@@ -98,12 +98,12 @@ def _is_plain(operator: OpOverload, name: str) -> bool:
 
 
 def is_chosen_on_card(operator: str) -> bool:
-    """Whether a library tells only at run time what the operator takes, or a part of it, by name without overload."""
+    """Whether a library chooses a workspace of the operator, given without overload, at run time."""
     return operator in _PARTLY
 
 
 def unknown_kernels(calls: Collection[tuple[str, int]]) -> tuple[str, ...]:
-    """Say which operators' kernels may take memory that nothing counts, those of one kind in one phrase.
+    """Return the operators whose kernels may have uncounted temporaries, one phrase per kind.
 
     Args:
         calls: operator and how often it runs in one optimizer step.

@@ -1,7 +1,7 @@
-"""Packed sequences: torch's kernels read lengths from memory, which fake tensors do not have, so they are redone here.
+"""Packed sequences, whose kernels read lengths that fake tensors do not hold.
 
-The steps are those of ``aten/src/ATen/native/PackedSequence.cpp`` of torch 2.13. Lengths that do not follow from the
-batch stop a fake trace.
+Reimplements ``aten/src/ATen/native/PackedSequence.cpp`` of torch 2.13 with known lengths; unknown ones end a fake
+trace.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PACK = torch.ops.aten._pack_padded_sequence.default  # noqa: SLF001 - an operat
 
 
 def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stand in for ``_pack_padded_sequence``.
+    """Replace ``_pack_padded_sequence``.
 
     Raises:
-        DynamicOutputShapeException: the lengths are not known.
+        DynamicOutputShapeException: the lengths are unknown.
     """
     longest_first = known_integers(lengths)
     if longest_first is None:
@@ -37,7 +37,7 @@ def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tupl
 def pad(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stand in for ``_pad_packed_sequence``."""
+    """Replace ``_pad_packed_sequence``."""
     counts = known_integers(batch_sizes)
     if counts is None:
         raise DynamicOutputShapeException(_PACK)
@@ -67,7 +67,7 @@ class _Packing(torch.autograd.Function):
 
 
 def _spans(counts: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield first step, step after the last and sequences of each run of steps with as many sequences."""
+    """Yield first step, step after the last and number of sequences, for each run of steps with equally many."""
     begin = 0
     for count, steps in groupby(counts):
         end = begin + len(list(steps))

@@ -1,7 +1,7 @@
-"""What CUDA's sorts take inside, and kernels that are made of sorts.
+"""Temporaries of CUDA's sorts, and of kernels that sort.
 
-CUB sorts pairs with room for as many once more (``DeviceRadixSort::SortPairs`` overwrites no input); its histograms, of
-some kilobytes, are not counted.
+CUB sorts pairs with a buffer of the same size (``DeviceRadixSort::SortPairs`` does not overwrite its input). Its
+histograms, of some kilobytes, are not counted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FEWEST_SORTED_ONE_BY_ONE = 1_000_000
 _FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
 _FEW_EMBEDDINGS = 3072
 _INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
-_LARGEST_MODE = 2  # ``EmbeddingBagMode::MAX``
+_MAX_MODE = 2  # ``EmbeddingBagMode::MAX``
 
 
 def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Count what a sort along a dimension takes (``Sort.cpp``, ``SortStable.cu``).
+    """Return the temporaries of a sort along a dimension (``Sort.cpp``, ``SortStable.cu``).
 
-    The dimension of a stable sort is not seen; it is taken to be the last.
+    The dimension of a stable sort is not among the positional arguments; the last is assumed.
     """
     keys: torch.Tensor = args[0]
     dim = args[1] if len(args) > 1 else -1
@@ -38,7 +38,7 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def sorting_bytes(keys: torch.Tensor, size: int) -> int:
-    """Return what a sort of slices takes beside its results: nothing for up to 4096 elements each."""
+    """Return the bytes of a sort of slices beside its results: 0 for slices of up to 4096 elements."""
     if size <= _LARGEST_SORTED_IN_PLACE:
         return 0
     segments = keys.numel() // size
@@ -51,7 +51,7 @@ def sorting_bytes(keys: torch.Tensor, size: int) -> int:
 
 
 def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Sort all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension nothing but a copy is taken."""
+    """A sort of all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension a contiguous copy."""
     source: torch.Tensor = args[0]
     copied = 0 if source.is_contiguous() else source.nbytes
     if len(args) > 1:
@@ -61,7 +61,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Sorted elements, and with them where they were if that is to be told (``UniqueCub.cu``)."""
+    """Sorted elements, with their positions if the inverse is returned (``UniqueCub.cu``)."""
     source: torch.Tensor = args[0]
     copied = 0 if source.is_contiguous() else source.nbytes
     positions = source.numel() * _INT64 if len(args) > 2 and args[2] else 0
@@ -73,7 +73,7 @@ def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
 
-    Values are copied that are broadcast or lie in another order.
+    Values that are broadcast or not contiguous are copied.
     """
     if len(args) < 4 or not args[3]:
         return NO_TEMPORARIES
@@ -97,7 +97,7 @@ def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) 
 
 
 def embedding_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Count what ``embedding_dense_backward_cuda`` in ``Embedding.cu`` takes."""
+    """Return the temporaries of ``embedding_dense_backward_cuda`` in ``Embedding.cu``."""
     indices: torch.Tensor = args[1]
     by_frequency = len(args) > 4 and bool(args[4])
     if indices.numel() <= _FEW_EMBEDDINGS and not by_frequency:
@@ -106,18 +106,18 @@ def embedding_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def embedding_bag_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Count what ``embedding_bag_backward_cuda_sum_avg`` in ``EmbeddingBag.cu`` takes; the largest take nothing."""
+    """Return the temporaries of ``embedding_bag_backward_cuda_sum_avg`` in ``EmbeddingBag.cu``; maxima have none."""
     by_frequency, mode, is_sparse = args[7:10]
-    if mode == _LARGEST_MODE or is_sparse:
+    if mode == _MAX_MODE or is_sparse:
         return NO_TEMPORARIES
     return _summed_by_index(args[1], result, by_frequency=by_frequency)
 
 
 def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_frequency: bool) -> TemporaryBytes:
-    """Sort indices; find those of each row; sum ten gradients at a time, and then their sums (in at least fp32).
+    """Sorted indices, segments of equal ones, and partial sums of ten gradients each, in at least fp32.
 
-    ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu``. Where a table has few rows, newer versions add
-    up in place, which takes less.
+    ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu``. For a table of few rows, newer versions add
+    in place, which needs less.
     """
     count, (rows, width) = indices.numel(), gradient.shape
     segments = min(count, rows)

@@ -1,4 +1,4 @@
-"""Lowering this process to the target device: what is traced afterwards takes the paths the card would take."""
+"""Lowering this process to the target device, so that traces run its operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import CudaOperators
 from memplan.estimators.lowering.flex_attention import FlexAttention
-from memplan.estimators.lowering.kernel_rules import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 ASSUMED_CAPABILITY = (8, 0)
-_FLEX_ATTENTION = FlexAttention()  # installed in torch for the rest of the process, as everything is that lowers it
+_FLEX_ATTENTION = FlexAttention()  # installed for the rest of the process, like all that lowers it
 
-# Class of a module -> what its library takes on a card. cuDNN chooses these sizes at run time.
+# Class of a module -> workspace whose size cuDNN chooses at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
 # aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed, in one block as
 # large as the largest, and the cache is emptied after each search; which plan is the fastest only a card tells
@@ -35,7 +35,7 @@ _ALGORITHM_SEARCH = (
 
 
 def lower_to(device: DeviceSpec) -> None:
-    """Make this process trace what the device would run."""
+    """Make this process trace what the device would run, until it ends."""
     install_shape_rules()
     install_plain_derivatives()
     capability = lowered_capability(device)
@@ -47,11 +47,11 @@ def lower_to(device: DeviceSpec) -> None:
 
 
 def cuda_emulation_for(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaEmulation | None:
-    """Return the context in which CUDA in user code means the traced device; None for the CPU.
+    """Return the context that emulates CUDA for user code; None for the CPU.
 
     Args:
-        device: what is traced for.
-        gpu_is_seen: whether user code that asks is told that there is a GPU.
+        device: the target device.
+        gpu_is_seen: whether user code sees a GPU.
     """
     capability = lowered_capability(device)
     return None if capability is None else CudaEmulation(device, capability, is_seen=gpu_is_seen)
@@ -65,7 +65,7 @@ def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
 
 
 def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
-    """Say what had to be assumed about the device, and what was lowered as nobody may expect it."""
+    """Say what was assumed about the device, and what was lowered unexpectedly."""
     if device.kind is DeviceKind.CPU or device.compute_capability is not None:
         return _FLEX_ATTENTION.notes
     major, minor = ASSUMED_CAPABILITY
@@ -75,8 +75,8 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     )
 
 
-def kernels_of(device: DeviceSpec) -> Kernels:
-    """Return what the device's kernels take beside their results."""
+def kernels_of(device: DeviceSpec) -> KernelRules:
+    """Return the rules for temporaries of the device's kernels."""
     capability = lowered_capability(device)
     if capability is None:
         return host_kernels()
@@ -86,10 +86,10 @@ def kernels_of(device: DeviceSpec) -> Kernels:
 def uncounted_on(
     device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
 ) -> tuple[str, ...]:
-    """Say what is taken on a card that no rule counts, one phrase each.
+    """Say what no rule counts on a card, one phrase each.
 
     Args:
-        device: what the step was lowered to.
+        device: the target device.
         classes: classes of the model's modules.
         calls: operators without a rule, and how often each runs in a step.
         world_size: data-parallel replicas.

@@ -1,4 +1,4 @@
-"""What CUDA's ``topk`` takes inside, as routers, detectors and samplers call it (``TensorTopK.cu`` and ``.cpp``)."""
+"""Temporaries of CUDA's ``topk`` (``TensorTopK.cu`` and ``.cpp``)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ _COUNT_BYTES = 2
 _DIGITS = 256
 _THREADS = 256
 _FEWEST_ITEMS, _MOST_ITEMS = 4, 64  # of each thread
-_THREADS_AT_ONCE = 132 * 6 * _THREADS  # six blocks of 40 registers a thread on each multiprocessor of an H100
-# Up to so many slices, those of at least so many elements are read by several blocks (``should_use_multiblock``).
-_SHARED_FROM = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
-_SHARED_FROM_ELSE = 400
+_THREADS_AT_ONCE = 132 * 6 * _THREADS  # six blocks, of 40 registers a thread, on each multiprocessor of an H100
+# (slices, elements): several blocks read a slice of at least so many elements, of up to so many slices
+# (``should_use_multiblock``).
+_MULTIBLOCK_FROM = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
+_MULTIBLOCK_FROM_ELSE = 400
 
 
 def top_k_bytes(args: tuple[Any, ...], result: Any) -> int:
-    """Return what is alive at most: a contiguous copy and counts of digits, or what sorts more than 4096 results.
+    """Return the peak of the temporaries: a contiguous copy and digit counts, or a sort of more than 4096 results.
 
-    How many elements a thread reads depends on the card's multiprocessors; another number than is taken here moves the
-    counts of digits by some hundred KiB.
+    The elements per thread depend on the card's multiprocessors; those of an H100 are assumed, and others change the
+    digit counts by some hundred KiB.
     """
     keys: torch.Tensor = args[0]
     values: torch.Tensor = result[0]
@@ -41,8 +42,8 @@ def top_k_bytes(args: tuple[Any, ...], result: Any) -> int:
 
 
 def _counts_bytes(slices: int, size: int, element_bytes: int) -> int:
-    """How often each digit occurs in each block and in each slice, and what is known of each slice so far."""
-    if size < next((least for most, least in _SHARED_FROM if slices <= most), _SHARED_FROM_ELSE):
+    """Digit counts of each block and each slice, and the selection state of each slice."""
+    if size < next((least for most, least in _MULTIBLOCK_FROM if slices <= most), _MULTIBLOCK_FROM_ELSE):
         return 0
     items = min(max(-(-slices * size // _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
     blocks = slices * -(-size // (items * _THREADS))

@@ -1,4 +1,4 @@
-"""What torchvision's CUDA kernels take inside (``torchvision/csrc/ops/cuda``)."""
+"""Temporaries of torchvision's CUDA kernels (``torchvision/csrc/ops/cuda``)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _BOXES_OF_A_WORD = 64  # ``threadsPerBlock`` in ``nms_kernel.cu``
 _MOST_IMAGES_AT_ONCE = 32  # ``kMaxParallelImgs``
 
 
-def suppression(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Boxes by falling scores, and a bit for each pair of them (``nms_kernel.cu``)."""
+def non_maximum_suppression(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Boxes sorted by score, and a bit for each pair of them (``nms_kernel.cu``)."""
     boxes: torch.Tensor = args[0]
     count = len(boxes)
     return TemporaryBytes(around_results=count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64)
 
 
 def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """Columns, and twice what is returned, before the bias is added (``deform_conv2d_forward_kernel``)."""
+    """Columns, and twice the result, before the bias is added (``deform_conv2d_forward_kernel``)."""
     image, weight = args[:2]
     return TemporaryBytes(around_results=2 * result.nbytes + _columns_bytes(image, weight, result))
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
-    from memplan.estimators.lowering.kernel_rules import Kernels
+    from memplan.estimators.lowering.kernel_rules import KernelRules
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
@@ -87,7 +87,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         ledger: StorageLedger,
         paths: ModulePaths,
         *,
-        kernels: Kernels,
+        kernels: KernelRules,
         host_copies: HostCopies | None,
         fakes: TraceFakeMode | None,
         draws: RandomDraws | None = None,
@@ -154,7 +154,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         try:
             result = self._run_or_presume(func, args, kwargs)
         except DataDependentOutputException:
-            if self._paths.is_inside or not self.presumed.answers(func, args):
+            if self._paths.is_inside or not self.presumed.can_answer(func, args):
                 raise
             return self.presumed.answer(args[0])
         if not self._paused:
@@ -179,7 +179,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._fakes is None:
             result = func(*args, **kwargs)
-            return result if self._draws is None else self._draws.in_place_of(result, func, args)
+            return result if self._draws is None else self._draws.replace_scalar(result, func, args)
         made = corrected_result(func, args, on_host=self._host_copies is None)
         if made is not None:
             return made

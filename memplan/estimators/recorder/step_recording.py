@@ -136,7 +136,7 @@ class StepRecorder:
         with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
-        to_numpy = nullcontext() if choices is None else choices.handing_zeros_to_numpy()
+        to_numpy = nullcontext() if choices is None else choices.converting_to_numpy_zeros()
         with draws.intercepted(), fake_mode, recorder, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
             step = self._run(model, on_host, recording, ledger, recorder)
         recording.order_frees()

@@ -89,7 +89,7 @@ def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(presuming: Pre
 
 
 def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: PresumedChoices) -> None:
-    with presuming.handing_zeros_to_numpy():
+    with presuming.converting_to_numpy_zeros():
         costs = np.asarray(torch.empty(3, 2))
     assert (costs.shape, costs.any()) == ((3, 2), False)
     with pytest.raises(RuntimeError, match="numpy"):
@@ -97,7 +97,7 @@ def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: Pre
 
 
 def test_whole_numbers_that_are_not_known_are_not_handed_over(presuming: PresumedChoices) -> None:
-    with presuming.handing_zeros_to_numpy(), pytest.raises(TypeError, match="no values"):
+    with presuming.converting_to_numpy_zeros(), pytest.raises(TypeError, match="no values"):
         torch.empty(3).to(torch.int64).numpy()
 
 

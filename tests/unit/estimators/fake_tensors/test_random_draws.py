@@ -47,9 +47,9 @@ def test_a_lone_number_of_torch_lies_low_in_the_middle_or_high_in_its_range(
 def test_where_all_is_computed_a_lone_number_takes_its_place_and_others_stay() -> None:
     draws = RandomDraws(LOW)
     several = torch.rand(2)
-    assert draws.in_place_of(several, ATEN.rand.default, ([2],)) is several
+    assert draws.replace_scalar(several, ATEN.rand.default, ([2],)) is several
     assert not draws.were_read
-    assert float(draws.in_place_of(torch.rand(1), ATEN.rand.default, ([1],))) == pytest.approx(0.001)
+    assert float(draws.replace_scalar(torch.rand(1), ATEN.rand.default, ([1],))) == pytest.approx(0.001)
     assert draws.were_read
 
 

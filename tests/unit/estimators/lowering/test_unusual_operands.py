@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.lowering.kernel_rules import Kernels, cuda_kernels, host_kernels
+from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[], torch.Tensor]] = {
 class Rules(TorchDispatchMode):
     """Collects what a device's rules say of the operators that run."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: KernelRules) -> None:
         super().__init__()
         self._kernels = kernels
         self.found: list[TemporaryBytes] = []
@@ -56,7 +56,7 @@ def convolved(image: tuple[int, ...], weight: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kernels", [host_kernels(), cuda_kernels((8, 6))], ids=["host", "card"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tensor], kernels: Kernels) -> None:
+def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tensor], kernels: KernelRules) -> None:
     with Rules(kernels) as rules:
         call()
     assert rules.found
