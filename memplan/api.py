@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import MemplanOptions, apply_patch
-from memplan.errors import UsageError
+from memplan.configs import MemplanOptions, deliver_patch
 from memplan.launchers import read_launch
 from memplan.planner import Planning
-from memplan.planning.commands import card_count, command_options, config_beside, subject_for
+from memplan.planning.commands import card_count
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.question import question_of
 from memplan.planning.subject import subject_of_workload
+from memplan.planning.target import read_target
 from memplan.planning.trials.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import PlanStarted
 from memplan.recipe import Recipe
 from memplan.report.log import log
 from memplan.run_names import DEFAULT_STORE
-from memplan.textfiles import require_place_for, write_text_atomically
-from memplan.workload import Workload
+from memplan.textfiles import require_place_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs import UserConfig
-    from memplan.patches import ConfigPatch
-    from memplan.planning.commands import CommandOptions
     from memplan.planning.question import Question
-    from memplan.planning.subject import Subject
+    from memplan.planning.target import Target
     from memplan.plans import Plan
     from memplan.progress import Observer
     from memplan.results import Estimate, ProbeResult
+    from memplan.workload import Workload
 
 
 def estimate(
@@ -220,7 +216,7 @@ def plan(
         lr_rule=lr_rule,
         loader=loader,
     )
-    target = _target(
+    target = read_target(
         config_or_workload, recipe, command, options, steps=steps, batch_size=batch_size, format_name=format_name
     )
     request = request_from(
@@ -242,7 +238,7 @@ def plan(
     observer(_started(question, target))
     made = Planning(question, observer).plan(fresh=fresh)
     if is_first:
-        _deliver(made.config_patch, output=output, apply=apply)
+        deliver_patch(made.config_patch, output=output, apply=apply)
     return made
 
 
@@ -254,73 +250,7 @@ def _waited(
     return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit))
 
 
-def _deliver(patch: ConfigPatch | None, *, output: str | Path | None, apply: bool) -> None:
-    """Write a patch to a file and apply it, as far as that is asked for and it changes files at all."""
-    if patch is None or not patch.files:
-        return
-    if output is not None:
-        write_text_atomically(Path(output), patch.diff)
-    if apply:
-        apply_patch(patch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """What to plan for: a workload with its recipe, or a training command, a config, or both of these."""
-
-    workload: tuple[Workload, Recipe] | None = None
-    command: CommandOptions | None = None
-    config: UserConfig | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def config_options(self) -> MemplanOptions:
-        """The options that the config itself sets."""
-        return MemplanOptions() if self.config is None else self.config.memplan_options
-
-    def subject(self, request: PlanRequest) -> tuple[Subject, PlanRequest]:
-        """Return what is trained, and the request with what the command settles of it."""
-        if self.workload is None:
-            return subject_for(self.command, self.config, request)
-        workload, recipe = self.workload
-        return subject_of_workload(workload, recipe, tuple(sys.path), world_size=request.world_size), request
-
-
-def _target(
-    config_or_workload: str | Path | Sequence[str | Path] | Workload,
-    recipe: Recipe | None,
-    command_line: str | None,
-    options: MemplanOptions,
-    *,
-    steps: int | None,
-    batch_size: int | None,
-    format_name: str | None,
-) -> _Target:
-    """Collect what to plan for; configs given by their paths are read."""
-    name, keys = options.workload, options.knobs
-    if isinstance(config_or_workload, Workload):
-        has_config_options = bool(keys or format_name or name)
-        return _workload_target(config_or_workload, recipe, command_line, has_config_options=has_config_options)
-    if recipe is not None:
-        raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    configs = [config_or_workload] if isinstance(config_or_workload, str | Path) else config_or_workload
-    paths = tuple(map(Path, configs))
-    command = command_options(command_line, paths, steps=steps, batch_size=batch_size, workload=name)
-    config, notes = config_beside(command, paths, format_name=format_name, knob_keys=keys, workload=name)
-    return _Target(command=command, config=config, notes=notes)
-
-
-def _workload_target(
-    workload: Workload, recipe: Recipe | None, command_line: str | None, *, has_config_options: bool
-) -> _Target:
-    if command_line is not None:
-        raise UsageError("command= runs your own script, and goes with a config or alone, not with a workload")
-    if has_config_options:
-        raise UsageError("knobs=, format_name= and workload= go with a config, not with a workload")
-    return _Target(workload=(workload, recipe or Recipe(micro_batch_size=1)))
-
-
-def _started(question: Question, target: _Target) -> PlanStarted:
+def _started(question: Question, target: Target) -> PlanStarted:
     config = question.subject.config
     return PlanStarted(
         command=target.command.template if target.command else None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import shutil
 import signal
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,9 @@ settings.load_profile("memplan")  # machines are noisy: how long an example take
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side; results do not depend on it
 
 # No test reads or writes the user's own cache, nor do tests side by side wait for each other's turns on the machine.
-for variable in ("MEMPLAN_CACHE_DIR", "MEMPLAN_TURNS_DIR"):
+OWN_FOLDERS = ("MEMPLAN_CACHE_DIR", "MEMPLAN_TURNS_DIR")
+for variable in OWN_FOLDERS:
     os.environ[variable] = tempfile.mkdtemp(prefix="memplan-tests-")
-    atexit.register(shutil.rmtree, os.environ[variable], ignore_errors=True)
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for variable in OWN_FOLDERS:  # not at exit, which xdist's workers never reach
+        config.add_cleanup(partial(shutil.rmtree, os.environ[variable], ignore_errors=True))
     if not hasattr(config, "workerinput"):
         # The formatter that mmengine imports writes a cache at its first import, and not atomically: where two workers
         # are the first, one may read what the other has half written.

@@ -70,7 +70,7 @@ LAYERS_OF_PLANNING = (
     ("digests", "options"),
     ("subject",),
     ("commands", "question"),
-    ("command_notes", "fingerprints", "traces"),
+    ("command_notes", "fingerprints", "target", "traces"),
     ("recommendation", "savings"),
     ("trials",),
     ("writing",),

@@ -22,7 +22,7 @@ from memplan.cli.options import (
 from memplan.cli.terminal import console_for, say, show
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from memplan.planning.estimating import Predictions
 
@@ -75,28 +75,34 @@ def estimate(
     )
     with LiveView(console_for(to_stderr=True)) as view:
         found = estimate_config(opened, request, view)
+    results = _document(found) if as_json else _views(found)  # first: what fails here leaves no file
     if snapshot is not None and found.snapshot is not None:
         _write_snapshot(snapshot, found.snapshot, console_for(to_stderr=as_json))
-    _show(found, as_json=as_json)
+    if isinstance(results, str):
+        typer.echo(results)
+    else:
+        show(*results)
 
 
-def _show(found: Predictions, *, as_json: bool) -> None:
+def _document(found: Predictions) -> str:
     from memplan.json_documents import json_document
+
+    estimates = [each.to_dict() for each in found.estimates]
+    answers = {"largest": found.largest, "savings": found.savings, "notes": found.config_notes}
+    return json_document({"estimates": estimates, **answers})
+
+
+def _views(found: Predictions) -> list[RenderableType]:
     from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view, savings_view
     from memplan.report.hanging import spaced
 
-    if as_json:
-        estimates = [each.to_dict() for each in found.estimates]
-        answers = {"largest": found.largest, "savings": found.savings, "notes": found.config_notes}
-        typer.echo(json_document({"estimates": estimates, **answers}))
-        return
-    show(estimate_table(found.estimates))
-    show(spaced(largest_table(found.largest)))
-    if found.savings:
-        show(savings_view(found.savings))
-    if len(found.estimates) == 1:
-        show(breakdown_view(found.estimates[0]))
-    show(remarks_view(found.estimates, found.config_notes))
+    return [
+        estimate_table(found.estimates),
+        spaced(largest_table(found.largest)),
+        *([savings_view(found.savings)] if found.savings else []),
+        *([breakdown_view(found.estimates[0])] if len(found.estimates) == 1 else []),
+        remarks_view(found.estimates, found.config_notes),
+    ]
 
 
 def _write_snapshot(path: Path, content: bytes, console: Console) -> None:

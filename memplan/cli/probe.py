@@ -34,7 +34,6 @@ from memplan.run_names import DEFAULT_STORE, store_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from memplan.patches import ConfigPatch
     from memplan.plans import Plan
 
 
@@ -119,10 +118,7 @@ def probe(
         )
     if not as_json:
         _show_plan(plan, console, shown=view.heading_notes)
-    if plan.config_patch is not None and plan.config_patch.files:
-        _deliver(plan.run_id, plan.config_patch, console, output=output, apply_now=apply_now, store=store)
-    elif output is not None:
-        say(console, f"there is no patch, so {output} is not written")
+    _deliver(plan, console, output=output, apply_now=apply_now, store=store)
     if as_json:  # last: what fails before it is the document then
         _write_json(plan)
 
@@ -146,18 +142,14 @@ def _show_plan(plan: Plan, console: Console, *, shown: tuple[str, ...]) -> None:
         say(console, f"\nrun it with:  {plan.command}")
 
 
-def _deliver(
-    run_id: str, patch: ConfigPatch, console: Console, *, output: Path | None, apply_now: bool, store: Path
-) -> None:
+def _deliver(plan: Plan, console: Console, *, output: Path | None, apply_now: bool, store: Path) -> None:
     """Write the patch where the user wants it, or say which line applies it."""
-    from memplan.configs import apply_patch
-    from memplan.textfiles import write_text_atomically
+    from memplan.configs import deliver_patch
 
+    patch = deliver_patch(plan.config_patch, output=output, apply=apply_now)
     if output is not None:
-        write_text_atomically(output, patch.diff)
-        say(console, f"wrote {output}")
-    if apply_now:
-        apply_patch(patch)
+        say(console, f"there is no patch, so {output} is not written" if patch is None else f"wrote {output}")
+    if patch is not None and apply_now:
         say_what_was_written(console, patch)
-    else:
-        say(console, f"\napply it with:  memplan apply {run_id}{store_option(store)}")
+    elif patch is not None:
+        say(console, f"\napply it with:  memplan apply {plan.run_id}{store_option(store)}")

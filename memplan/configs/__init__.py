@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RecipeChange,
         UserConfig,
     )
-    from memplan.configs.writing.applying import apply_patch, undo_patch
+    from memplan.configs.writing.applying import apply_patch, deliver_patch, undo_patch
     from memplan.configs.writing.patching import expressible, plan_patch
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "RecipeChange",
     "UserConfig",
     "apply_patch",
+    "deliver_patch",
     "expressible",
     "for_replicas",
     "holds_batch_of_all",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 _HOMES = {
     "apply_patch": "writing.applying",
+    "deliver_patch": "writing.applying",
     "expressible": "writing.patching",
     "for_replicas": "replicas",
     "holds_batch_of_all": "replicas",

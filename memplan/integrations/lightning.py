@@ -46,8 +46,8 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _SHARDED = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
-# Lightning runs 16-mixed on a CPU as bf16-mixed, with a warning (trainer/connectors/accelerator_connector.py).
-_ON_CPU = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
+# Lightning accepts 16-mixed on a CPU, but runs bf16-mixed (trainer/connectors/accelerator_connector.py).
+_CPU_PRECISIONS = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
 
 
 def tune(
@@ -102,7 +102,7 @@ def tune(
         step.workload(grad_clip_norm=_clip_norm(settings)),
         values,
         format_name=_FORMAT,
-        on_cpu=_ON_CPU,
+        cpu_precisions=_CPU_PRECISIONS,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
     )
     changed = plan.apply(copy.deepcopy(values), format_name=_FORMAT)

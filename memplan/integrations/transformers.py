@@ -90,7 +90,7 @@ def tune(
         step.workload(grad_clip_norm=args.max_grad_norm or None),
         values,
         format_name=_FORMAT,
-        on_cpu=_on_cpu(args),
+        cpu_precisions=_cpu_precisions(args),
         options={
             "device": "cpu" if args.use_cpu else None,
             "world_size": args.world_size,
@@ -114,8 +114,8 @@ def _planned_values(args: Any) -> dict[str, Any]:
     return {**found, checkpointing: bool(values[checkpointing])}
 
 
-def _on_cpu(args: Any) -> frozenset[Precision]:
-    """Return what TrainingArguments accept on a CPU: bf16 with use_cpu only, and never fp16."""
+def _cpu_precisions(args: Any) -> frozenset[Precision]:
+    """Return the precisions that TrainingArguments accept on a CPU: bf16 with use_cpu only, and never fp16."""
     return frozenset({Precision.FP32, Precision.BF16} if args.use_cpu else {Precision.FP32})
 
 

@@ -10,7 +10,7 @@ from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
 from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from memplan.recommend.number_formats import precisions_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from memplan.configs import UserConfig
     from memplan.plans import Plan
     from memplan.progress import Observer
-    from memplan.recipe import Precision
     from memplan.workload import Workload
 
 
@@ -49,8 +48,8 @@ def planned(
     values: Mapping[str, Any],
     *,
     format_name: str,
-    on_cpu: frozenset[Precision],
     options: PlanOptions,
+    cpu_precisions: frozenset[Precision] = frozenset(Precision),
 ) -> Plan:
     """Plan a workload that is trained by settings of a known ecosystem.
 
@@ -58,23 +57,25 @@ def planned(
         workload: what is trained.
         values: the settings, nested, by the ecosystem's keys.
         format_name: the ecosystem.
-        on_cpu: the precisions in which the framework trains on the CPU.
         options: the options of the plan.
+        cpu_precisions: those to compare on the CPU, among what the ecosystem's configs can express there.
 
     Raises:
         MemplanError: as for :func:`memplan.plan`.
     """
     config = config_of_object(values, assumed=Recipe(micro_batch_size=1), format_name=format_name)
-    wanted: PlanOptions = {**options, "precision": options.get("precision") or _precisions(config, options, on_cpu)}
+    precisions = options.get("precision") or _precisions(config, options, cpu_precisions)
+    wanted: PlanOptions = {**options, "precision": precisions}
     return api.plan(workload, recipe=config.recipe, **wanted)
 
 
-def _precisions(config: UserConfig, options: PlanOptions, on_cpu: frozenset[Precision]) -> list[str]:
+def _precisions(config: UserConfig, options: PlanOptions, cpu_precisions: frozenset[Precision]) -> list[str]:
     """Return the number formats that the device supports and the framework's settings can express."""
     device = resolve_device(options.get("device") or "auto")
-    is_cpu = device.kind is DeviceKind.CPU
+    on_cpu = device.kind is DeviceKind.CPU
     return [
         str(each)
         for each in precisions_of(device)
-        if (not is_cpu or each in on_cpu) and expressible(config, replace(config.recipe, precision=each)) is None
+        if (not on_cpu or each in cpu_precisions)
+        and expressible(config, replace(config.recipe, precision=each), on_cpu=on_cpu) is None
     ]

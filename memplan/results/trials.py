@@ -176,6 +176,11 @@ class ProbeResult:
         """The recipe at the returned micro-batch."""
         return self.best.recipe
 
+    def __str__(self) -> str:
+        """Write the recipe, its evidence and the end of the search in one line each, as ``print`` shows them."""
+        found, runs = self.best, "1 trial" if len(self.trials) == 1 else f"{len(self.trials)} trials"
+        return f"{found.recipe} on {found.device_name}\n{found.outcome.evidence}\n{runs}: {self.remark}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
         return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.documents import digest_of
 from memplan.errors import PatchError
-from memplan.textfiles import folders_for, remove_empty_folders, write_files_together
+from memplan.textfiles import folders_for, remove_empty_folders, write_files_together, write_text_atomically
 
 if TYPE_CHECKING:
     from memplan.patches import ConfigPatch, FilePatch
@@ -29,6 +29,27 @@ def apply_patch(patch: ConfigPatch) -> None:
         require_unchanged(Path(each.path), each.original_sha256)
     with folders_for([Path(each.path) for each in patch.files]):
         write_files_together({Path(each.path).resolve(): each.patched_text for each in patch.files})
+
+
+def deliver_patch(patch: ConfigPatch | None, *, output: str | Path | None, apply: bool) -> ConfigPatch | None:
+    """Write a patch to a file and apply it; return it, or None where no file would change.
+
+    Args:
+        patch: the patch; None where there is none.
+        output: file to write its diff to; None for no file.
+        apply: whether to apply it.
+
+    Raises:
+        PatchError: as for :func:`apply_patch`.
+        OutputError: a file cannot be written.
+    """
+    if patch is None or not patch.files:
+        return None
+    if output is not None:
+        write_text_atomically(Path(output), patch.diff)
+    if apply:
+        apply_patch(patch)
+    return patch
 
 
 def undo_patch(patch: ConfigPatch) -> None:

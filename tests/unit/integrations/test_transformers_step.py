@@ -182,7 +182,7 @@ def test_precisions_are_those_that_the_arguments_accept_on_a_cpu(
     monkeypatch.setattr(integration, "planned", planned)
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=use_cpu, report_to="none")
     tune(arguments, model=make_model(), train_dataset=samples())
-    assert asked["on_cpu"] == expected
+    assert asked["cpu_precisions"] == expected
     assert asked["options"] == {"device": "cpu" if use_cpu else None, "world_size": 1}
 
 
