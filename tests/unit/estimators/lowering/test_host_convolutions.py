@@ -88,6 +88,13 @@ def test_what_a_dilated_window_unfolds_is_predicted(dilation: int, stride: int, 
 
 
 @needs_avx512
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_channels_of_groups_are_not_filled_up(dilation: int) -> None:
+    convolution = torch.nn.Conv2d(2048, 2048, 5, padding=2 * dilation, dilation=dilation, groups=2048)  # 200 KiB
+    check(convolution, torch.randn(4, 2048, 8, 8), torch.randn(4, 2048, 8, 8))
+
+
+@needs_avx512
 def test_dilated_windows_of_single_channels_are_unfolded() -> None:
     convolution = torch.nn.Conv2d(64, 64, 3, padding=2, dilation=2, groups=64)
     check(convolution, torch.randn(8, 64, 64, 64), torch.randn(8, 64, 64, 64))
