@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan.planning.question import Question
     from memplan.planning.recommendation import Recommendation
     from memplan.plans import Plan
-    from memplan.probe.journal import JournalRun
+    from memplan.probe.journal_run import JournalRun
     from memplan.progress import Observer
     from memplan.results import ProbeResult
 

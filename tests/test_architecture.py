@@ -90,7 +90,7 @@ GATEWAYS = {
     "transformers": {"integrations"},
     "mmengine": {"integrations"},
     "subprocess": {"children"},
-    "sqlite3": {"probe/journal.py", "probe/journal_file.py"},
+    "sqlite3": {"probe/journal.py", "probe/journal_file.py", "probe/journal_run.py"},
 }
 
 

@@ -7,36 +7,31 @@ two at once do not touch each other's rows.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import pickle
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any
 
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
+from memplan.probe.journal_run import NO_PLAN, JournalRun, is_alive, now, owner, stored_request, trials_of
 from memplan.probe.records import from_json, to_json
-from memplan.probe.trials import TrialRequest
-from memplan.process_identity import ProcessIdentity, this_process
 from memplan.results import Trial
-from memplan.run_names import DEFAULT_STORE, LAST_RUN, store_option
+from memplan.run_names import DEFAULT_STORE, LAST_RUN
 from memplan.training_checks import TrainingCheck
-from memplan.workload import WorkloadSource
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
-    from types import TracebackType
 
-    from memplan.recipe import Recipe
+    from memplan.probe.trials import TrialRequest
+
 
 _FILE_NAME = "journal.sqlite3"
 _LAST_FIRST = "ORDER BY updated_at DESC, id DESC"
-_NO_PLAN = "null"  # JSON for a finished run that was not to make a plan; an unfinished one has NULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +110,11 @@ class Journal:
                 "SELECT id, owner FROM runs WHERE fingerprint = ? AND plan IS NULL ORDER BY updated_at DESC, id DESC",
                 (fingerprint,),
             ).fetchall()
-            run_id = next((run_id for run_id, owner in rows if not fresh and not _is_alive(owner)), None)
+            run_id = next((run_id for run_id, owner in rows if not fresh and not is_alive(owner)), None)
             if run_id is None:
                 run_id = _insert_run(connection, fingerprint, facts)
             else:
-                connection.execute("UPDATE runs SET owner = ?, updated_at = ? WHERE id = ?", (_owner(), _now(), run_id))
+                connection.execute("UPDATE runs SET owner = ?, updated_at = ? WHERE id = ?", (owner(), now(), run_id))
         return JournalRun(self.path, run_id)
 
     def find_plan(self, fingerprint: str) -> StoredRun | None:
@@ -128,7 +123,7 @@ class Journal:
         Raises:
             StoreError: the journal cannot be read.
         """
-        condition = f"WHERE fingerprint = ? AND plan IS NOT NULL AND plan != '{_NO_PLAN}' {_LAST_FIRST} LIMIT 1"
+        condition = f"WHERE fingerprint = ? AND plan IS NOT NULL AND plan != '{NO_PLAN}' {_LAST_FIRST} LIMIT 1"
         found = self._select(condition, (fingerprint,))
         return found[0] if found else None
 
@@ -139,7 +134,7 @@ class Journal:
             StoreError: the journal cannot be written.
         """
         with transaction(self.path) as connection:
-            connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), _now(), run_id))
+            connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), now(), run_id))
 
     def record_check(self, run_id: str, name: str, check: TrainingCheck) -> None:
         """Store what a training with a run's plan took, replacing an earlier check of the same name.
@@ -198,7 +193,7 @@ class Journal:
             known = ", ".join(str(each.number) for each in run.trials)
             problem = f"run {run.run_id} has no trial {number}"
             raise UsageError(problem, where=str(self.path), hint=f"it has {known}" if known else "it has none")
-        return StoredTrial(run_id=run.run_id, trial=from_json(Trial, row[0]), request=_request(row[1], source))
+        return StoredTrial(run_id=run.run_id, trial=from_json(Trial, row[0]), request=stored_request(row[1], source))
 
     def _select(self, condition: str, values: tuple[str, ...]) -> tuple[StoredRun, ...]:
         if not self.path.exists():
@@ -209,86 +204,12 @@ class Journal:
             return tuple(_stored_run(connection, row) for row in rows)
 
 
-class JournalRun:
-    """An open run, owned by this process; made by :meth:`Journal.open_run`."""
-
-    def __init__(self, path: Path, run_id: str) -> None:
-        self._path = path
-        self.run_id = run_id
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # an error already on its way out matters more; the run is also freed when its owner ends
-        with contextlib.suppress(StoreError):
-            self.close()
-
-    def trials(self) -> tuple[Trial, ...]:
-        """What has been run so far, in order."""
-        with transaction(self._path, "DEFERRED") as connection:
-            return _trials_of(connection, self.run_id)
-
-    def finished_trial(self, recipe: Recipe) -> Trial | None:
-        """Return the last finished trial of a recipe, however it ended."""
-        return next((each for each in reversed(self.trials()) if each.recipe == recipe), None)
-
-    def record(self, trial: Trial, request: TrialRequest | None = None) -> None:
-        """Store a finished trial; it is on the disk when this returns.
-
-        Args:
-            trial: what was run and how it ended.
-            request: what the child process was asked for; all requests of a run have the same workload.
-
-        Raises:
-            StoreError: the journal cannot be written, or another process has taken the run over.
-        """
-        with transaction(self._path) as connection:
-            self._touch(connection)
-            text = None if request is None else to_json(request, leaving_out="source")
-            connection.execute(
-                "INSERT INTO trials (run_id, number, trial, request) VALUES (?, ?, ?, ?)",
-                (self.run_id, trial.number, to_json(trial), text),
-            )
-            if request is not None:
-                connection.execute("UPDATE runs SET source = ? WHERE id = ?", (_pickled(request.source), self.run_id))
-
-    def command_for(self, trial: Trial) -> str:
-        """Return the command that runs a trial of this run again."""
-        return f"memplan trial {self.run_id} {trial.number}{store_option(self._path.parent)}"
-
-    def finish(self, plan: Plan | None) -> None:
-        """Store the plan, if the run was to make one, and close the run for good; it is not resumed any more.
-
-        Raises:
-            StoreError: the journal cannot be written, or another process has taken the run over.
-        """
-        with transaction(self._path) as connection:
-            self._touch(connection)
-            text = _NO_PLAN if plan is None else to_json(plan)
-            connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (text, self.run_id))
-
-    def close(self) -> None:
-        """Release the run, finished or not, so that any process may resume it."""
-        with transaction(self._path) as connection:
-            connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (self.run_id, _owner()))
-
-    def _touch(self, connection: sqlite3.Connection) -> None:
-        changed = connection.execute(
-            "UPDATE runs SET updated_at = ? WHERE id = ? AND owner = ?", (_now(), self.run_id, _owner())
-        ).rowcount
-        if changed != 1:
-            raise StoreError(f"run {self.run_id} is not open in this process any more", where=str(self._path))
-
-
 def _insert_run(connection: sqlite3.Connection, fingerprint: str, facts: Mapping[str, Any]) -> str:
-    now = _now()
+    begun_at = now()
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     connection.execute(
         "INSERT INTO runs (id, fingerprint, created_at, updated_at, facts, owner) VALUES (?, ?, ?, ?, ?, ?)",
-        (run_id, fingerprint, now, now, json.dumps(dict(facts)), _owner()),
+        (run_id, fingerprint, begun_at, begun_at, json.dumps(dict(facts)), owner()),
     )
     return run_id
 
@@ -301,8 +222,8 @@ def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, s
         created_at=created_at,
         updated_at=updated_at,
         facts=json.loads(facts),
-        trials=_trials_of(connection, run_id),
-        plan=None if plan in (None, _NO_PLAN) else from_json(Plan, plan),
+        trials=trials_of(connection, run_id),
+        plan=None if plan in (None, NO_PLAN) else from_json(Plan, plan),
         is_finished=plan is not None,
         checks=_checks_of(connection, run_id),
     )
@@ -311,39 +232,3 @@ def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, s
 def _checks_of(connection: sqlite3.Connection, run_id: str) -> tuple[TrainingCheck, ...]:
     rows = connection.execute("SELECT training FROM checks WHERE run_id = ? ORDER BY rowid", (run_id,))
     return tuple(from_json(TrainingCheck, text) for (text,) in rows)
-
-
-def _trials_of(connection: sqlite3.Connection, run_id: str) -> tuple[Trial, ...]:
-    rows = connection.execute("SELECT trial FROM trials WHERE run_id = ? ORDER BY position", (run_id,))
-    return tuple(from_json(Trial, text) for (text,) in rows)
-
-
-def _pickled(source: WorkloadSource) -> bytes:
-    """Write a workload's source as a pickle of plain data; a config may hold dates and keys that JSON cannot."""
-    return pickle.dumps((type(source).__name__, {each.name: getattr(source, each.name) for each in fields(source)}))
-
-
-def _request(text: str | None, source: bytes | None) -> TrialRequest | None:
-    if text is None or source is None:
-        return None
-    kind, parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
-    kinds = {each.__name__: each for each in get_args(WorkloadSource)}
-    return from_json(TrialRequest, text, source=kinds[kind](**parts))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _owner() -> str:
-    """Write the identity of this process as a run's owner."""
-    process = this_process()
-    return f"{process.host} {process.pid} {process.started_at:.2f}"
-
-
-def _is_alive(owner: str | None) -> bool:
-    """Whether the owner still runs; presumed on another host, where it cannot be known."""
-    if owner is None:
-        return False
-    host, pid, started_at = owner.rsplit(" ", 2)
-    return ProcessIdentity(host=host, pid=int(pid), started_at=float(started_at)).is_running() is not False

@@ -8,9 +8,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
-from memplan.report.console import EVIDENCE_INDENT, NAME_COLUMNS, plan_heading, trial_lines
 from memplan.report.facts import trial_row
 from memplan.report.hanging import hanging
+from memplan.report.plan_heading import NAME_COLUMNS, plan_heading
+from memplan.report.trial_tables import EVIDENCE_INDENT, trial_lines
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -6,8 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialEnded, TrialStarted
-from memplan.report.console import plan_heading, trial_lines
 from memplan.report.facts import trial_row
+from memplan.report.plan_heading import plan_heading
+from memplan.report.trial_tables import trial_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan.children import Template
     from memplan.planning.question import Question
     from memplan.planning.traces import Traces
-    from memplan.probe.journal import JournalRun
+    from memplan.probe.journal_run import JournalRun
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.results import Outcome

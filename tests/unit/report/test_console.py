@@ -14,11 +14,12 @@ from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
-from memplan.report.console import EVIDENCE_INDENT, component_table, plan_view, range_table, run_view, trial_lines
+from memplan.report.console import plan_view, run_view
 from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
+from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_table, trial_lines
 from memplan.report.wording import rate_text
 from memplan.results import LargestMicroBatch, OutcomeKind, PrecisionVerdict
 from memplan.units import GIB, MIB
