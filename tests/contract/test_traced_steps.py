@@ -258,6 +258,30 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
 
 
+class Attended(nn.Module):
+    """Attends to itself without gradients, as a teacher does."""
+
+    def __init__(self, without_gradients: Any) -> None:
+        super().__init__()
+        self.layer = layer()
+        self.without_gradients = without_gradients
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        heads = batch.view(len(batch), 1, 8, 64)
+        with self.without_gradients():
+            attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return self.layer(batch) + attended.flatten(1)
+
+
+def test_inference_mode_allocates_what_no_gradients_do(trace: Trace) -> None:
+    in_inference_mode, without_gradients = (
+        trace(model=lambda mode=mode: Attended(mode)) for mode in (torch.inference_mode, torch.no_grad)
+    )
+    assert "aten._scaled_dot_product_efficient_attention" in in_inference_mode.timelines[0].operator_names
+    assert peak(in_inference_mode, Phase.FORWARD) == peak(without_gradients, Phase.FORWARD)
+    assert in_inference_mode.uncounted == ()
+
+
 def images(count: int) -> torch.Tensor:
     return torch.zeros(count, 16, 64, 64)  # four are 1 MiB
 

@@ -34,6 +34,7 @@ _INDEXED = (
     _ATEN.index_put_.default,
     _ATEN._index_put_impl_.default,
 )
+_CHECKS = (_ATEN.all.default, _ATEN._is_all_true.default)  # noqa: SLF001 - an operator
 _CHOICES = {  # operator -> position of the chosen indices among its results; None for a single result
     _ATEN.topk.default: 1,
     _ATEN.sort.default: 1,
@@ -63,7 +64,7 @@ class PresumedChoices:
 
     def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Make choices by unknown values even, and let checks of them pass."""
-        if operator is _ATEN.all.default and not is_known(result):
+        if operator in _CHECKS and not is_known(result):
             self._passed.setdefault(_place())
             with unset_fake_temporarily():
                 remember_value(result, torch.ones((), dtype=torch.bool))

@@ -5,6 +5,7 @@ Sources are in ``aten/src/ATen/native`` of torch 2.13; each rule names its own.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         "aten.masked_select": partial(_selected, on_cuda=on_cuda),
         "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
         "aten.dist": _distance,
+        "aten.affine_grid_generator": _affine_grid,
         "aten.linalg_matrix_exp": _matrix_exponential,
         **dict.fromkeys(("aten.linalg_inv_ex", "aten.linalg_lu"), _factored_matrix),
         "aten._linalg_svd": _read_matrix,
@@ -175,6 +177,13 @@ def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """The difference before its norm (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
     return TemporaryBytes(before_results=elements * args[0].element_size())
+
+
+def _affine_grid(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
+    """Homogeneous coordinates of every pixel (``make_base_grid_4D`` in ``AffineGridGenerator.cpp``)."""
+    matrices, image_shape = args[:2]
+    pixels = math.prod(image_shape) // image_shape[1]
+    return TemporaryBytes(around_results=pixels * (len(image_shape) - 1) * matrices.element_size())
 
 
 def _factored_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -135,11 +135,13 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
     "aten.sort": sort_temporaries.sort,
     "aten.topk": _top_k,
+    "aten.randperm": sort_temporaries.permutation,
     **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
     "aten._unique2": sort_temporaries.unique,
     "aten._cdist_backward": _distances_backward,
     "aten._pdist_backward": _own_distances_backward,
     "aten.multinomial": _multinomial,
+    "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=result.nbytes),  # draws of gamma
     **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous_input),
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product

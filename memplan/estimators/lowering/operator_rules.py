@@ -56,7 +56,8 @@ _PLAIN = frozenset(
         "linalg_cross", "log_normal_", "logspace", "lu_unpack", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
         "multi_margin_loss_backward", "nonzero_static", "normal", "polar", "put", "renorm", "resize_as_", "rot90",
         "rsub", "segment_reduce", "softshrink_backward", "split_with_sizes_copy", "take", "trace", "unsafe_split",
-        "vdot", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
+        "vdot", "_standard_gamma", "_standard_gamma_grad", "_dirichlet_grad", "poisson", "binomial", "_pdist_forward",
+        "linalg_solve_triangular", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
     )
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ _INT64 = 8
 _LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
 _FEWEST_SORTED_ONE_BY_ONE = 1_000_000
 _FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
+_MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 _FEW_EMBEDDINGS = 3072
 _INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
 _MAX_MODE = 2  # ``EmbeddingBagMode::MAX``
@@ -48,6 +49,14 @@ def sorting_bytes(keys: torch.Tensor, size: int) -> int:
     if segments < _FEWEST_SEGMENTS_SORTED_AS_SUCH:  # positions with their segments twice, and sorted keys
         return keys.numel() * (2 * _INT64 + keys.element_size() + pair_bytes)
     return keys.numel() * (_INT64 + pair_bytes)
+
+
+def permutation(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
+    count = result.numel()
+    key_bytes = 4 if count <= _MOST_NARROW_KEYS else _INT64
+    positions_and_keys = result.nbytes + 2 * count * key_bytes
+    return TemporaryBytes(after_results=positions_and_keys + count * (key_bytes + result.element_size()))
 
 
 def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -82,8 +82,9 @@ def test_no_index_lies_beyond_what_is_chosen_among(sort: Any, choices: int, pres
     assert torch.bincount(indices.flatten()).shape == (min(choices, indices.numel()),)
 
 
-def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(presuming: PresumedChoices) -> None:
-    assert (torch.empty(4) >= 0).all()
+@pytest.mark.parametrize("check", [torch.all, torch._is_all_true])
+def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(check: Any, presuming: PresumedChoices) -> None:
+    assert check(torch.empty(4) >= 0)
     (note,) = presuming.notes
     assert "are taken to hold" in note
 

@@ -121,6 +121,17 @@ def test_drawing_takes_random_numbers_or_three_tensors_where_several_are_put_bac
     assert cuda_temporary_bytes("aten.multinomial", (weights, 5, True), None).after_results == 3 * MIB
 
 
+def test_shares_are_drawn_by_way_of_as_many_gamma_draws() -> None:
+    shares = meta(512, 512)
+    assert cuda_temporary_bytes("aten._sample_dirichlet", (shares,), shares).after_results == MIB
+
+
+def test_a_grid_is_made_from_homogeneous_coordinates_of_every_pixel() -> None:
+    images, volumes = [4, 3, 256, 256], [4, 1, 64, 64, 16]
+    assert cuda_temporary_bytes("aten.affine_grid_generator", (meta(4, 2, 3), images), None).around_results == 3 * MIB
+    assert cuda_temporary_bytes("aten.affine_grid_generator", (meta(4, 3, 4), volumes), None).around_results == 4 * MIB
+
+
 def test_scans_copy_what_lies_in_another_order() -> None:
     source = meta(512, 512)
     assert cuda_temporary_bytes("aten.cumsum", (source, 0), source) == NO_TEMPORARIES

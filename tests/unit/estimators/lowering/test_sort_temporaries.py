@@ -34,6 +34,14 @@ def test_a_short_sort_is_in_place() -> None:
     assert cuda_temporary_bytes("aten.sort", (meta(4096, LONG), 0), None) == NO_TEMPORARIES
 
 
+@pytest.mark.parametrize(("count", "key_bytes"), [(1024, 4), (32 * 1024, 8)])
+def test_a_permutation_sorts_positions_by_random_keys(count: int, key_bytes: int) -> None:
+    shuffled = meta(count, dtype=torch.int64)
+    positions, keys, second_pairs = 8, 2 * key_bytes, key_bytes + 8
+    expected = count * (positions + keys + second_pairs)
+    assert cuda_temporary_bytes("aten.randperm", (count,), shuffled).after_results == expected
+
+
 def test_a_median_of_all_sorts_and_one_along_a_dimension_reads() -> None:
     values = meta(LONG)
     assert cuda_temporary_bytes("aten.median", (values,), None).before_results == LONG * (12 + 20)

@@ -94,6 +94,9 @@ CALLS: dict[str, Call] = {
     "exponential of matrices": lambda x, _: torch.linalg.matrix_exp(x),
     "convolution of what lies otherwise": lambda x, y: functional.conv1d(x.transpose(1, 2), y[:, :, :3]),
     "exponential of a matrix": lambda x, _: torch.linalg.matrix_exp(x[0]),
+    "grid of coordinates": lambda x, y: (
+        x.sum() + functional.affine_grid(y[0, :32, :3].reshape(16, 2, 3), [16, 1, 128, 128]).sum()
+    ),
     "images made larger": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), scale_factor=2).sum(),
     "images made large": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), size=128).sum(),
     "images made smoothly larger": lambda x, y: (
