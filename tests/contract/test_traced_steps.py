@@ -249,6 +249,25 @@ def descent_in_the_backward_pass(parameters: Any) -> torch.optim.Optimizer:
     return plain_descent(list(optimizers))
 
 
+class Trusting(torch.optim.SGD):
+    """Scales steps by the norms of weights, as LARS and LAMB do."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            norm = weight.norm()
+            trust = 1 if norm == 0 else norm / weight.grad.norm()
+            weight.sub_(0.1 * trust * weight.grad)
+
+
+def test_an_optimizer_that_branches_on_norms_is_traced_as_for_numbers_that_are_not_zero(trace: Trace) -> None:
+    found = trace(optimizer=Trusting)
+    assert found.method == "fake-tensor trace"
+    assert "that the optimizer compares with others" in found.notes[-1]
+    weights, gradients, batch, scaled = 1, 1, 1, 1
+    assert peak(found, Phase.OPTIMIZER_STEP) == weights + gradients + batch + scaled
+
+
 def test_hooks_that_step_the_optimizer_in_the_backward_pass_leave_no_gradient(trace: Trace) -> None:
     found = trace(model=two_layers, optimizer=descent_in_the_backward_pass)
     assert peak(trace(model=two_layers), Phase.OPTIMIZER_STEP) == peak(found, Phase.OPTIMIZER_STEP) + 2

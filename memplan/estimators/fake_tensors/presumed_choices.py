@@ -35,6 +35,7 @@ _INDEXED = (
     _ATEN._index_put_impl_.default,
 )
 _CHECKS = (_ATEN.all.default, _ATEN._is_all_true.default)  # noqa: SLF001 - an operator
+_COMPARISONS = tuple(getattr(_ATEN, name).Scalar for name in ("eq", "ne", "gt", "ge", "lt", "le"))
 _CHOICES = {  # operator -> position of the chosen indices among its results; None for a single result
     _ATEN.topk.default: 1,
     _ATEN.sort.default: 1,
@@ -53,6 +54,7 @@ class PresumedChoices:
         self._most: dict[str, None] = {}
         self._even: dict[str, None] = {}
         self._passed: dict[str, None] = {}
+        self._compared: dict[str, None] = {}
         self._zeros: dict[str, None] = {}
 
     def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,6 +77,13 @@ class PresumedChoices:
                 indices, _even_indices(indices, _choices(operator, args, kwargs))
             ):
                 self._even.setdefault(_place())
+
+    def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
+        """Let an unknown number, such as a norm that an optimizer checks, compare with others as 1 does."""
+        if operator in _COMPARISONS and not args[0].dim() and not is_known(result):
+            self._compared.setdefault(_place())
+            with unset_fake_temporarily():
+                remember_value(result, operator(torch.ones((), dtype=args[0].dtype), args[1]))
 
     @contextmanager
     def converting_to_numpy_zeros(self) -> Iterator[None]:
@@ -101,6 +110,7 @@ class PresumedChoices:
             (self._most, "How much is selected by computed values ({}) is taken at its most"),
             (self._even, "Choices by computed values ({}) are taken to be even"),
             (self._passed, "Conditions on all of some computed values ({}) are taken to hold"),
+            (self._compared, "Computed numbers that the optimizer compares with others ({}) are taken as 1"),
             (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
         )
         return tuple(

@@ -29,7 +29,8 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
     """Return the rules by operator name without overload."""
     reduction = partial(_reduction, on_cuda=on_cuda)
     return {
-        **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.mean", "aten.linalg_vector_norm"), reduction),
+        **dict.fromkeys(("aten.sum", "aten.nansum", "aten.prod", "aten.linalg_vector_norm"), reduction),
+        "aten.mean": reduction if on_cuda else _mean,
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
         "aten._safe_softmax": _safe_softmax,
@@ -79,6 +80,13 @@ def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) ->
     is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
     is_read_directly = is_widened or source.is_complex()  # norms of complex numbers are real
     return NO_TEMPORARIES if is_read_directly else _converted(source, result)
+
+
+def _mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """Half types are copied to single precision on the CPU (``mean_out`` in ``ReduceOps.cpp``)."""
+    if result.dtype not in _HALF:
+        return _reduction(args, result, on_cuda=False)
+    return TemporaryBytes(before_results=args[0].numel() * torch.float32.itemsize)
 
 
 def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:

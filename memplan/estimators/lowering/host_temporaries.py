@@ -105,6 +105,12 @@ def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> Tempor
     return TemporaryBytes(after_results=_bytes(result) // result.shape[2] * image.shape[2])
 
 
+def _attention_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """A copy of the output's gradient by position, then head (``flash_attention_backward_kernel_impl``)."""
+    gradient: torch.Tensor = args[0]
+    return TemporaryBytes(after_results=0 if gradient.transpose(1, 2).is_contiguous() else _bytes(gradient))
+
+
 def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
     return TemporaryBytes(after_results=_bytes(args[6]))
@@ -127,6 +133,7 @@ _RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {
     "aten.mkldnn_rnn_layer": _recurrence,
     "aten.mkldnn_rnn_layer_backward": _recurrence_backward,
     **dict.fromkeys((f"aten.{name}" for name in _PROMOTING), _promotion),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten.kthvalue": _order_statistic,
     **dict.fromkeys(
         (f"aten.{name}" for name in ("upsample_bilinear2d", "upsample_nearest2d", "_upsample_nearest_exact2d")),

@@ -174,6 +174,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             if result is None:
                 raise
         self._choices.choose(func, args, kwargs, result)
+        if self._recording.phase is Phase.OPTIMIZER_STEP:
+            self._choices.compare(func, args, result)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -70,6 +70,16 @@ CALLS: dict[str, Call] = {
     "count of a mask": lambda x, _: x.sum() / (x > 0).sum(),
     "running count of a mask": lambda x, _: x.sum() / (x > 0).cumsum(0).sum(),
     "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),
+    "mean in half precision": lambda x, y: x.sum() + y.bfloat16().mean(),
+    "mean of half precision in single": lambda x, y: x.sum() + y.bfloat16().mean(dtype=torch.float32),
+    "attention of batches": lambda x, y: functional.scaled_dot_product_attention(
+        *3 * [x.view(64, 16, 4, 64).transpose(1, 2)]
+    ).transpose(1, 2),
+    "attention of steps": lambda x, y: (
+        functional.scaled_dot_product_attention(*3 * [x.view(16, 64, 4, 64).permute(1, 2, 0, 3)])
+        .permute(2, 0, 1, 3)
+        .contiguous()
+    ),
     "norm of complex numbers": lambda x, y: torch.linalg.vector_norm(torch.complex(x, y)),
     "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
     "softmax of rows that may be masked": lambda x, _: x.sum() + torch._safe_softmax(x.detach(), -1).sum(),
@@ -95,7 +105,7 @@ CALLS: dict[str, Call] = {
     "convolution of what lies otherwise": lambda x, y: functional.conv1d(x.transpose(1, 2), y[:, :, :3]),
     "exponential of a matrix": lambda x, _: torch.linalg.matrix_exp(x[0]),
     "grid of coordinates": lambda x, y: (
-        x.sum() + functional.affine_grid(y[0, :32, :3].reshape(16, 2, 3), [16, 1, 128, 128]).sum()
+        x.sum() + functional.affine_grid(y[0, :32, :3].reshape(16, 2, 3), [16, 1, 128, 128], align_corners=False).sum()
     ),
     "images made larger": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), scale_factor=2).sum(),
     "images made large": lambda x, y: x.sum() + functional.interpolate(y.view(16, 16, 32, 32), size=128).sum(),

@@ -62,20 +62,27 @@ def selects_by_bytes() -> None:
         torch.zeros(2)[torch.ones(2, dtype=torch.uint8)]
 
 
-def test_a_mask_of_bytes_is_refused_by_fake_tensors_alone() -> None:
-    with pytest.raises(WorkloadError, match="byte or bool") as caught:
-        call_user("function", selects_by_bytes)
-    assert is_fake_tensor_failure(caught.value)
-
-
 def reads_memory_that_fakes_do_not_have() -> None:
     with FakeTensorMode():
         torch.tensor([torch.zeros(())])
 
 
-def test_reading_memory_that_fake_tensors_do_not_have_is_of_them() -> None:
-    with pytest.raises(WorkloadError, match="not allocated") as caught:
-        call_user("function", reads_memory_that_fakes_do_not_have)
+def nests() -> None:
+    with FakeTensorMode(allow_fallback_kernels=True):
+        torch._nested_tensor_from_mask(torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (selects_by_bytes, "byte or bool"),
+        (reads_memory_that_fakes_do_not_have, "not allocated"),
+        (nests, "NestedTensorImpl"),
+    ],
+)
+def test_what_only_fake_tensors_refuse_is_told_from_the_users(function: object, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message) as caught:
+        call_user("function", function)
     assert is_fake_tensor_failure(caught.value)
 
 
