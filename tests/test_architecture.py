@@ -38,7 +38,7 @@ LAYERS_OF_CONFIGS = (
     ("languages",),
     ("documents",),
     ("user_config",),
-    ("discovery", "ecosystem", "originals", "workloads"),
+    ("assignments", "discovery", "originals", "workloads"),
     ("evaluation", "knob_changes", "knobs"),
     ("packages",),
     ("layout",),

@@ -26,8 +26,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 

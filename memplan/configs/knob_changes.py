@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig

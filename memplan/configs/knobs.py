@@ -14,8 +14,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
 
 # The knobs that a recipe is made of, as far as configs hold them.
 RECIPE_KNOBS = (

@@ -27,7 +27,8 @@ from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from memplan.configs.ecosystem import Ecosystem, KnobKeys
+    from memplan.configs.assignments import KnobKeys
+    from memplan.configs.ecosystems.ecosystem import Ecosystem
     from memplan.configs.user_config import RecipeChange
     from memplan.recipe import Recipe
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.companions import Companion
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Ecosystem, KnobKeys
+    from memplan.configs.ecosystems.ecosystem import Ecosystem
     from memplan.configs.user_config import MemplanOptions
 
 

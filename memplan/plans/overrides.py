@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.ecosystems.detectron2 import Detectron2
 from memplan.configs.layout.child_file import cfg_options
 from memplan.configs.layout.command_lines import as_flags, as_pairs

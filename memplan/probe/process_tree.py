@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
+T = TypeVar("T")
 _LOOK_FOR_DESCENDANTS_EVERY_S = 0.5
 
 
@@ -42,43 +43,20 @@ class ProcessTree:
                 self._looked_at = time.monotonic()
         except psutil.Error:
             return 0, 0
-        return (
-            sum(_resident_bytes(each) for each in self._processes if each.pid in whole),
-            sum(_unshared_bytes(each) for each in self._processes if each.pid not in whole),
-        )
+        whole_sets = [_read(each.memory_info) for each in self._processes if each.pid in whole]
+        others = [_read(each.memory_full_info) for each in self._processes if each.pid not in whole]
+        return sum(each.rss for each in whole_sets if each), sum(each.uss for each in others if each)
 
     def python_age_s(self) -> float:
         """How long the oldest Python process among those read last has run; 0 where there is none."""
-        return max((_age_s(each) for each in self._processes if _name(each).startswith("python")), default=0.0)
+        pythons = [each for each in self._processes if (_read(each.name) or "").startswith("python")]
+        now = time.time()
+        return max((now - (_read(each.create_time) or now) for each in pythons), default=0.0)
 
 
-def _name(process: psutil.Process) -> str:
+def _read(figure: Callable[[], T]) -> T | None:
+    """Return a figure of a process; None once it has ended."""
     try:
-        name: str = process.name()
+        return figure()
     except psutil.Error:
-        return ""
-    return name
-
-
-def _age_s(process: psutil.Process) -> float:
-    try:
-        started: float = process.create_time()
-    except psutil.Error:
-        return 0.0
-    return time.time() - started
-
-
-def _resident_bytes(process: psutil.Process) -> int:
-    try:
-        resident: int = process.memory_info().rss
-    except psutil.Error:
-        return 0
-    return resident
-
-
-def _unshared_bytes(process: psutil.Process) -> int:
-    try:
-        unshared: int = process.memory_full_info().uss
-    except psutil.Error:
-        return 0
-    return unshared
+        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.command_lines import as_flags
@@ -19,8 +19,8 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.recipe import Recipe
 
 _PRECISION, _STEPS = "mixed_precision", "deepspeed_config.gradient_accumulation_steps"
@@ -28,7 +28,7 @@ _CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
 DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 
 
-class Accelerate(SingleValues):
+class Accelerate(Ecosystem):
     """accelerate's launch configuration."""
 
     name = "accelerate"

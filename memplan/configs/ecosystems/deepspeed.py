@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import count_at, rate_at
@@ -21,8 +21,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 AUTO = "auto"
@@ -34,7 +34,7 @@ _RATES = ("scheduler.params.warmup_max_lr", "scheduler.params.warmup_min_lr")
 _AGREEING = (_MICRO, _STEPS, _GLOBAL, _RATE, *_RATES, *_LENGTHS, "fp16.enabled", "bf16.enabled")
 
 
-class DeepSpeed(SingleValues):
+class DeepSpeed(Ecosystem):
     """DeepSpeed's own JSON, the only source of its values."""
 
     name = "deepspeed"

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystem import Assignment, ChildForm
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, rate_ratio, same_kind, scaled_counts
 from memplan.configs.knobs import count_at, rate_at
@@ -29,8 +29,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _BATCH, _RATE, _FLOOR, _AMP = "SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR", "SOLVER.BASE_LR_END", "SOLVER.AMP.ENABLED"
@@ -46,7 +46,7 @@ _DEFAULT_LENGTHS: Mapping[str, Any] = {
 _SIGNS = ("IMS_PER_BATCH", "BASE_LR", "MAX_ITER", "STEPS")
 
 
-class Detectron2(SingleValues):
+class Detectron2(Ecosystem):
     """detectron2's yacs configs."""
 
     name = "detectron2"

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment, ChildForm
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import keys_in
@@ -27,8 +27,8 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -38,7 +38,7 @@ _LENGTHS = ("train.max_iter", "train.eval_period", "train.checkpointer.period")
 _PLAIN_NAME = re.compile(r"[A-Za-z]\w*")
 
 
-class Detectron2Lazy(SingleValues):
+class Detectron2Lazy(Ecosystem):
     """detectron2's LazyConfig."""
 
     name = "detectron2-lazy"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
@@ -22,8 +22,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -37,7 +37,7 @@ _SAVING = "save_steps"
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
-class HuggingFace(SingleValues):
+class HuggingFace(Ecosystem):
     """Flat files of TrainingArguments."""
 
     name = "huggingface"

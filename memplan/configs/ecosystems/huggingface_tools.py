@@ -20,8 +20,8 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 

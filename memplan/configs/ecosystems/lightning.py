@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
     TrainerConfigs,
@@ -29,8 +29,8 @@ from memplan.configs.user_config import KnobName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
 
 _EXPERIMENT = "memplan"
 _USUAL = UsualKeys(

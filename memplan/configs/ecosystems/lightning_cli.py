@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
     TrainerConfigs,
@@ -30,8 +30,8 @@ from memplan.configs.user_config import KnobName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
 
 _USUAL = UsualKeys(
     batch=(

@@ -12,15 +12,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.batch_sharing import division_of_batch
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -75,7 +75,7 @@ def has_trainer(values: Any) -> bool:
     return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
 
 
-class TrainerConfigs(SingleValues):
+class TrainerConfigs(Ecosystem):
     """The common part of configs with a Trainer section: its keys, and the project's usual ones for the rest."""
 
     styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)

@@ -11,8 +11,8 @@ from memplan.configs.user_config import KnobName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _TORCH = {

@@ -22,8 +22,8 @@ from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 

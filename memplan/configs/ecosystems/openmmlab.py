@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment, KnobKeys
+from memplan.configs.assignments import Assignment, KnobKeys
 from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
 from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
 from memplan.configs.keys import contains, get

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.layout.child_file import cfg_options, python_child_form
 from memplan.configs.user_config import PatchStyle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, ChildForm
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, ChildForm
 
 
-class OpenMMLabFiles(SingleValues):
+class OpenMMLabFiles(Ecosystem):
     """Python configs that mmengine's ``Config`` loads, those of mmcv's runners included."""
 
     loader_packages = ("mmengine",)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import unmistakable_keys
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import KnobKeys
     from memplan.configs.languages.syntaxes import Syntax
 
 
-class Plain(SingleValues):
+class Plain(Ecosystem):
     """A config whose knobs go by their usual names, or are declared: by ``--map``, ``memplan.knobs``, the project."""
 
     def __init__(self, syntax: Syntax) -> None:
         self._syntax = syntax
-
-    @property
-    def name(self) -> str:
-        """The language's name."""
-        return f"plain-{self._syntax.name.lower()}"
+        self.name = f"plain-{syntax.name.lower()}"
 
     def recognises(self, document: Document) -> bool:
         """Recognise every config of the language."""

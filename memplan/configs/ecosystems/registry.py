@@ -26,7 +26,7 @@ from memplan.errors import ConfigError, hint_on_names
 
 if TYPE_CHECKING:
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Ecosystem
+    from memplan.configs.ecosystems.ecosystem import Ecosystem
 
 ECOSYSTEMS: tuple[Ecosystem, ...] = (
     MMEngine(),

@@ -17,7 +17,7 @@ from memplan.configs.user_config import KnobName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.assignments import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import MAE_STEPS, USUAL_NAMES
 from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
@@ -25,8 +25,8 @@ from memplan.configs.user_config import KnobName, PatchStyle
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.languages.syntaxes import Syntax
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
@@ -49,7 +49,7 @@ _STEPS = (
 _ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
 
 
-class _ScriptFlags(SingleValues):
+class _ScriptFlags(Ecosystem):
     """What both kinds of script share."""
 
     syntax: Syntax

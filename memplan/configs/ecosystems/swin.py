@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
@@ -20,8 +20,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -30,7 +30,7 @@ _CHECKPOINTING = "TRAIN.USE_CHECKPOINT"
 _SCALED = ("TRAIN.BASE_LR", "TRAIN.WARMUP_LR", "TRAIN.MIN_LR")
 
 
-class Swin(SingleValues):
+class Swin(Ecosystem):
     """Swin Transformer's yacs configs."""
 
     name = "swin"

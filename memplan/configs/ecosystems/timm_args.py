@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe
@@ -20,8 +20,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -30,7 +30,7 @@ _STEPS, _CHECKPOINTING = "grad_accum_steps", "grad_checkpointing"
 _SIGNS = ("opt", "sched", "lr_base", "warmup_lr", "model_ema", "reprob", "drop_path", "smoothing", "amp_dtype", _STEPS)
 
 
-class Timm(SingleValues):
+class Timm(Ecosystem):
     """Arguments of timm's train.py."""
 
     name = "timm"

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import count_at, declared_recipe
@@ -25,8 +25,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -37,7 +37,7 @@ _SHARDS = ("parallelism.data_parallel_replicate_degree", "parallelism.data_paral
 _WORDS = {Precision.BF16: "bfloat16", Precision.FP32: "float32"}
 
 
-class TorchTitan(SingleValues):
+class TorchTitan(Ecosystem):
     """torchtitan's training files."""
 
     name = "torchtitan"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe
@@ -23,8 +23,8 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
@@ -32,7 +32,7 @@ _DTYPE, _IN_BACKWARD = "dtype", "optimizer_in_bwd"
 _WORDS = {Precision.FP32: "fp32", Precision.BF16_TRUE: "bf16", Precision.FP16_TRUE: "fp16"}
 
 
-class TorchTune(SingleValues):
+class TorchTune(Ecosystem):
     """torchtune's recipe files."""
 
     name = "torchtune"

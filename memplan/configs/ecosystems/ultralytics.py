@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystems.single_values import SingleValues
+from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import count_at
 from memplan.configs.languages.literals import python_word
@@ -22,8 +22,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, KnobKeys
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _NOMINAL_BATCH_SIZE = 64  # the default of nbs
@@ -32,7 +32,7 @@ _WORDS: dict[Precision, Any] = {Precision.FP32: False, Precision.FP16: True, Pre
 _SIGNS = ("imgsz", "lr0", "lrf", _NOMINAL, "mosaic", "close_mosaic", "task", "mode", "warmup_epochs", "hsv_h", "dfl")
 
 
-class Ultralytics(SingleValues):
+class Ultralytics(Ecosystem):
     """Ultralytics' training arguments."""
 
     name = "ultralytics"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.layout.command_lines import as_pairs, bracketed_word
 from memplan.configs.layout.python_lines import entry_lines, grouped

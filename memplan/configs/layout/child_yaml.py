@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.keys import with_value
 from memplan.configs.languages.literals import write_yaml
 from memplan.configs.layout.remarks import remark_on, with_remark

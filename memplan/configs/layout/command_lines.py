@@ -10,7 +10,7 @@ from memplan.configs.languages.literals import python_word, write_yaml
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.assignments import Assignment
 
 
 def as_pairs(

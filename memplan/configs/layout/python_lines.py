@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.evaluation.nested_values import DELETE_KEY
 from memplan.configs.keys import get
 from memplan.configs.languages.literals import write_python

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.keys import contains, differences, get
 from memplan.configs.languages.literals import PythonName
 from memplan.configs.layout.python_lines import dict_spelling, entry_lines, grouped, value_lines

@@ -8,8 +8,8 @@ from memplan.configs.keys import contains, get
 from memplan.configs.languages.literals import write_python
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment
 
 NOT_SET = "not set"
 MAX_COLUMNS = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.keys import get, outermost_list, with_value
 
 if TYPE_CHECKING:

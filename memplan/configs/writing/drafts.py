@@ -25,8 +25,8 @@ from memplan.errors import PatchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memplan.configs.assignments import Assignment, ChildForm
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment, ChildForm
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.patches import FilePatch
 

@@ -14,8 +14,8 @@ from memplan.configs.writing.in_place import edited_text, stale_comments
 from memplan.patches import FilePatch
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document, SourceFile
-    from memplan.configs.ecosystem import Assignment
 
 
 def own_assignments(document: Document, assignments: list[Assignment]) -> list[Assignment]:

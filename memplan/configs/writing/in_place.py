@@ -15,8 +15,8 @@ from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.ecosystem import Assignment
     from memplan.configs.languages.spans import Location
 
 

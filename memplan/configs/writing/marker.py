@@ -16,7 +16,7 @@ from memplan.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.assignments import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
 
 _VERSION = 1

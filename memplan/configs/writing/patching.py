@@ -18,7 +18,7 @@ from memplan.errors import PatchError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 
 if TYPE_CHECKING:
-    from memplan.configs.ecosystem import Assignment
+    from memplan.configs.assignments import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.configs.writing.drafts import Draft
     from memplan.recipe import Recipe

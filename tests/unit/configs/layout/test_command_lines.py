@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import RecipeChange, plan_patch, read_config
-from memplan.configs.ecosystem import Assignment
+from memplan.configs.assignments import Assignment
 from memplan.configs.layout.command_lines import as_flags, as_pairs, bracketed_word
 from memplan.recipe import Recipe
 

@@ -1,0 +1,58 @@
+"""What a change sets in a config, and how a child config is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memplan.configs.user_config import KnobName, UserConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+KnobKeys = Mapping[KnobName, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One effective value that a change sets; a dict takes the place of the whole inherited dict.
+
+    Args:
+        key: dotted key.
+        value: the new effective value.
+        reason: why, in a few words.
+        flag: how the command line calls it, where that is not ``--key``.
+    """
+
+    key: str
+    value: Any
+    reason: str
+    flag: str | None = None
+
+
+class ChildWriter(Protocol):
+    """Lays out a child config."""
+
+    def __call__(self, parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
+        """Return the child's text: the lines of ``head``, the values that change, and the marker's comment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildForm:
+    """How an ecosystem writes a child of a config.
+
+    Args:
+        path: where the new file lies.
+        head: the lines before its values.
+        over: relative paths of what it is laid over by the command line, in order; none where the file itself inherits.
+        notes: what the user should know, one sentence each.
+        write: lays out the whole file.
+    """
+
+    path: Path
+    head: tuple[str, ...]
+    over: tuple[str, ...]
+    notes: tuple[str, ...]
+    write: ChildWriter
