@@ -45,14 +45,6 @@ class Loader(Protocol):
         """Return the data; raise a ``ConfigError`` that begins with ``where`` if it is invalid."""
 
 
-def _as_they_are(_text: str, values: dict[str, Any]) -> dict[str, Any]:
-    return values
-
-
-def _nothing(_text: str, _key: str) -> tuple[()]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """One config language.
@@ -77,13 +69,9 @@ class Syntax:
     locate: Callable[[str, str], Location | None]
     add: Callable[[str, dict[str, str]], Edit | None]
     write: LiteralWriter
-    resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = _as_they_are
-    environment_behind: Callable[[str, str], tuple[str, ...]] = _nothing
-    lines_behind: Callable[[str, str], tuple[int, ...]] = _nothing
-
-
-def _resolved_by_omegaconf(_text: str, values: dict[str, Any]) -> dict[str, Any]:
-    return resolved(values)
+    resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda _text, values: values
+    environment_behind: Callable[[str, str], tuple[str, ...]] = lambda _text, _key: ()
+    lines_behind: Callable[[str, str], tuple[int, ...]] = lambda _text, _key: ()
 
 
 def _resolved_where_lazy(text: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +97,7 @@ YAML = Syntax(
     locate=locate_in_yaml,
     add=add_to_yaml,
     write=write_yaml,
-    resolve=_resolved_by_omegaconf,
+    resolve=lambda _text, values: resolved(values),
 )
 JSON = Syntax(
     name="JSON",

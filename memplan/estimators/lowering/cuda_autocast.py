@@ -11,7 +11,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from memplan.estimators.fake_tensors.dispatcher import KernelOverrides, argument_names, excluded, overload
-from memplan.estimators.lowering.autocast_lists import FP32, FP32_BY_ARGUMENT, LOW_PRECISION, PROMOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +20,42 @@ if TYPE_CHECKING:
     Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _KEY = "AutocastCPU"
+# ``aten/src/ATen/autocast_mode.h`` of torch 2.13, where not said otherwise.
+# AT_FORALL_LOWER_PRECISION_FP and the RNNs of autocast_mode.cpp: run in half precision.
+_LOW_PRECISION = (
+    "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d",
+    "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul",
+    "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
+    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "lstm.input", "gru.input",
+    "rnn_tanh.input", "rnn_relu.input", "lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data",
+)  # fmt: skip
+
+# AT_FORALL_FP32: run in single precision.
+_FP32 = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+    "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
+    "native_layer_norm", "rms_norm", "group_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim",
+    "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
+    "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss",
+    "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
+    "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "upsample_nearest1d",
+    "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_nearest3d",
+    "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+# AT_FORALL_FP32_SET_OPT_DTYPE: return single precision, unless the caller sets a dtype.
+_FP32_BY_ARGUMENT = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
+    "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+)  # fmt: skip
+
+# AT_FORALL_PROMOTE: run in the widest type among the arguments.
+_PROMOTE = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
+    "scatter_add",
+)  # fmt: skip
 
 
 class CudaAutocast:
@@ -34,10 +69,10 @@ class CudaAutocast:
     def install(self) -> None:
         """Register the kernels; autocast skips operators that only the CPU's lists name."""
         policies: tuple[tuple[tuple[str, ...], Callable[..., Arguments]], ...] = (
-            (LOW_PRECISION, self._lowered),
-            (FP32, _raised),
-            (FP32_BY_ARGUMENT, _raised_by_argument),
-            (PROMOTE, _promoted),
+            (_LOW_PRECISION, self._lowered),
+            (_FP32, _raised),
+            (_FP32_BY_ARGUMENT, _raised_by_argument),
+            (_PROMOTE, _promoted),
         )
         cast = {name: policy for names, policy in policies for name in names}
         for name in self._kernels.registered() - cast.keys():

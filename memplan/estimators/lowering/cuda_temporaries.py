@@ -18,7 +18,6 @@ from memplan.estimators.lowering import (
     torchvision_temporaries,
 )
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.lowering.top_k import top_k_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,10 +67,6 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The prefix sum of the mask, which says where each element is read (``IndexKernel.cpp``, ``maskPrefixSum``)."""
     target: torch.Tensor = args[0]
     return TemporaryBytes(after_results=target.numel() * _INT64)
-
-
-def _top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    return TemporaryBytes(after_results=top_k_bytes(args, result))
 
 
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -134,7 +129,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys((f"aten.{name}" for name in composite_temporaries.INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
     "aten.sort": sort_temporaries.sort,
-    "aten.topk": _top_k,
+    "aten.topk": sort_temporaries.top_k,
     "aten.randperm": sort_temporaries.permutation,
     **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
     "aten._unique2": sort_temporaries.unique,

@@ -35,7 +35,7 @@ def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> T
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A second tensor like the input, if that needs a gradient."""
-    return TemporaryBytes(after_results=_bytes(args[1])) if args[9][0] else NO_TEMPORARIES
+    return TemporaryBytes(after_results=args[1].nbytes) if args[9][0] else NO_TEMPORARIES
 
 
 def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -54,7 +54,7 @@ def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _recurrence(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Both weights in oneDNN's layout, and what it works in (``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp``)."""
     data, weights = args[0], args[1:3]
-    copies = sum(map(_bytes, weights)) if is_half(data) else sum(map(_by_input, weights))
+    copies = sum(each.nbytes for each in weights) if is_half(data) else sum(map(_by_input, weights))
     return TemporaryBytes(after_results=copies + _recurrence_scratch(data, weights))
 
 
@@ -64,9 +64,9 @@ def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     Where only the last state is used, the output's gradient is zeros that are made here.
     """
     data, weights, output, gradient = args[0], args[1:3], args[7], args[10]
-    in_order = 0 if gradient is not None and gradient.is_contiguous() else _bytes(output)
+    in_order = 0 if gradient is not None and gradient.is_contiguous() else output.nbytes
     widened = output.numel() * _FP32_BYTES if is_half(data) else 0
-    read = sum(map(_bytes if is_half(data) else _padded_rows, weights))
+    read = sum(each.nbytes if is_half(data) else _padded_rows(each) for each in weights)
     made = sum(map(_by_input, weights))
     return TemporaryBytes(after_results=in_order + widened + read + made + _recurrence_scratch(data, weights))
 
@@ -92,7 +92,7 @@ def _interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryByte
         return NO_TEMPORARIES
     return TemporaryBytes(
         after_results=sum(
-            _bytes(each) for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)
+            each.nbytes for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)
         )
     )
 
@@ -102,27 +102,23 @@ def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> Tempor
     image: torch.Tensor = args[0]
     if image.shape[2] == result.shape[2] or image.shape[3] == result.shape[3]:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=_bytes(result) // result.shape[2] * image.shape[2])
+    return TemporaryBytes(after_results=result.nbytes // result.shape[2] * image.shape[2])
 
 
 def _attention_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy of the output's gradient by position, then head (``flash_attention_backward_kernel_impl``)."""
     gradient: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=0 if gradient.transpose(1, 2).is_contiguous() else _bytes(gradient))
+    return TemporaryBytes(after_results=0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes)
 
 
 def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
-    return TemporaryBytes(after_results=_bytes(args[6]))
+    return TemporaryBytes(after_results=args[6].nbytes)
 
 
 def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Values and positions, which are partially sorted (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
-    return TemporaryBytes(after_results=_bytes(args[0]) + args[0].numel() * _INT64_BYTES)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return TemporaryBytes(after_results=args[0].nbytes + args[0].numel() * _INT64_BYTES)
 
 
 _RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {

@@ -100,3 +100,30 @@ def test_bags_of_embeddings_are_summed_likewise_unless_only_the_largest_counts()
 
     assert hidden(0).after_results == 14 * 8 * KIB + 2 * MIB
     assert hidden(2) == hidden(0, sparse=True) == NO_TEMPORARIES
+
+
+def of_top_k(keys: torch.Tensor, count: int, *, is_sorted: bool = True) -> int:
+    found = torch.topk(keys, count, sorted=is_sorted)
+    return cuda_temporary_bytes("aten.topk", (keys, count, -1, True, is_sorted), found).after_results
+
+
+def test_a_router_takes_nothing_for_its_experts() -> None:
+    assert of_top_k(meta(64 * KIB, 64), 8) == 0
+    assert cuda_temporary_bytes("aten.topk", (torch.tensor(1.0), 1), torch.tensor(1.0).topk(1)) == NO_TEMPORARIES
+
+
+def test_keys_of_top_k_in_another_order_are_copied() -> None:
+    assert of_top_k(meta(512, 512).t(), 8) == MIB
+
+
+def test_digits_are_counted_for_each_block_and_each_slice_of_long_slices() -> None:
+    of_slice = 4 + 8 + 8 + KIB
+    assert of_top_k(meta(4, 128 * KIB), 8) == 4 * (128 * (512 + 8) + of_slice)  # 1024 elements for each block
+    assert of_top_k(meta(64, 1024 * KIB), 8) == 64 * (64 * (512 + 8) + of_slice)  # 64 elements for each thread
+    assert of_top_k(meta(4, 19_999), 8) == 0
+
+
+def test_more_than_4096_results_are_sorted_beside_themselves() -> None:
+    assert of_top_k(meta(1, 16 * KIB), 8 * KIB) == 8 * KIB * (12 + 8 + 12)  # pairs, positions, and a second pair
+    assert of_top_k(meta(1, 16 * KIB), 8 * KIB, is_sorted=False) == 0
+    assert of_top_k(meta(1, 16 * KIB), 4 * KIB) == 0
