@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memplan.errors import WorkloadError
-from memplan.estimators.recorder.batches import map_tensors, tensors_in
+from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.checkpointing import enable_checkpointing
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
-from memplan.estimators.recorder.user_calls import checked_loss
+from memplan.estimators.recorder.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 from memplan.probe.user_code import user_code
 from memplan.recipe import Precision
 
@@ -110,9 +109,7 @@ def build_training(
     seed_everything(seed)
     model = _prepared_model(workload, recipe, device)
     with user_code():
-        optimizer = workload.optimizer(model.parameters())
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise WorkloadError(f"the workload's optimizer returned a {type(optimizer).__name__}, not a torch Optimizer")
+        optimizer = checked_optimizer(workload.optimizer(model.parameters()), workload.optimizer)
     if recipe.learning_rate is not None and configured_learning_rate:
         _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
     seed_everything(seed)
@@ -140,9 +137,7 @@ def _buckets_of(model: torch.nn.Module, device: torch.device) -> list[torch.Tens
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
     with user_code():
-        model = workload.model()
-    if not isinstance(model, torch.nn.Module):
-        raise WorkloadError(f"the workload's model returned a {type(model).__name__}, not a torch.nn.Module")
+        model = checked_model(workload.model(), workload.model)
     with user_code():
         if recipe.activation_checkpointing:
             enable_checkpointing(model)
@@ -171,20 +166,12 @@ def _scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> No
 
 def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None:
     """Refuse a batch function that ignores its argument; a size it cannot make is no evidence."""
-    other, shapes = (1 if size > 1 else 2), _shapes(batch)
+    other = 1 if size > 1 else 2
     try:
-        other_shapes = _shapes(workload.batch(other))
+        batches = {size: batch, other: workload.batch(other)}
     except Exception:  # noqa: BLE001 - the batch that counts was made, and this one is only for comparison
         return
-    if shapes == other_shapes:
-        raise WorkloadError(
-            f"the workload's batch({size}) and batch({other}) have the same shapes {shapes}",
-            hint="batch must return as many samples as it is asked for",
-        )
-
-
-def _shapes(batch: Any) -> list[tuple[int, ...]]:
-    return [tuple(tensor.shape) for tensor in tensors_in(batch)]
+    check_batches(workload, batches)
 
 
 def _moving_average_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:

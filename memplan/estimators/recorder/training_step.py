@@ -13,7 +13,8 @@ from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.gradient_buckets import bucket_sizes
-from memplan.estimators.recorder.user_calls import call_user, checked_loss, checked_optimizer, name_of
+from memplan.estimators.recorder.user_calls import call_user
+from memplan.estimators.recorder.workload_contract import checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase

@@ -6,11 +6,10 @@ import re
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.optim import Optimizer
 
 from memplan.errors import MemplanError, WorkloadError
+from memplan.estimators.recorder.workload_contract import name_of
 from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
@@ -75,45 +74,6 @@ def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Modul
 
 def _hint_for(error: BaseException) -> str | None:
     return next((hint for words, hint in _HINTS if re.search(words, str(error))), None)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the function's name with its module."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
-
-
-def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer:
-    """Return the optimizer.
-
-    Raises:
-        WorkloadError: it is something else, such as a list of optimizers.
-    """
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    raise WorkloadError(
-        f"the workload's optimizer {name_of(function)} returned a {type(optimizer).__name__}",
-        hint="return one torch.optim.Optimizer; --command runs a training with several as it is",
-    )
-
-
-def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
-    """Return the loss.
-
-    Raises:
-        WorkloadError: it is not a tensor of one element that requires grad.
-    """
-    if not isinstance(loss, torch.Tensor):
-        found = f"returned a {type(loss).__name__}"
-    elif loss.numel() != 1:
-        found = f"returned a tensor of shape {tuple(loss.shape)}"
-    elif not loss.requires_grad:
-        found = "returned a tensor that does not require grad"
-    else:
-        return loss
-    raise WorkloadError(
-        f"the workload's loss {name_of(function)} {found}", hint="return one number that depends on the parameters"
-    )
 
 
 def is_fake_tensor_failure(error: WorkloadError) -> bool:

@@ -26,10 +26,10 @@ from memplan.estimators.recorder.user_calls import (
 )
 from memplan.estimators.recorder.workload_build import (
     built_model,
-    check_batches,
     made_batches,
     materialise_lazy_modules,
 )
+from memplan.estimators.recorder.workload_contract import check_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.units import GIB, format_bytes
 

@@ -248,9 +248,9 @@ def test_checkpointing_is_switched_on_by_the_models_own_method() -> None:
 @pytest.mark.parametrize(
     ("changes", "knobs", "said"),
     [
-        ({"model": lambda: "a net"}, {}, "model returned a str"),
-        ({"optimizer": lambda parameters: None}, {}, "optimizer returned a NoneType"),
-        ({"batch": lambda size: torch.ones(4, 4)}, {}, r"batch\(8\) and batch\(1\) have the same shapes"),
+        ({"model": lambda: "a net"}, {}, "model factory .* returned a str"),
+        ({"optimizer": lambda parameters: None}, {}, "optimizer .* returned a NoneType"),
+        ({"batch": lambda size: torch.ones(4, 4)}, {}, "for 8 and 1 samples it returned tensors of the same shapes"),
         ({}, {"activation_checkpointing": True}, "Linear offers no way to switch activation checkpointing on"),
     ],
 )

@@ -1,0 +1,91 @@
+"""The contract of a workload: what its functions return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from memplan.errors import WorkloadError
+from memplan.estimators.recorder.batches import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from memplan.workload import Workload
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the function's name with its module."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
+
+
+def checked_model(model: Any, function: Callable[..., Any]) -> nn.Module:
+    """Return the model.
+
+    Raises:
+        WorkloadError: it is no ``torch.nn.Module``.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    raise WorkloadError(
+        f"the workload's model factory {name_of(function)} returned a {type(model).__name__}",
+        hint="return a torch.nn.Module",
+    )
+
+
+def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer:
+    """Return the optimizer.
+
+    Raises:
+        WorkloadError: it is something else, such as a list of optimizers.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    raise WorkloadError(
+        f"the workload's optimizer {name_of(function)} returned a {type(optimizer).__name__}",
+        hint="return one torch.optim.Optimizer; --command runs a training with several as it is",
+    )
+
+
+def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
+    """Return the loss.
+
+    Raises:
+        WorkloadError: it is not a tensor of one element that requires grad.
+    """
+    if not isinstance(loss, torch.Tensor):
+        found = f"returned a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        found = f"returned a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
+        found = "returned a tensor that does not require grad"
+    else:
+        return loss
+    raise WorkloadError(
+        f"the workload's loss {name_of(function)} {found}", hint="return one number that depends on the parameters"
+    )
+
+
+def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
+    """Check that batches of two sizes hold tensors of different shapes.
+
+    Raises:
+        WorkloadError: they hold no tensors, or the batch function ignores the size.
+    """
+    shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
+    if not shapes[0]:
+        raise WorkloadError(
+            f"the workload's batch function {name_of(workload.batch)} returned no tensor",
+            hint="return tensors, in dicts, lists, tuples or dataclasses where there are several",
+        )
+    if shapes[0] == shapes[1]:
+        tried = " and ".join(str(size) for size in batches)
+        raise WorkloadError(
+            f"the workload's batch function {name_of(workload.batch)} ignores its argument: "
+            f"for {tried} samples it returned tensors of the same shapes {shapes[0]}",
+            hint="return as many samples as it is asked for",
+        )
