@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
 _SCHEMA_VERSION = 4
 _BUSY_TIMEOUT_S = 30.0
-_CHECKS = (
-    "CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL)"
-)
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
   facts TEXT NOT NULL, plan TEXT, owner TEXT, source BLOB
@@ -36,14 +33,8 @@ CREATE TABLE trials (
   request TEXT
 );
 CREATE INDEX trials_by_run ON trials (run_id);
-{_CHECKS};
+CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL);
 """
-# What brings a journal of an earlier format to the next one.
-_MIGRATIONS = {
-    1: ("ALTER TABLE runs ADD COLUMN source BLOB", "ALTER TABLE trials ADD COLUMN request TEXT"),
-    2: (_CHECKS,),
-    3: (),  # had a write-ahead log
-}
 
 
 def make_store(store: Path) -> None:
@@ -83,7 +74,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = EXTRA")
     if _identity(connection) == (_APPLICATION_ID, _SCHEMA_VERSION):
         return
-    connection.execute("PRAGMA journal_mode = DELETE")
     connection.execute("BEGIN IMMEDIATE")
     try:
         _create_or_refuse(connection, path)
@@ -103,24 +93,14 @@ def _create_or_refuse(connection: sqlite3.Connection, path: Path) -> None:
     application_id, version = _identity(connection)
     if application_id == _APPLICATION_ID and version == _SCHEMA_VERSION:
         return  # another process was quicker
-    if application_id == _APPLICATION_ID and version > _SCHEMA_VERSION:
+    if application_id == _APPLICATION_ID:
         problem = f"the journal has format {version}, and this memplan reads {_SCHEMA_VERSION}"
-        raise StoreError(problem, where=str(path), hint="use a newer memplan, or another folder with --store")
-    if application_id == _APPLICATION_ID and version in _MIGRATIONS:
-        _migrate(connection, version)
-        return
+        raise StoreError(problem, where=str(path), hint="use the memplan that wrote it, or another folder with --store")
     if application_id or version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise StoreError("the file is not memplan's journal", where=str(path), hint="name another folder with --store")
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-
-
-def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    for earlier in range(version, _SCHEMA_VERSION):
-        for statement in _MIGRATIONS[earlier]:
-            connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 

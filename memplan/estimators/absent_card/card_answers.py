@@ -1,4 +1,4 @@
-"""What user code is told of a card that is not there, where it asks ``torch.cuda``: as that card would answer."""
+"""Replacements for the functions of ``torch.cuda``, which answer as the absent card would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HALF_FROM = 8  # major version from which bfloat16 and TF32 are native (torch.cuda.is_bf16_supported)
 _LEGACY_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
-_WITHOUT_ANSWER = (
+_RETURNING_NONE = (
     "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "ipc_collect",
     "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream",
 )  # fmt: skip
@@ -26,7 +26,7 @@ NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")  # functi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardProperties:
-    """What ``torch.cuda.get_device_properties`` tells that is known of a card; other names are not.
+    """The attributes of ``torch.cuda.get_device_properties`` that are known of a card.
 
     Args:
         name: the card's name.
@@ -46,15 +46,15 @@ class CardProperties:
 
 
 class StandInGenerator(torch.Generator):
-    """Stands for ``torch.Generator``: one of the card draws on the CPU, where the stand-in tensors lie."""
+    """Replaces ``torch.Generator``: a generator of the card draws on the CPU, where the traced tensors are."""
 
     def __new__(cls, device: Any = "cpu") -> Self:  # noqa: ARG004 - torch's
-        """Make one of the CPU, whatever device is named."""
+        """Return a CPU generator for any device."""
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]  # torch's stubs have no more than its __init__
 
 
 def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
-    """Return what each function and class of ``torch.cuda`` is for a card, whatever index it is asked about.
+    """Return the replacement of each function and class of ``torch.cuda``, for any card index.
 
     Args:
         device: the card.
@@ -83,7 +83,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "default_stream": StandInStream(),
     }
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
-    answers |= {name: always(None) for name in _WITHOUT_ANSWER}
+    answers |= {name: always(None) for name in _RETURNING_NONE}
     answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
     answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
@@ -94,5 +94,5 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
 
 
 def always(value: Any) -> Callable[..., Any]:
-    """Return a new function, which torch.compile wants for each name, that returns the value whatever it is asked."""
+    """Return a new function that ignores its arguments; torch.compile needs one per name."""
     return lambda *_args, **_kwargs: value

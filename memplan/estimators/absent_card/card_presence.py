@@ -1,4 +1,4 @@
-"""Whether user code is told that there is a card, and where it asked; packages and PyTorch are told the truth."""
+"""Whether user code sees a GPU, and where it checked; packages and PyTorch see that there is none."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from memplan.user_places import users_place_of_caller
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_QUESTIONS = (
+_CHECKS = (
     (torch.cuda, {"is_available": True, "device_count": 1}),
     (torch.accelerator, {"is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda")}),
 )
 
 
 class CardPresence:
-    """Answers for a card that is not there, and remembers where that was asked.
+    """Replaces the checks for a GPU, and records where user code runs them.
 
     Args:
         device_name: the card.
-        is_seen: whether the user's own files are told that there is one.
+        is_seen: whether the user's own files see a GPU.
     """
 
     def __init__(self, device_name: str, *, is_seen: bool) -> None:
@@ -32,31 +32,31 @@ class CardPresence:
         self._places: dict[str, None] = {}
 
     def answers(self) -> list[tuple[Any, str, Callable[..., Any]]]:
-        """Return what stands for each function that says whether there is a card: its module, its name, and itself."""
+        """Return the replacement of each check for a GPU, with its module and name."""
         return [
-            (module, name, self._answering(getattr(module, name), told))
-            for module, questions in _QUESTIONS
-            for name, told in questions.items()
+            (module, name, self._answering(getattr(module, name), seen))
+            for module, checks in _CHECKS
+            for name, seen in checks.items()
         ]
 
-    def _answering(self, ask: Callable[..., Any], told: Any) -> Callable[..., Any]:
+    def _answering(self, check: Callable[..., Any], seen: Any) -> Callable[..., Any]:
         def answer(*args: Any, **kwargs: Any) -> Any:
             place = users_place_of_caller()
             if place is None:
-                return ask(*args, **kwargs)
+                return check(*args, **kwargs)
             self._places.setdefault(place)
-            return told if self.is_seen else ask(*args, **kwargs)
+            return seen if self.is_seen else check(*args, **kwargs)
 
         return answer
 
     @property
     def was_asked(self) -> bool:
-        """Whether the user's code asked for a card, or whether a tensor lies on one."""
+        """Whether user code checked for a GPU, or whether a tensor is on one."""
         return bool(self._places) or self.was_told_of_tensors
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where the user's code asked for a card and what it was told, one sentence."""
+        """Say where user code checked for a GPU and what it saw, in one sentence."""
         asked = ", ".join(self._places)
         if self.is_seen:
             return (f"Code that asks for a GPU ({asked}) is told of {self._device_name}.",) if asked else ()

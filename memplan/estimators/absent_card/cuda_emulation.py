@@ -1,4 +1,4 @@
-"""User code that names CUDA, understood on a machine without it: the traced tensors are CPU tensors."""
+"""CUDA calls of user code on a machine without a card: the traced tensors are CPU tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 _CARD = torch.device("cuda", 0)
-_OF_PLACE = {  # as function modes are given them
+_PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
     vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
     torch.Tensor.get_device: 0,
@@ -34,15 +34,15 @@ _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tenso
 
 
 class CudaEmulation(TorchFunctionMode):
-    """Reads every CUDA device in a call as the CPU, which stands in for the card, and answers for the card.
+    """A function mode that replaces CUDA devices in calls by the CPU, and ``torch.cuda`` by the card's answers.
 
-    PyTorch itself and installed packages are told the truth of whether there is a GPU; what it can do, all are told as
-    of the card. Hooks of saved tensors and the backward pass, which PyTorch runs without function modes, are heard too.
+    PyTorch and installed packages see that there is no GPU; properties of the card are the same for all. The mode is
+    also active in hooks of saved tensors and in the backward pass, which PyTorch runs without function modes.
 
     Args:
         device: the card.
         capability: its compute capability, assumed where only a size is known.
-        is_seen: whether the user's own files are told that there is a GPU; if so, the CPU means the host to them.
+        is_seen: whether the user's own files see a GPU; if so, "cpu" is the host for them.
     """
 
     def __init__(self, device: DeviceSpec, capability: tuple[int, int], *, is_seen: bool = True) -> None:
@@ -53,7 +53,7 @@ class CudaEmulation(TorchFunctionMode):
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
-        """Answer from here on."""
+        """Replace the functions of ``torch.cuda``."""
         for module, name, answer in self.presence.answers():
             self._replace(module, name, answer)
         for name, answer in self._answers.items():
@@ -62,16 +62,16 @@ class CudaEmulation(TorchFunctionMode):
             self._replace(torch.cuda.nvtx, name, always(0))
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
-        self._replace(saved_tensors_hooks, "__init__", self._hooks_heard(saved_tensors_hooks.__init__))
-        device: Any = FakeTensor.device  # a property of its own, which passes function modes by
+        self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
+        device: Any = FakeTensor.device  # a property that bypasses function modes
         self._replace(FakeTensor, "device", property(functools.partial(self._device_of, device.fget)))
-        run_backward = self._heard(graph._engine_run_backward)  # noqa: SLF001 - the one door to the engine
+        run_backward = self._with_mode(graph._engine_run_backward)  # noqa: SLF001 - the engine's only entry point
         self._replace(torch.autograd, "_engine_run_backward", run_backward)
         super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
         return self
 
     def __exit__(self, *ending: object) -> None:
-        """Leave the answers to PyTorch again."""
+        """Restore the functions of ``torch.cuda``."""
         while self._replaced:
             setattr(*self._replaced.pop())
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
@@ -80,22 +80,22 @@ class CudaEmulation(TorchFunctionMode):
         self._replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, stand_in)
 
-    def _hooks_heard(self, make: Callable[..., None]) -> Callable[..., None]:
+    def _with_mode_in_hooks(self, make: Callable[..., None]) -> Callable[..., None]:
         def init(hooks: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
-            make(hooks, self._heard(pack_hook), self._heard(unpack_hook))
+            make(hooks, self._with_mode(pack_hook), self._with_mode(unpack_hook))
 
         return init
 
-    def _heard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._listening():
+            with self._active():
                 return function(*args, **kwargs)
 
         return call
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Understand what is called in the context also where PyTorch has set function modes aside."""
+    def _active(self) -> Iterator[None]:
+        """Activate the mode where PyTorch has disabled function modes."""
         if self in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]  # untyped in torch
             yield
             return
@@ -112,11 +112,11 @@ class CudaEmulation(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the call on the stand-in device."""
+        """Run the call on the CPU in place of the card."""
         kwargs = kwargs or {}
-        if func in _OF_PLACE:
+        if func in _PLACE_PROPERTIES:
             is_told = is_called_by_user() and self._tells_of_card(args[0])
-            return _OF_PLACE[func] if is_told else func(*args, **kwargs)
+            return _PLACE_PROPERTIES[func] if is_told else func(*args, **kwargs)
         if func in _MOVING:
             return self._moved_by(func, args, kwargs)
         if "device" in kwargs or "pin_memory" in kwargs:
@@ -124,7 +124,7 @@ class CudaEmulation(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _moved_by(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do what a method that moves tensors is asked, on the stand-in device."""
+        """Run a method that moves tensors, on the CPU in place of the card."""
         if func is torch.Tensor.pin_memory:
             return args[0]
         if func in _MOVES:
@@ -133,7 +133,7 @@ class CudaEmulation(TorchFunctionMode):
         return self._moved(*args, **kwargs)
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call on the stand-in device; what it makes of a host copy lies where the call names a device."""
+        """Run a call on the CPU in place of the card; its result is on the device that the call names."""
         place = kwargs.get("device")
         if _is_cuda(place):
             kwargs = {**kwargs, "device": "cpu"}
@@ -148,17 +148,17 @@ class CudaEmulation(TorchFunctionMode):
             return self.host_copies.moved(made, to_host=False, device="cpu", copy=True)
         return made
 
-    def _device_of(self, ask: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
-        return _CARD if is_called_by_user() and self._tells_of_card(tensor) else ask(tensor)
+    def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
+        return _CARD if is_called_by_user() and self._tells_of_card(tensor) else read(tensor)
 
     def _tells_of_card(self, tensor: torch.Tensor) -> bool:
-        """Whether the user is told that the tensor lies on the card, which is remembered."""
+        """Whether user code sees the tensor on the card, which is recorded."""
         lies_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
         self.presence.was_told_of_tensors |= lies_there
         return lies_there
 
     def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Do what ``Tensor.to`` is asked, on the stand-in device."""
+        """Run ``Tensor.to`` on the CPU in place of the card."""
         named = [*args[:1], kwargs.get("device"), kwargs.get("other")]
         to_host = next((on_host for each in named if (on_host := self._means_host(each)) is not None), None)
         args = tuple("cpu" if _is_cuda(each) else each for each in args)
@@ -169,9 +169,9 @@ class CudaEmulation(TorchFunctionMode):
         return self.host_copies.moved(tensor, *args, to_host=to_host, **{**kwargs, "copy": True})
 
     def _means_host(self, place: Any) -> bool | None:
-        """Whether a place is the host; None where it is no place.
+        """Whether a place is the host; None if it is no place.
 
-        A device that a package asked a tensor for is the CPU's and stands for the card; the host is the CPU by name.
+        A device object that a package read from a tensor is the CPU and means the card; the host is "cpu" by name.
         """
         if isinstance(place, torch.Tensor):
             return self.host_copies.holds(place)
@@ -181,7 +181,7 @@ class CudaEmulation(TorchFunctionMode):
 
 
 def redirect_cuda_autocast() -> None:
-    """Let ``torch.autocast("cuda")`` act on the stand-in tensors for the rest of this process."""
+    """Make ``torch.autocast("cuda")`` act on CPU tensors, for the rest of this process."""
     original = torch.autocast.__init__
 
     def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
@@ -189,11 +189,11 @@ def redirect_cuda_autocast() -> None:
             device_type, dtype = "cpu", dtype or torch.float16
         original(self, device_type, dtype, *args, **kwargs)
 
-    torch.autocast.__init__ = init  # type: ignore[method-assign]  # the one door through which all contexts go
+    torch.autocast.__init__ = init  # type: ignore[method-assign]  # used by all autocast contexts
 
 
 def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a new tensor lies on the host: if it is pinned, or has no named device and is like no other."""
+    """Whether a new tensor is on the host: pinned, or without a device or a tensor to copy it from."""
     is_like_another = bool(args) and isinstance(args[0], torch.Tensor)
     return bool(kwargs["pin_memory"]) or (kwargs.get("device") is None and not is_like_another)
 

@@ -1,4 +1,4 @@
-"""What user code moves from the card to the host: it takes nothing on the card until it is moved back."""
+"""Tensors that user code moves from the card to the host: they take no memory on the card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HostCopies:
-    """Knows which of the traced tensors lie on the host, although all of them are CPU tensors here."""
+    """Tracks which of the traced tensors are on the host; all of them are CPU tensors here."""
 
     def __init__(self) -> None:
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -25,7 +25,7 @@ class HostCopies:
 
     @contextmanager
     def moving(self, *, to_host: bool) -> Iterator[None]:
-        """Let what operators return while the context is open lie on the host, or on the card."""
+        """Place results of operators on the host, or on the card, while the context is open."""
         before, self._to_host = self._to_host, to_host
         try:
             yield
@@ -33,15 +33,15 @@ class HostCopies:
             self._to_host = before
 
     def moved(self, tensor: torch.Tensor, *args: Any, to_host: bool, **kwargs: Any) -> torch.Tensor:
-        """Return a copy that lies on the host, or on the card; its gradient is moved the other way.
+        """Return a copy on the host, or on the card; its gradient is moved the other way.
 
-        Autograd moves a gradient to where the tensor lay (``ToCopyBackward0``), which is the CPU either way here.
+        Autograd moves a gradient to the tensor's device (``ToCopyBackward0``), which is the CPU in both cases here.
 
         Args:
-            tensor: what is copied.
-            args: what ``Tensor.to`` is given.
-            to_host: whether the copy lies on the host.
-            kwargs: what ``Tensor.to`` is given by name.
+            tensor: the tensor to copy.
+            args: positional arguments of ``Tensor.to``.
+            to_host: whether the copy is on the host.
+            kwargs: keyword arguments of ``Tensor.to``.
         """
         with self.moving(to_host=to_host):
             copied = tensor.to(*args, **kwargs)
@@ -55,15 +55,15 @@ class HostCopies:
             return tensor.clone()
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor lies on the host."""
+        """Whether the tensor is on the host."""
         return bool(self._storages) and all(id(each) in self._storages for each in _storages(tensor))
 
     def keep(self, args: tuple[Any, ...], result: Any) -> bool:
-        """Whether an operator ran on the host; what it returned is known to lie there from now on.
+        """Return whether an operator ran on the host, and track its results there if so.
 
         Args:
-            args: what the operator was given: it runs where that lies, on the card unless all of it is on the host.
-            result: what it returned.
+            args: its arguments; it runs on the card unless all of them are on the host.
+            result: its results.
         """
         if not self._runs_on_host(args):
             return False
@@ -90,7 +90,7 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a tensor of ``torch.func.vmap`` or ``grad`` stands for: it has no storage of its own."""
+    """Return the tensor behind a wrapper of ``torch.func.vmap`` or ``grad``, which has no storage of its own."""
     functorch = torch._C._functorch  # noqa: SLF001 - public under no other name
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
