@@ -1,30 +1,28 @@
-"""Which convolutions cuDNN runs, and what by rule it takes from the caching allocator meanwhile.
+"""Which convolutions run on cuDNN, and a rule for their workspaces where cuDNN itself cannot be queried.
 
-PyTorch allocates the workspace of the algorithm that cuDNN's heuristics propose first, runs it, and gives the block
-back (``aten/src/ATen/native/cudnn/Conv_v8.cpp``). Which one that is depends on shapes, type, layout, card and version.
-Where cuDNN is installed it is asked (:mod:`memplan.estimators.cudnn`); the rule here is for where it is not, and for
-benchmark mode, in which the fastest algorithm is taken.
+PyTorch allocates the workspace of the algorithm that cuDNN's heuristics propose first, runs it, and frees the block
+(``aten/src/ATen/native/cudnn/Conv_v8.cpp``). The algorithm depends on shapes, dtype, layout, card and version. Where
+cuDNN is installed, :mod:`memplan.estimators.cudnn` queries it. The rule here is for where it is not, and for benchmark
+mode, which takes the fastest algorithm.
 
-One part follows from the layout alone. The kernels for tensor cores read channels-last: where the tensors are not,
-cuDNN copies them in that layout into the workspace and its result back. NVIDIA's performance guide says so
-(*Convolutional Layers*, on tensor layouts), and kernels seen in published profiles of Ampere to Blackwell show which:
-the forward pass and the gradient of the weight run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...`` kernels between
-``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output alike. Windows of one pixel that move by one
-are a plain matrix product in the layout as it is: in the same profiles MobileNetV3's run
-``cutlass_80_tensorop_s1688gemm_..._nn`` and nnU-Net's ``ampere_fp16_s16816gemm_...``, with no conversion beside them.
-Asked, cuDNN 9.19 proposes the same for most windows of several pixels, in the forward pass without a copy of the output
-up to Ada; for windows of one pixel it copies on A100, Hopper and Blackwell.
+Tensor cores. Their kernels read channels-last; in another layout, cuDNN copies the operands into the workspace and the
+result back (NVIDIA's performance guide, *Convolutional Layers*, on tensor layouts). Published profiles of Ampere to
+Blackwell show for which: the forward pass and the weight's gradient run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...``
+kernels between ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output. Windows of one pixel with
+stride one are matrix products without a copy: MobileNetV3 runs ``cutlass_80_tensorop_s1688gemm_..._nn`` there, nnU-Net
+``ampere_fp16_s16816gemm_...``. cuDNN 9.19 proposes the same for most larger windows, up to Ada without a copy of the
+output in the forward pass; for windows of one pixel it copies on A100, Hopper and Blackwell.
 
-Volta has no tensor cores for single precision. There, published profiles (ResNet-50 and Inception-ResNet on V100,
-forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for windows of 3 x 3 that move by one,
-from 80 channels on; with 64 and fewer the transforms are fused into ``volta_scudnn_winograd_128x128``, which takes next
-to nothing. Not fused, input, weight and output are transformed into the workspace, 36 numbers for each tile of 4 x 4 of
-the output (Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*). That is to the byte what cuDNN 7
-answers when asked for the workspace, for each of the 18 such shapes in both directions that
-github.com/Slimakanzer/cudnn-benchmark lists. For Turing cuDNN 9.19 proposes kernels that take next to nothing.
+Winograd on Volta, which has no tensor cores for single precision. Published profiles (ResNet-50 and Inception-ResNet on
+V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3 windows with stride
+one, from 80 channels on; up to 64, the fused ``volta_scudnn_winograd_128x128`` needs next to nothing. Unfused, input,
+weight and output are transformed into the workspace, 36 elements per 4 x 4 tile of the output (Lavin and Gray, *Fast
+Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7 returns for the 18 such shapes, in both
+directions, that github.com/Slimakanzer/cudnn-benchmark lists. For Turing, cuDNN 9.19 proposes kernels that need next to
+nothing.
 
-Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions, of the gradient of the weight
-without tensor cores. Images of up to four channels are read as they are, by kernels without conversion.
+Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions, and of the weight's gradient
+without tensor cores. Images of up to four channels are read directly.
 """
 
 from __future__ import annotations
@@ -45,22 +43,25 @@ TENSOR_CORES_FROM = {torch.float16: (7, 0), torch.bfloat16: (8, 0), torch.float3
 _TYPES = (*TENSOR_CORES_FROM, torch.float64)
 _FEW_CHANNELS = 4
 _VOLTA, _TURING = (7, 0), (7, 5)
-_FUSED_UP_TO_CHANNELS = 64
-_TILE, _NUMBERS_OF_TILE = 4, 36  # pixels of a side; the transform has six on a side, for windows of three
+_MAX_FUSED_CHANNELS = 64
+_TILE_SIDE, _TRANSFORMED_ELEMENTS = (
+    4,
+    36,
+)  # output pixels on a side, and 6 x 6 elements of its transform for 3 x 3 windows
 
 
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
 
     def workspace(call: Convolution) -> tuple[int, Convolution | None]:
-        return _bytes_by_rule(call, capability), None if torch.backends.cudnn.benchmark else call
+        return _workspace_bytes(call, capability), None if torch.backends.cudnn.benchmark else call
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
             return NO_TEMPORARIES
-        beside, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
-        return TemporaryBytes(after_results=beside, after_results_of=call)
+        size_bytes, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
+        return TemporaryBytes(after_results=size_bytes, after_results_of=call)
 
     def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
@@ -68,21 +69,24 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
             return NO_TEMPORARIES
         call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
         of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
-        # First the gradient of the input is made, then that of the weight, each with a workspace of its own.
-        between, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
-        beside, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
+        # the gradient of the input is computed before that of the weight, each with its own workspace
+        first_bytes, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
+        second_bytes, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
         return TemporaryBytes(
-            between_results=between, between_results_of=first, after_results=beside, after_results_of=second
+            between_results=first_bytes,
+            between_results_of=first,
+            after_results=second_bytes,
+            after_results_of=second,
         )
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
 
 
 def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: bool, groups: int) -> bool:
-    """Whether PyTorch hands the convolution to cuDNN; one channel at a time it computes with a kernel of its own.
+    """Whether PyTorch runs the convolution on cuDNN; depthwise ones run on a kernel of its own.
 
-    ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``, but for the half-precision
-    shapes that the latter picks out.
+    ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``, except the half-precision
+    shapes that the latter selects.
     """
     if image.dtype not in _TYPES or not image.numel():
         return False
@@ -96,12 +100,12 @@ def _call(
     *,
     transposed: bool,
 ) -> Convolution:
-    """Return the forward pass of an input, a weight and an output; PyTorch runs one dimension of space as two.
+    """Return the forward pass of an input, a weight and an output; one spatial dimension is run as two.
 
     Args:
         tensors: input, weight, and output or its gradient.
         windows: stride, padding and dilation.
-        transposed: whether the output of a convolution is what goes in.
+        transposed: whether input and output change places.
     """
     image, weight, output = tensors
     shapes = [tuple(each.shape) for each in ((output, weight, image) if transposed else tensors)]
@@ -129,7 +133,7 @@ def _of_each_dimension(values: list[int], dimensions: int) -> tuple[int, ...]:
 
 
 def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether one of the two is laid out so, which has the others follow (``cudnn_conv_suggest_memory_format``)."""
+    """Whether one of the two is channels-last, which decides the layout (``cudnn_conv_suggest_memory_format``)."""
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
     layout = layouts.get(image.dim())
     return layout is not None and any(
@@ -137,16 +141,16 @@ def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def _bytes_by_rule(call: Convolution, capability: tuple[int, int]) -> int:
-    if _VOLTA <= capability < _TURING and _is_transformed(call):
-        return _transformed_bytes(call)
-    if not _is_converted(call, capability):
+def _workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
+    if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
+        return _winograd_bytes(call)
+    if not _is_copied_to_channels_last(call, capability):
         return 0
     numbers = sum(map(math.prod, (call.input_shape, call.weight_shape, call.output_shape)))
     return numbers * _dtype(call).itemsize
 
 
-def _is_converted(call: Convolution, capability: tuple[int, int]) -> bool:
+def _is_copied_to_channels_last(call: Convolution, capability: tuple[int, int]) -> bool:
     first = TENSOR_CORES_FROM.get(_dtype(call))
     return (
         first is not None
@@ -159,7 +163,7 @@ def _is_converted(call: Convolution, capability: tuple[int, int]) -> bool:
     )
 
 
-def _is_transformed(call: Convolution) -> bool:
+def _uses_unfused_winograd(call: Convolution) -> bool:
     return (
         call.kernel is not Pass.WEIGHT_GRADIENT
         and call.dtype == "float32"
@@ -167,18 +171,18 @@ def _is_transformed(call: Convolution) -> bool:
         and not call.channels_last
         and call.weight_shape[2:] == (3, 3)
         and all(step == 1 for step in (*call.stride, *call.dilation))
-        and min(call.weight_shape[:2]) > _FUSED_UP_TO_CHANNELS
+        and min(call.weight_shape[:2]) > _MAX_FUSED_CHANNELS
     )
 
 
-def _transformed_bytes(call: Convolution) -> int:
-    """Workspace of Winograd's algorithm: transforms of the weight, of what goes in and of what comes out."""
+def _winograd_bytes(call: Convolution) -> int:
+    """Return the workspace of Winograd's algorithm: the transforms of weight, input and output."""
     made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
-    rows, columns = (-(-side // _TILE) for side in made[2:])
+    rows, columns = (-(-side // _TILE_SIDE) for side in made[2:])
     tiles = made[0] * rows * columns
     channels_out, channels_in = call.weight_shape[:2]
     numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
-    return _NUMBERS_OF_TILE * numbers * _dtype(call).itemsize
+    return _TRANSFORMED_ELEMENTS * numbers * _dtype(call).itemsize
 
 
 def _is_matrix_product(call: Convolution) -> bool:

@@ -16,10 +16,10 @@ class Cell:
     """One kind of recurrent cell.
 
     Args:
-        states: tensors that go from step to step: 2 for LSTM, 1 for the others.
-        kept: vectors of the hidden size that the backward pass needs from each step: activated gates, the output, and
-            the cell state of an LSTM or the recurrent part of a GRU's candidate. cuDNN tells the true size of its
-            reserve only on a card; what it fills rows up with is not counted.
+        states: state tensors: 2 for LSTM, 1 for the others.
+        kept: vectors of the hidden size that each step saves for the backward pass: activated gates, the output, and
+            the cell state of an LSTM or the recurrent part of a GRU's candidate. The padding of cuDNN's reserve space,
+            which it returns only on a card, is not counted.
     """
 
     states: int
@@ -35,13 +35,13 @@ CELLS = {
 
 
 def recurrences() -> dict[str, Callable[..., tuple[torch.Tensor, ...]]]:
-    """Return a stand-in for every recurrent operator, of padded sequences and of packed ones."""
+    """Return replacements for all recurrent operators, on padded and on packed sequences."""
     padded = {f"{name}.input": recurrence(cell) for name, cell in CELLS.items()}
     return padded | {f"{name}.data": packed_recurrence(cell) for name, cell in CELLS.items()}
 
 
 def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a stand-in for the operator of this cell on padded sequences, with the operator's own signature."""
+    """Return a replacement for the cell's operator on padded sequences, with the same signature."""
 
     def run(  # noqa: PLR0917 - the operator's own signature
         sequence: torch.Tensor,
@@ -64,10 +64,10 @@ def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
 
 
 def packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a stand-in for the operator of this cell on packed sequences, with the operator's own signature.
+    """Return a replacement for the cell's operator on packed sequences, with the same signature.
 
-    Their reserve is as large as if all were as long as the longest: ``cudnnGetRNNTempSpaceSizes`` reads no more of them
-    than how many there are and how long that one is.
+    Their reserve space is as large as for padded ones: ``cudnnGetRNNTempSpaceSizes`` reads only the number of
+    sequences and the largest length.
     """
 
     def run(  # noqa: PLR0917 - the operator's own signature
@@ -129,7 +129,7 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, *_of_states: torch.Tensor) -> tuple[Any, ...]:
         sequence, _output, _reserve, *tensors = ctx.saved_tensors
         states, weights = tensors[: ctx.count], tensors[ctx.count :]
-        # allocated even where no gradient of the input is asked for, and held until those of the weights are there
+        # allocated even if the input needs no gradient, and alive until the weights' gradients are computed
         of_sequence, *of_states = _input_gradients(sequence, gradient, states)
         of_weights = _weight_gradients(sequence, weights)
         return None, None, of_sequence, None, *of_states, *of_weights
