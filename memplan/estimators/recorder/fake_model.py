@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.fake_mode import is_simple
-from memplan.estimators.fake_tensors.known_values import remember_values
+from memplan.estimators.fake_tensors.known_values import remember_value, remember_values
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.model_copies import model_copy
 from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
@@ -33,8 +34,13 @@ def is_scripted(model: nn.Module) -> bool:
     return any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
 
 
-def fake_copy(model: nn.Module, fakes: TraceFakeMode) -> nn.Module:
+def fake_copy(model: nn.Module, fakes: TraceFakeMode, *, shares_storages: bool = False) -> nn.Module:
     """Copy a model to fake tensors; tied tensors stay tied, and quantized parameters keep their scales.
+
+    Args:
+        model: the real model.
+        fakes: the mode of the fake tensors.
+        shares_storages: whether parameters that are tied by their ``data`` stay so; a move to a card parts them.
 
     Raises:
         WorkloadError: it is compiled to TorchScript, whose tensors Python cannot replace.
@@ -44,12 +50,27 @@ def fake_copy(model: nn.Module, fakes: TraceFakeMode) -> nn.Module:
         raise WorkloadError(problem) from NotImplementedError(problem)
     subclasses = [each for each in model.parameters() if is_parameter_subclass(each)]
     copies: dict[int, Any] = {id(each): _plain_fake(each, fakes) for each in subclasses}
-    copies |= {id(each): fakes.from_parameter(each) for each in model.parameters() if is_simple(each)}
+    shared = _shared_storages(model) if shares_storages else set()
+    copies |= {
+        id(each): fakes.from_tensor(each) if _storage_of(each) in shared else fakes.from_parameter(each)
+        for each in model.parameters()
+        if is_simple(each)
+    }
     with FakeCopyMode(fakes):
         for each in subclasses:
             attributes = copy.deepcopy(vars(each), copies)
             vars(copies[id(each)]).update(attributes, **{_AUXILIARY: list(_tensors_within(attributes))})
         return model_copy(model, copies)
+
+
+def _shared_storages(model: nn.Module) -> set[int]:
+    """Return the storages that hold several parameters."""
+    owners = Counter(map(_storage_of, model.parameters()))
+    return {storage for storage, count in owners.items() if count > 1}
+
+
+def _storage_of(parameter: nn.Parameter) -> int:
+    return id(parameter.untyped_storage())  # its Python object lives as long as the storage itself
 
 
 def is_parameter_subclass(parameter: nn.Parameter) -> bool:
@@ -89,9 +110,14 @@ def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 def remember_buffers(fake: nn.Module, real: nn.Module) -> None:
     """Make the values of small integer buffers known, such as step counters; large ones are not initialised."""
-    for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True):
-        if not buffer.is_floating_point():
-            remember_values([copied], [buffer], largest_elements=LARGE_ELEMENTS - 1)
+    small = [
+        (copied, buffer)
+        for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True)
+        if not buffer.is_floating_point() and buffer.untyped_storage().nbytes() < LARGE_ELEMENTS * buffer.itemsize
+    ]
+    values = copy.deepcopy([buffer for _, buffer in small])  # all at once: views of each other stay so
+    for (copied, _), value in zip(small, values, strict=True):
+        remember_value(copied, value)
 
 
 def remember_attributes(fake: nn.Module, real: nn.Module) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.storages import StorageLedger
 
 _DEVICE_QUERY = torch.ops.prim.device.default
-_SUM = torch.ops.aten.add.Tensor
+_SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
 # Derivative formulas run these in place on zeros, except under a dispatch mode
 # (``areAnyTensorSubclassLike`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _WRITES_INTO_ZEROS = (
@@ -54,6 +54,8 @@ _WRITES_INTO_ZEROS = (
 )
 # Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
+# Formulas that multiply in place, except under a dispatch mode (``binary_cross_entropy_target_backward`` there).
+_IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,15 +219,18 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return None
         if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
             return self._ledger.block_of(dense_parts(args[0])[-1])
-        if func not in _WRITES_INTO_ZEROS and not self._autograd_adds_in_place(func, args):
+        if func not in _WRITES_INTO_ZEROS and not self._autograd_runs_in_place(func, args):
             return None
         first: torch.Tensor = args[0]
         owns_storage = first._base is None  # noqa: SLF001 - says whether it is a view
         return self._ledger.block_of(first) if owns_storage and _is_dense(first) else None
 
-    def _autograd_adds_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether autograd runs this sum in place where no dispatch mode is active."""
-        return func is _SUM and _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
+    def _autograd_runs_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether autograd runs this sum or product in place where no dispatch mode is active."""
+        if func is _SUM:
+            return _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
+        node = torch._C._current_autograd_node() if func is _PRODUCT else None  # noqa: SLF001 - public under no other name
+        return node is not None and node.name() in _IN_PLACE_PRODUCTS
 
     def _is_in_out_of_place_formula(self) -> bool:
         """Whether a sum in backward is the first of a formula that sums out of place."""

@@ -164,7 +164,8 @@ class StepRecorder:
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
-            return copied(self.model, functools.partial(fake_copy, fakes=fakes))
+            on_host = self.device.kind is DeviceKind.CPU
+            return copied(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_host))
         if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model

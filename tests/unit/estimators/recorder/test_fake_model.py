@@ -6,6 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import Any, Self
 
+import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -51,6 +52,16 @@ def test_a_copy_holds_fakes_of_the_same_sizes_and_tied_tensors_stay_tied() -> No
     assert auxiliary_tensors(copied[0].weight) == []
 
 
+@pytest.mark.parametrize("shares_storages", [True, False])
+def test_parameters_tied_by_their_data_stay_tied_where_no_move_to_a_card_parts_them(shares_storages: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight.data = model[0].weight.data
+    copied = fake_copy(model, TraceFakeMode(), shares_storages=shares_storages)
+    assert len({id(each) for each in copied.parameters()}) == 4
+    assert len({id(each.untyped_storage()) for each in copied.parameters()}) == (3 if shares_storages else 4)
+    assert all(each.requires_grad and each.is_leaf for each in copied.parameters())
+
+
 def test_a_parameter_of_a_class_of_its_own_keeps_what_it_carries() -> None:
     copied = fake_copy(packed_model(), TraceFakeMode())
     weight = copied[0].weight
@@ -68,6 +79,8 @@ class Averaging(nn.Module):
         super().__init__()
         self.register_buffer("count", torch.tensor(3))
         self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.long))
+        self.register_buffer("last", self.seen[1:])
         self.register_buffer("unfilled", torch.empty(LARGE_ELEMENTS, dtype=torch.long))
 
 
@@ -78,6 +91,8 @@ def test_whole_numbers_in_small_buffers_are_known() -> None:
     assert known_value(fake.count) == 3
     assert not is_known(fake.mean)
     assert not is_known(fake.unfilled)
+    known_value(fake.seen).add_(5)
+    assert known_value(fake.last) == 5
 
 
 def test_a_batch_that_stays_on_the_host_still_wants_its_gradients_and_keeps_them_from_the_next_step() -> None:

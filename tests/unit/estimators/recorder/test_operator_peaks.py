@@ -57,6 +57,7 @@ CALLS: dict[str, Call] = {
     "squared error of each element": lambda x, y: functional.mse_loss(x, y, reduction="none"),
     "smooth absolute error": functional.smooth_l1_loss,
     "entropy": lambda x, y: functional.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "entropy of a learnt target": lambda x, y: functional.binary_cross_entropy(y.sigmoid(), x.sigmoid()),
     "entropy of logits": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid()),
     "entropy of each logit": lambda x, y: functional.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"),
     "weighted entropy of logits": lambda x, y: functional.binary_cross_entropy_with_logits(
