@@ -44,10 +44,8 @@ _TYPES = (*TENSOR_CORES_FROM, torch.float64)
 _FEW_CHANNELS = 4
 _VOLTA, _TURING = (7, 0), (7, 5)
 _MAX_FUSED_CHANNELS = 64
-_TILE_SIDE, _TRANSFORMED_ELEMENTS = (
-    4,
-    36,
-)  # output pixels on a side, and 6 x 6 elements of its transform for 3 x 3 windows
+_TILE_SIDE = 4  # output pixels
+_TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 
 
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:

@@ -44,7 +44,7 @@ class SizeRuns:
 
     @property
     def reference(self) -> Recording:
-        """The recording that phases and names are taken from."""
+        """The recording used where one size is enough."""
         return self.runs[-1 if self.samples_vary else 0].recording
 
 
