@@ -3,7 +3,7 @@
 Found by reading the CPU allocator's events of single convolutions (torch 2.13, AVX-512 and AVX2). In channels-first
 layout, single precision is copied to and from a blocked layout, whose channels are padded to the vector width. Half
 precision, transposed convolutions and gradients of strided ones are copied to channels-last and back, with one copy
-more. Channels-last tensors are read directly. Windows without a vector kernel are unfolded for the weight's gradient,
+more. Channels-last images are read directly. Windows without a vector kernel are unfolded for the weight's gradient,
 and dilated ones that are strided or of a single channel for the image's, too.
 
 Not counted: the unfolding of other wide dilated windows for image and result, scratch pads of a few hundred kilobytes,
@@ -56,7 +56,10 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
         blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
-        return TemporaryBytes(after_results=blocks * weight.nbytes)
+        return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
+            between_results=weight.nbytes if wants_image else 0,
+            after_results=(blocks + 1) * weight.nbytes if wants_weight else 0,
+        )
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
     of_weight = _weight_gradient_bytes(args) if wants_weight else 0

@@ -120,6 +120,11 @@ def test_the_gradient_of_a_weight_larger_than_the_image_is_there_twice() -> None
 
 
 @needs_avx512
+def test_the_gradient_of_a_weight_in_channels_last_is_there_three_times() -> None:
+    check_convolution(torch.channels_last, 256, 256, groups=1, side=3)
+
+
+@needs_avx512
 @pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32)])
 def test_the_peak_inside_a_transposed_convolution_and_its_backward_is_predicted(channels: tuple[int, int]) -> None:
     convolution = torch.nn.ConvTranspose2d(*channels, 2, 2)
