@@ -34,10 +34,12 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         return TemporaryBytes(after_results=weight.nbytes)
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(around_results=_columns_bytes(result, weight))
-    if transposed and not is_half(result):  # nothing is padded; a single channel lies the same in both layouts
+    if transposed and not is_half(result):  # a single channel lies the same in both layouts
         second = result.nbytes if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
         return TemporaryBytes(
-            before_results=image.nbytes + weight.nbytes, around_results=result.nbytes, between_results=second
+            before_results=image.nbytes + _padded_weight(weight, groups),
+            around_results=result.nbytes,
+            between_results=second,
         )
     copied_image = _copied_input(image, groups)
     copied_weight = _padded_weight(weight, groups) if copied_image else weight.nbytes
@@ -89,12 +91,11 @@ def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
         return _unfolded_bytes(gradient, weight)
     if not _are_groups_of(2 * _GROUP_BLOCK, weight, groups):
         return 0
-    if transposed:
-        copies = _padded(image, groups) + _copied_input(gradient, groups)
-    else:  # with few channels of the image, AVX2's kernel runs, but for colours, which are read as they are
-        few = _COLOURS < image.shape[1] < _FEW_CHANNELS
-        width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
-        copies = _padded(gradient, groups, width) + (_padded(image, groups, width) if image.shape[1] > _COLOURS else 0)
+    read, other = (gradient, image) if transposed else (image, gradient)
+    # With few channels of what is read, AVX2's kernel runs, but for colours, which are read as they are.
+    few = _COLOURS < read.shape[1] < _FEW_CHANNELS
+    width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
+    copies = _padded(other, groups, width) + (_padded(read, groups, width) if read.shape[1] > _COLOURS else 0)
     # The weight's is made in oneDNN's layout, too, which lives until it is copied.
     return max(copies, weight_bytes)
 

@@ -125,7 +125,7 @@ def test_the_gradient_of_a_weight_in_channels_last_is_there_three_times() -> Non
 
 
 @needs_avx512
-@pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32)])
+@pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32), (16, 4)])
 def test_the_peak_inside_a_transposed_convolution_and_its_backward_is_predicted(channels: tuple[int, int]) -> None:
     convolution = torch.nn.ConvTranspose2d(*channels, 2, 2)
     check(convolution, torch.randn(8, channels[0], 64, 64), torch.randn(8, channels[1], 128, 128))
