@@ -31,7 +31,7 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Return the temporaries of ``aten.convolution``: copies of image, weight and result."""
     image, weight, stride, transposed, groups = args[0], args[1], args[3], args[6], args[8]
     if _is_channels_last(image) or _is_channels_last(weight):
-        return TemporaryBytes(after_results=weight.nbytes)
+        return TemporaryBytes(after_results=_reordered_weight(weight, groups))
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(around_results=_columns_bytes(result, weight))
     if transposed and not is_half(result):  # a single channel lies the same in both layouts
@@ -57,10 +57,9 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     gradient, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
-        blocks = _vector_width() ** 2 if _is_wide_depthwise(weight, groups) else 1  # each weight in a block of its own
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
-            between_results=weight.nbytes if wants_image else 0,
-            after_results=(blocks + 1) * weight.nbytes if wants_weight else 0,
+            between_results=_reordered_weight(weight, groups) if wants_image else 0,
+            after_results=_blocked_weight(weight, groups) + weight.nbytes if wants_weight else 0,
         )
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
@@ -185,6 +184,21 @@ def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
 def _padded_weight(weight: torch.Tensor, groups: int) -> int:
     """Bytes of a weight as :func:`_padded` tells them; the channels of groups are not filled up."""
     return weight.nbytes if groups > 1 else _padded(weight, groups)
+
+
+def _reordered_weight(weight: torch.Tensor, groups: int) -> int:
+    """Bytes of a weight for channels-last images: in blocks if a group makes more or fewer channels than it reads."""
+    is_even = weight.shape[0] == groups * weight.shape[1]
+    return weight.nbytes if groups == 1 or is_even else _blocked_weight(weight, groups)
+
+
+def _blocked_weight(weight: torch.Tensor, groups: int) -> int:
+    """Bytes of a weight whose channels are filled up to vectors in each group; 3 x 3 windows of one channel are not."""
+    channels, window = (weight.shape[0] // groups, weight.shape[1]), weight.shape[2:].numel()
+    if groups == 1 or (channels == (1, 1) and not _is_wide_depthwise(weight, groups)):
+        return weight.nbytes
+    made, read = (-(-each // _vector_width()) * _vector_width() for each in channels)
+    return groups * made * read * window * weight.element_size()
 
 
 def _vector_width() -> int:

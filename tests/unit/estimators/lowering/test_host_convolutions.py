@@ -125,6 +125,12 @@ def test_the_gradient_of_a_weight_in_channels_last_is_there_three_times() -> Non
 
 
 @needs_avx512
+@pytest.mark.parametrize(("channels_in", "channels_out", "groups"), [(256, 512, 256), (512, 512, 128), (512, 512, 512)])
+def test_a_group_in_channels_last_fills_vectors(channels_in: int, channels_out: int, groups: int) -> None:
+    check_convolution(torch.channels_last, channels_in, channels_out, groups, side=8)  # 16 x 16 elements a group
+
+
+@needs_avx512
 @pytest.mark.parametrize("channels", [(16, 3), (8, 64), (32, 32), (16, 4)])
 def test_the_peak_inside_a_transposed_convolution_and_its_backward_is_predicted(channels: tuple[int, int]) -> None:
     convolution = torch.nn.ConvTranspose2d(*channels, 2, 2)
