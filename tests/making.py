@@ -10,6 +10,7 @@ from memplan.configs import UserConfig, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.convolutions import Convolution, Pass
 from memplan.plans import Plan
+from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
 from memplan.results import BreakdownBytes, ContextBasis, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 BAND = Band(total_bytes=CPU.total_bytes, min_utilisation=0.6, max_utilisation=0.8)
+REQUEST = TrialRequest(
+    source=PickledWorkload(payload=b"", fingerprint="f", search_path=()),
+    recipe=Recipe(micro_batch_size=4),
+    device=CPU,
+    budget_bytes=CPU.total_bytes,
+)
 
 
 def measurement(peak_mib: int, *, samples_per_s: float = 10.0, losses: tuple[float, ...] = (2.0, 1.0)) -> Measurement:

@@ -68,12 +68,12 @@ class StoredTrial:
     Args:
         run_id: the run it belongs to.
         trial: what was run and how it ended.
-        request: what the child process was asked for, so that it can be asked again; None where it was not stored.
+        request: what the child process was asked for, so that it can be asked again.
     """
 
     run_id: str
     trial: Trial
-    request: TrialRequest | None
+    request: TrialRequest
 
 
 class Journal:

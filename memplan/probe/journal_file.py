@@ -30,7 +30,7 @@ CREATE INDEX runs_by_fingerprint ON runs (fingerprint);
 CREATE TABLE trials (
   position INTEGER PRIMARY KEY AUTOINCREMENT,
   run_id TEXT NOT NULL REFERENCES runs (id), number INTEGER NOT NULL, trial TEXT NOT NULL,
-  request TEXT
+  request TEXT NOT NULL
 );
 CREATE INDEX trials_by_run ON trials (run_id);
 CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL);

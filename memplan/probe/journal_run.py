@@ -54,7 +54,7 @@ class JournalRun:
         """Return the last finished trial of a recipe, however it ended."""
         return next((each for each in reversed(self.trials()) if each.recipe == recipe), None)
 
-    def record(self, trial: Trial, request: TrialRequest | None = None) -> None:
+    def record(self, trial: Trial, request: TrialRequest) -> None:
         """Store a finished trial; it is on the disk when this returns.
 
         Args:
@@ -66,13 +66,11 @@ class JournalRun:
         """
         with transaction(self._path) as connection:
             self._touch(connection)
-            text = None if request is None else to_json(request, leaving_out="source")
             connection.execute(
                 "INSERT INTO trials (run_id, number, trial, request) VALUES (?, ?, ?, ?)",
-                (self.run_id, trial.number, to_json(trial), text),
+                (self.run_id, trial.number, to_json(trial), to_json(request, leaving_out="source")),
             )
-            if request is not None:
-                connection.execute("UPDATE runs SET source = ? WHERE id = ?", (_pickled(request.source), self.run_id))
+            connection.execute("UPDATE runs SET source = ? WHERE id = ?", (_pickled(request.source), self.run_id))
 
     def command_for(self, trial: Trial) -> str:
         """Return the command that runs a trial of this run again."""
@@ -132,10 +130,8 @@ def _pickled(source: WorkloadSource) -> bytes:
     return pickle.dumps((type(source).__name__, {each.name: getattr(source, each.name) for each in fields(source)}))
 
 
-def stored_request(text: str | None, source: bytes | None) -> TrialRequest | None:
-    """Read the request of a trial; None where it was not stored."""
-    if text is None or source is None:
-        return None
+def stored_request(text: str, source: bytes) -> TrialRequest:
+    """Read the request of a trial."""
     kind, parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
     kinds = {each.__name__: each for each in get_args(WorkloadSource)}
     return from_json(TrialRequest, text, source=kinds[kind](**parts))

@@ -63,17 +63,12 @@ def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = igno
     """Run a stored trial again, in a process started from nothing; the journal stays as it is.
 
     Raises:
-        UsageError: there is no such run or trial, or its request was not stored, or its budget is not free any more,
-            or another card has its card's number.
+        UsageError: there is no such run or trial, or its budget is not free any more, or another card has its card's
+            number.
         StoreError: the journal cannot be read.
     """
     stored = Journal(store).load_trial(run_id, number)
     request = stored.request
-    if request is None:
-        raise UsageError(
-            f"trial {number} of run {stored.run_id} was stored without what it takes to run it again",
-            hint="an older memplan wrote it; the same probe command makes a new run",
-        )
     _require_same_device(request, number)
     observer(TrialStarted(number=number, purpose="again", recipe=request.recipe))
     outcome = run_in_turn(request, notify=lambda text: observer(Notice(text=text)), observer=observer, template=None)

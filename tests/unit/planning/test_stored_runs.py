@@ -11,7 +11,7 @@ from memplan.patches import ConfigPatch
 from memplan.planning.stored_runs import stored_patch, stored_plan, stored_report
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
-from tests.making import plan, trial
+from tests.making import REQUEST, plan, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ PATCH = ConfigPatch(files=(), diff="", root_path="/", changes=(), verified_by="u
 
 def finished(store: Path, made: Plan | None) -> str:
     with Journal(store).open_run("f", {}) as run:
-        run.record(trial(4, 400))
+        run.record(trial(4, 400), REQUEST)
         run.finish(made)
         return run.run_id
 
@@ -43,14 +43,14 @@ def test_a_run_without_a_patch_points_to_the_last_that_has_one(tmp_path: Path) -
 
 def test_a_run_that_was_interrupted_is_to_be_resumed_before_its_patch_is_applied(tmp_path: Path) -> None:
     with Journal(tmp_path).open_run("f", {}) as run:
-        run.record(trial(4, 400))
+        run.record(trial(4, 400), REQUEST)
     with pytest.raises(PatchError, match="was not finished; the same probe command resumes it"):
         stored_patch(tmp_path, "last")
 
 
 def test_an_interrupted_run_is_reported_by_the_trials_that_it_has(tmp_path: Path) -> None:
     with Journal(tmp_path).open_run("f", {}) as run:
-        run.record(trial(4, 400))
+        run.record(trial(4, 400), REQUEST)
     report = stored_report(tmp_path, "last")
     assert [each.recipe for each in report.trials] == [NOW]
     assert report.plan is None
