@@ -8,8 +8,8 @@
   ``resize_({})`` in ``aten/src/ATen/native/Loss.cpp``).
 - CTC loss with lengths in tensors: there is no rule, because the kernel reads them (``ctc_loss_cpu_template`` in
   ``aten/src/ATen/native/LossCTC.cpp``).
-- Batch norm on the CPU: the result is contiguous or channels-last (``suggest_memory_format`` in
-  ``aten/src/ATen/native/Normalization.cpp``).
+- Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
+  (``suggest_memory_format_contig`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
@@ -39,7 +39,8 @@ _REDUCTION_ARGUMENT = {
     torch.ops.aten.smooth_l1_loss.default: 2,
     torch.ops.aten.binary_cross_entropy.default: 3,  # after the weight
 }
-_IMAGE_ARGUMENT = {torch.ops.aten.native_batch_norm.default: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
+_NORMALISE = torch.ops.aten.native_batch_norm.default
+_IMAGE_ARGUMENT = {_NORMALISE: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
 NO_REDUCTION = 0
 
 
@@ -69,7 +70,11 @@ def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bo
 def _normalised(operator: OpOverload, args: tuple[Any, ...], place: int) -> Any:
     image: torch.Tensor = args[place]
     layout = suggest_memory_format(image)
-    if image.is_contiguous(memory_format=layout):
+    is_kept = image.is_contiguous(memory_format=layout)
+    if operator is _NORMALISE and image.is_contiguous():
+        layout = torch.contiguous_format
+        is_kept = image.stride() == make_contiguous_strides_for(image.shape)
+    if is_kept:
         return None
     return operator(*args[:place], torch.empty_like(image, memory_format=layout), *args[place + 1 :])
 

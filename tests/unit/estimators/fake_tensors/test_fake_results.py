@@ -29,6 +29,16 @@ def test_batch_norm_on_the_cpu_is_laid_out_as_by_the_kernel(order: tuple[int, ..
         assert corrected_result(operator, faked, on_host=False) is None
 
 
+def test_batch_norm_of_single_pixels_which_lie_in_both_orders_is_contiguous() -> None:
+    image, weight = torch.randn(4, 1, 1, 8).permute(0, 3, 1, 2), torch.ones(8)
+    settings = (weight, weight, None, None, True, 0.1, 1e-5)
+    fakes = TraceFakeMode()
+    with fakes:
+        faked = corrected_result(FORWARD, (fakes.from_tensor(image), *settings), on_host=True)[0]
+    assert image.stride() == (8, 1, 8, 8)
+    assert faked.stride() == FORWARD(image, *settings)[0].stride() == (8, 1, 1, 1)
+
+
 def test_batch_norm_keeps_channels_last() -> None:
     image = torch.zeros(4, 6, 8, 5).permute(0, 3, 1, 2)
     assert corrected_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None
