@@ -22,7 +22,7 @@ import torch
 
 from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.checkpointing import enable_checkpointing
-from memplan.estimators.recorder.gradient_buckets import bucket_sizes
+from memplan.estimators.recorder.gradient_buckets import make_buckets
 from memplan.estimators.recorder.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 from memplan.probe.user_code import user_code
 from memplan.recipe import Precision
@@ -125,14 +125,8 @@ def build_training(
         batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
         moving_average=_moving_average_of(model) if workload.ema else {},
-        buckets=_buckets_of(model, device) if recipe.world_size > 1 else [],
+        buckets=make_buckets(model, device) if recipe.world_size > 1 else [],
     )
-
-
-def _buckets_of(model: torch.nn.Module, device: torch.device) -> list[torch.Tensor]:
-    trained = [each for each in model.parameters() if each.requires_grad]
-    sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
-    return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:

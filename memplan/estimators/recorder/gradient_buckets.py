@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from memplan.units import MIB
 
 if TYPE_CHECKING:
@@ -12,6 +14,13 @@ if TYPE_CHECKING:
 # torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of torch 2.13
 BUCKET_BYTES = 25 * MIB
 FIRST_BUCKET_BYTES = MIB
+
+
+def make_buckets(model: torch.nn.Module, device: torch.device | None = None) -> list[torch.Tensor]:
+    """Return tensors as large as the buckets of a model; the device defaults to PyTorch's own default."""
+    trained = (each for each in model.parameters() if each.requires_grad)
+    sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
+    return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
 
 
 def bucket_sizes(gradients_bytes: Iterable[int]) -> list[int]:

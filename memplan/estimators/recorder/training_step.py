@@ -12,7 +12,7 @@ import torch
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
-from memplan.estimators.recorder.gradient_buckets import bucket_sizes
+from memplan.estimators.recorder.gradient_buckets import make_buckets
 from memplan.estimators.recorder.user_calls import call_user
 from memplan.estimators.recorder.workload_contract import checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
@@ -77,7 +77,8 @@ class TracedStep:
         self._batch: Any = None
         self._state_bytes: list[int] = []  # after each step
         self._place_model()
-        self._buckets = self._made_buckets()
+        self._buckets = make_buckets(model) if recipe.world_size > 1 else []
+        self._mark(self._buckets, Category.GRADIENTS)
         made = call_user("optimizer", workload.optimizer, model.parameters())
         self.optimizer = checked_optimizer(made, workload.optimizer)
         if fused_optimizer:
@@ -120,15 +121,6 @@ class TracedStep:
         if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
             self._ledger.track_all(unregistered, Category.BUFFERS, module="", operator="attribute")
-
-    def _made_buckets(self) -> list[torch.Tensor]:
-        if self._recipe.world_size == 1:
-            return []
-        trained = [each for each in self._model.parameters() if each.requires_grad]
-        sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
-        buckets = [torch.empty(size, dtype=torch.uint8) for size in sizes]
-        self._mark(buckets, Category.GRADIENTS)
-        return buckets
 
     def _zero_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
