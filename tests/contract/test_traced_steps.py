@@ -217,6 +217,18 @@ def test_state_that_grows_from_step_to_step_is_told(trace: Trace) -> None:
     assert trace(optimizer=torch.optim.AdamW).notes == ()
 
 
+class Searching(torch.optim.LBFGS):
+    """Searches along the gradient of the last batch."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(lambda: self.param_groups[0]["params"][0].square().sum())
+
+
+def test_what_a_full_history_of_l_bfgs_holds_is_told(trace: Trace) -> None:
+    notes = trace(optimizer=lambda parameters: Searching(parameters, history_size=32)).notes
+    assert any(note.endswith("A full history of 32 updates holds 64.00 MiB.") for note in notes)
+
+
 def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
     scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):

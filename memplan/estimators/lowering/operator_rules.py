@@ -57,7 +57,8 @@ _PLAIN = frozenset(
         "multi_margin_loss_backward", "nonzero_static", "normal", "polar", "put", "renorm", "resize_as_", "rot90",
         "rsub", "segment_reduce", "softshrink_backward", "split_with_sizes_copy", "take", "trace", "unsafe_split",
         "vdot", "_standard_gamma", "_standard_gamma_grad", "_dirichlet_grad", "poisson", "binomial", "_pdist_forward",
-        "linalg_solve_triangular", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
+        "linalg_solve_triangular", "hann_window", "hamming_window", "roi_align", "_roi_align_backward", "roi_pool",
+        "_roi_pool_backward",
     )
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from memplan.estimators.recorder.workload_contract import checked_loss, checked_
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +36,7 @@ _GROWS = (
     "The optimizer's state still grew in the second step, the last that is traced. Where it goes on growing, as the "
     "history of L-BFGS does, later steps hold more."
 )
+_FULL_HISTORY = " A full history of {count} updates holds {size}."
 _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
@@ -105,7 +107,7 @@ class TracedStep:
     def notes(self) -> tuple[str, ...]:
         """Say if the optimizer state may grow in later steps."""
         before, last = self._state_bytes[-2:]
-        return (_GROWS,) if last > before else ()
+        return (_GROWS + _full_history(self.optimizer),) if last > before else ()
 
     def _place_model(self) -> None:
         for module_name, module in self._model.named_modules():
@@ -188,6 +190,15 @@ class TracedStep:
         module = self._owners.get(id(owner), "")
         for block in self._ledger.blocks_of(tensors):
             self._recording.attribute(block, category, module=module)
+
+
+def _full_history(optimizer: Optimizer) -> str:
+    """Say what L-BFGS holds in the end: a step and a change of the gradient per update (``torch/optim/lbfgs.py``)."""
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return ""
+    (group,) = optimizer.param_groups
+    size_bytes = 2 * group["history_size"] * sum(each.nbytes for each in group["params"])
+    return _FULL_HISTORY.format(count=group["history_size"], size=format_bytes(size_bytes))
 
 
 def _may_have_gradient(parameter: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ aten = torch.ops.aten
         aten.floor_divide_.Tensor, aten.addmm_.default, aten.nonzero.default, aten.topk.default, aten.renorm_.default,
         aten.median.default, aten._unique2.default, aten._cdist_backward.default, aten.linalg_cross.default,
         aten.randperm.default, aten._sample_dirichlet.default, aten.affine_grid_generator.default, aten.poisson.default,
+        aten.hann_window.default,
     ],
     ids=str,
 )  # fmt: skip
