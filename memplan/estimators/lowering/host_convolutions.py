@@ -12,6 +12,7 @@ and those of bfloat16 products.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _GROUP_BLOCK = 4  # channels of a group that are read together; for the gradient
 _MANY_IMAGES = 16
 _FEW_CHANNELS = 16  # inputs with fewer are read directly by the forward pass
 _COLOURS = 3
+_WIDEST_DEPTHWISE = 3  # pixels on a side; measured with 3, 5 and 7
 _WIDEST_WINDOW = 14  # pixels on a side; the gradient of the weight of a wider one is a matrix product
 
 
@@ -59,7 +61,7 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
             between_results=_reordered_weight(weight, groups) if wants_image else 0,
-            after_results=_blocked_weight(weight, groups) + weight.nbytes if wants_weight else 0,
+            after_results=_made_weight(image, weight, groups) + weight.nbytes if wants_weight else 0,
         )
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
@@ -84,7 +86,7 @@ def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
     gradient, image, weight, stride, dilation, transposed = *args[:3], args[4], args[6], args[7]
     groups: int = args[9]
     weight_bytes: int = weight.nbytes
-    if weight.dtype is torch.float16 or (transposed and _is_wide_depthwise(weight, groups)):
+    if weight.dtype is torch.float16 or (transposed and _is_wide_depthwise(image, weight, groups)):
         return 0
     if not transposed and _is_unfolded(image, weight, stride, dilation, groups):
         return _unfolded_bytes(gradient, weight)
@@ -109,7 +111,7 @@ def _is_unfolded(
     spans = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
     is_higher = len(spans) > 1 and dilation[-2] > 1 and spans[-2] > image.shape[-2]
     is_deep = len(spans) == 3 and (dilation[0] > 1 or spans[0] > image.shape[2])
-    is_wide = max(weight.shape[2:]) > _WIDEST_WINDOW or _is_wide_depthwise(weight, groups)
+    is_wide = max(weight.shape[2:]) > _WIDEST_WINDOW or _is_wide_depthwise(image, weight, groups)
     return is_higher or is_deep or is_wide or _is_always_unfolded(weight, stride, dilation, groups)
 
 
@@ -156,9 +158,11 @@ def _are_groups_of(block: int, weight: torch.Tensor, groups: int) -> bool:
     return not is_grouped or is_half(weight) or all(channels % block == 0 for channels in of_group)
 
 
-def _is_wide_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Whether the weight's gradient reads gradient and input directly; measured at 7 x 7 and not at 3 x 3."""
-    return _is_depthwise(weight, groups) and max(weight.shape[2:]) > 3
+def _is_wide_depthwise(image: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+    """Whether windows of one channel are wider than 3 pixels or than the image: the weight's gradient has no kernel."""
+    window = weight.shape[2:]
+    is_wide = max(window) > _WIDEST_DEPTHWISE or any(map(operator.gt, window, image.shape[2:]))
+    return _is_depthwise(weight, groups) and is_wide
 
 
 def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
@@ -188,17 +192,23 @@ def _padded_weight(weight: torch.Tensor, groups: int) -> int:
 
 def _reordered_weight(weight: torch.Tensor, groups: int) -> int:
     """Bytes of a weight for channels-last images: in blocks if a group makes more or fewer channels than it reads."""
-    is_even = weight.shape[0] == groups * weight.shape[1]
-    return weight.nbytes if groups == 1 or is_even else _blocked_weight(weight, groups)
+    return weight.nbytes if weight.shape[0] == groups * weight.shape[1] else _blocked_weight(weight, groups)
+
+
+def _made_weight(image: torch.Tensor, weight: torch.Tensor, groups: int) -> int:
+    """Bytes of a weight's gradient for channels-last images, in blocks but of narrow windows of one channel."""
+    is_depthwise = _is_depthwise(weight, groups) and weight.shape[0] == groups
+    has_kernel = is_depthwise and not _is_wide_depthwise(image, weight, groups)
+    return weight.nbytes if has_kernel else _blocked_weight(weight, groups)
 
 
 def _blocked_weight(weight: torch.Tensor, groups: int) -> int:
-    """Bytes of a weight whose channels are filled up to vectors in each group; 3 x 3 windows of one channel are not."""
-    channels, window = (weight.shape[0] // groups, weight.shape[1]), weight.shape[2:].numel()
-    if groups == 1 or (channels == (1, 1) and not _is_wide_depthwise(weight, groups)):
+    """Bytes of a weight whose channels are filled up to vectors in each group."""
+    if groups == 1:
         return weight.nbytes
-    made, read = (-(-each // _vector_width()) * _vector_width() for each in channels)
-    return groups * made * read * window * weight.element_size()
+    channels, width = (weight.shape[0] // groups, weight.shape[1]), _vector_width()
+    made, read = (-(-each // width) * width for each in channels)
+    return groups * made * read * weight.shape[2:].numel() * weight.element_size()
 
 
 def _vector_width() -> int:
