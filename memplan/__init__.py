@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
     from memplan.worst_case import worst_batch
 
-_HOMES = {
+_MODULES = {
     "Estimate": "memplan.results",
     "MemplanError": "memplan.errors",
     "Outcome": "memplan.results",
@@ -67,11 +67,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'memplan' has no attribute {name!r}")
     state = random.getstate()  # rich draws a number when it is imported, which is not to change the caller's next one
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     finally:
         random.setstate(state)
 
@@ -84,7 +84,7 @@ class _Package(ModuleType):
     """Keeps the public names: importing the package ``memplan.probe`` would otherwise hide the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
+        if not (name in _MODULES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

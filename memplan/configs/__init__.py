@@ -52,7 +52,7 @@ __all__ = [
     "reference_world_size",
     "undo_patch",
 ]
-_HOMES = {
+_MODULES = {
     "apply_patch": "writing.applying",
     "deliver_patch": "writing.applying",
     "expressible": "writing.patching",
@@ -68,4 +68,4 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"memplan.configs.{_HOMES.get(name, 'user_config')}"), name)
+    return getattr(importlib.import_module(f"memplan.configs.{_MODULES.get(name, 'user_config')}"), name)

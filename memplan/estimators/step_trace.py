@@ -112,8 +112,8 @@ class StepTrace:
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
 
-    def tells_of(self, micro_batch_size: int) -> bool:
-        """Whether tracing at a micro-batch would tell no more of it: it was traced, or sizes follow from it alone.
+    def covers(self, micro_batch_size: int) -> bool:
+        """Whether tracing at a micro-batch would add nothing: it was traced, or sizes depend on it alone.
 
         Where the recipe's own micro-batch could not be traced, another could not either.
         """

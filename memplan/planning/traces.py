@@ -85,7 +85,7 @@ class Traces:
     def _of_size(self, recipe: Recipe, *, fused_optimizer: bool) -> StepTrace:
         """Trace a recipe's step, if possible at its own micro-batch where a trace at another does not predict it."""
         trace = self.of(recipe, fused_optimizer=fused_optimizer)
-        if trace.tells_of(recipe.micro_batch_size):
+        if trace.covers(recipe.micro_batch_size):
             return trace
         kind = _StepKind.of(recipe, fused_optimizer=fused_optimizer)
         sized = replace(kind.recipe, micro_batch_size=recipe.micro_batch_size)

@@ -55,7 +55,7 @@ def trace_of(
 
 
 class Asking(nn.Linear):
-    """Goes by what it is told of the card."""
+    """Branches on what it sees of the card."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         assert torch.cuda.is_available()
@@ -77,7 +77,7 @@ def test_questions_for_the_card_are_answered_as_it_would() -> None:
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
     assert "test_code_for_cards.py" in note
-    assert note.endswith("is told of t4.")
+    assert note.endswith("sees t4.")
 
 
 class HalfWhereNative(nn.Linear):
@@ -169,7 +169,7 @@ def test_a_tensor_says_that_it_is_on_the_card() -> None:
 
 
 class OnlyWhereCpu(nn.Linear):
-    """Cannot go on where it is told of a card that is not there."""
+    """Cannot go on where it sees a card that is not there."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         if batch.is_cuda:
@@ -181,7 +181,7 @@ def test_where_a_card_that_is_not_there_stops_the_step_tensors_say_that_they_are
     trace = trace_of(lambda: OnlyWhereCpu(WIDTH, WIDTH))
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
-    assert note.startswith("Tensors say here that they lie on the CPU")
+    assert note.startswith("Tensors report the CPU as their device here")
 
 
 class Sines(nn.Linear):
@@ -360,7 +360,7 @@ class OnlyRealGpu(nn.Linear):
 
 def test_code_that_needs_a_real_gpu_is_traced_without_what_it_does_there() -> None:
     (note,) = trace_of(lambda: OnlyRealGpu(WIDTH, WIDTH)).notes
-    assert "torch.cuda.is_available() is asked for and false here" in note
+    assert "torch.cuda.is_available() is called and false here" in note
 
 
 class Flexible(nn.Module):

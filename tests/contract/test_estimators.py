@@ -291,8 +291,8 @@ def test_what_a_trace_does_not_follow_is_told() -> None:
     assert len(trace.timelines) == 1  # nothing was compiled
     compiled, asked = trace.notes
     assert "uncompiled" in compiled
-    assert asked.startswith("Code that asks for a GPU (tests/contract/test_estimators.py:")
-    assert asked.endswith(") is told of rtx-3090.")
+    assert asked.startswith("Code that checks for a GPU (tests/contract/test_estimators.py:")
+    assert asked.endswith(") sees rtx-3090.")
 
 
 def convolving_with_search() -> nn.Module:
@@ -507,7 +507,7 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     # inputs, outputs and their gradients: blocks of 32 MiB, or 24
     assert found[1].peak_allocated_bytes == found[0].peak_allocated_bytes
     assert found[1].peak_reserved_bytes >= found[0].peak_reserved_bytes + 24 * MIB
-    assert "Typical and worst batches come by turns" in " ".join(found[1].notes)
+    assert "Typical and worst batches alternate" in " ".join(found[1].notes)
 
 
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])

@@ -24,7 +24,7 @@ _TORCH = {
 LOADER_KNOBS = tuple(_TORCH)
 _SCRIPT = {**_TORCH, KnobName.PIN_MEMORY: "pin_mem"}
 # ecosystem -> the names it uses, and what stands before them; the first that is there counts
-_HOMES: Mapping[str, tuple[tuple[Mapping[KnobName, str], str], ...]] = {
+_KEYS: Mapping[str, tuple[tuple[Mapping[KnobName, str], str], ...]] = {
     "huggingface": ((_TORCH, "dataloader_"),),
     "llama-factory": ((_TORCH, "dataloader_"),),
     "axolotl": ((_TORCH, "dataloader_"),),
@@ -54,7 +54,7 @@ _ADDABLE: Mapping[str, Mapping[KnobName, str]] = {
 def loader_keys(document: Document, *, format_name: str) -> KnobKeys:
     """Return the keys of the loader's settings that a config of an ecosystem sets."""
     found: dict[KnobName, tuple[str, ...]] = {}
-    for names, prefix in _HOMES.get(format_name, ()):
+    for names, prefix in _KEYS.get(format_name, ()):
         for name, own in names.items():
             if isinstance(get(document.values, f"{prefix}{own}"), int):
                 found.setdefault(name, (f"{prefix}{own}",))

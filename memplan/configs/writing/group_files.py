@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def own_assignments(document: Document, assignments: list[Assignment]) -> list[Assignment]:
     """Return the assignments that belong in the config itself."""
-    return [each for each in assignments if _home_of(document, each) is document.source]
+    return [each for each in assignments if _file_of(document, each) is document.source]
 
 
 def group_patches(document: Document, assignments: list[Assignment]) -> tuple[tuple[FilePatch, ...], list[str]]:
@@ -29,15 +29,15 @@ def group_patches(document: Document, assignments: list[Assignment]) -> tuple[tu
     Raises:
         PatchError: a value is computed, or absent where it cannot be added.
     """
-    homes: dict[str, list[Assignment]] = {}
+    by_path: dict[str, list[Assignment]] = {}
     sources: dict[str, SourceFile] = {}
     for each in assignments:
-        home = _home_of(document, each)
-        if home is not document.source:
-            sources[str(home.path)] = home
-            homes.setdefault(str(home.path), []).append(each)
+        source = _file_of(document, each)
+        if source is not document.source:
+            sources[str(source.path)] = source
+            by_path.setdefault(str(source.path), []).append(each)
     patches, notes = [], []
-    for path, members in homes.items():
+    for path, members in by_path.items():
         part = _part_of(document, sources[path])
         inner = [replace(each, key=str(key_within(sources[path], each.key))) for each in members]
         text = edited_text(part, inner)
@@ -51,7 +51,7 @@ def _part_of(document: Document, source: SourceFile) -> Document:
     return replace(document, source=source, values=values, inherited=())
 
 
-def _home_of(document: Document, assignment: Assignment) -> SourceFile:
+def _file_of(document: Document, assignment: Assignment) -> SourceFile:
     """Return the file that sets a value, or the section that a new one goes into; the config itself where none does."""
     if document.syntax is not YAML or document.syntax.locate(document.source.text, assignment.key) is not None:
         return document.source

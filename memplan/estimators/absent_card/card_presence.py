@@ -28,7 +28,7 @@ class CardPresence:
     def __init__(self, device_name: str, *, is_seen: bool) -> None:
         self._device_name = device_name
         self.is_seen = is_seen
-        self.was_told_of_tensors = False  # that they lie on the card
+        self.has_seen_tensors = False  # on the card
         self._places: dict[str, None] = {}
 
     def answers(self) -> list[tuple[Any, str, Callable[..., Any]]]:
@@ -50,16 +50,16 @@ class CardPresence:
         return answer
 
     @property
-    def was_asked(self) -> bool:
+    def was_consulted(self) -> bool:
         """Whether user code checked for a GPU, or whether a tensor is on one."""
-        return bool(self._places) or self.was_told_of_tensors
+        return bool(self._places) or self.has_seen_tensors
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Say where user code checked for a GPU and what it saw, in one sentence."""
-        asked = ", ".join(self._places)
+        checked = ", ".join(self._places)
         if self.is_seen:
-            return (f"Code that asks for a GPU ({asked}) is told of {self._device_name}.",) if asked else ()
-        if not asked:
-            return ("Tensors say here that they lie on the CPU: what runs only where they lie on a GPU is left out.",)
-        return (f"torch.cuda.is_available() is asked for and false here ({asked}): what a GPU alone runs is left out.",)
+            return (f"Code that checks for a GPU ({checked}) sees {self._device_name}.",) if checked else ()
+        if not checked:
+            return ("Tensors report the CPU as their device here: code for tensors on a GPU is left out.",)
+        return (f"torch.cuda.is_available() is called and false here ({checked}): code for a GPU is left out.",)

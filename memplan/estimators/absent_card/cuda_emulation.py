@@ -115,8 +115,8 @@ class CudaEmulation(TorchFunctionMode):
         """Run the call on the CPU in place of the card."""
         kwargs = kwargs or {}
         if func in _PLACE_PROPERTIES:
-            is_told = is_called_by_user() and self._tells_of_card(args[0])
-            return _PLACE_PROPERTIES[func] if is_told else func(*args, **kwargs)
+            is_seen = is_called_by_user() and self._is_seen_on_card(args[0])
+            return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
         if func in _MOVING:
             return self._moved_by(func, args, kwargs)
         if "device" in kwargs or "pin_memory" in kwargs:
@@ -149,13 +149,13 @@ class CudaEmulation(TorchFunctionMode):
         return made
 
     def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
-        return _CARD if is_called_by_user() and self._tells_of_card(tensor) else read(tensor)
+        return _CARD if is_called_by_user() and self._is_seen_on_card(tensor) else read(tensor)
 
-    def _tells_of_card(self, tensor: torch.Tensor) -> bool:
+    def _is_seen_on_card(self, tensor: torch.Tensor) -> bool:
         """Whether user code sees the tensor on the card, which is recorded."""
-        lies_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
-        self.presence.was_told_of_tensors |= lies_there
-        return lies_there
+        is_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
+        self.presence.has_seen_tensors |= is_there
+        return is_there
 
     def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run ``Tensor.to`` on the CPU in place of the card."""

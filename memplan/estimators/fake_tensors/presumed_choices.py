@@ -114,7 +114,9 @@ class PresumedChoices:
             (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
         )
         return tuple(
-            f"{text.format(named_places(places))}: computing the model would tell." for places, text in said if places
+            f"{text.format(named_places(places))}; only computing the model shows what they are."
+            for places, text in said
+            if places
         )
 
 

@@ -27,7 +27,7 @@ _VARYING = (
     "and other micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch "
     "does, makes them hold for every batch."
 )
-_ALTERNATING = "Typical and worst batches come by turns: the allocator keeps room for blocks of both sizes."
+_ALTERNATING = "Typical and worst batches alternate: the allocator keeps memory for blocks of both sizes."
 _ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
 
 

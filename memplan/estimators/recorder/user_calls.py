@@ -29,7 +29,7 @@ _INDEPENDENT_OF_SIZE = (NameError, AttributeError, ImportError, KeyError, TypeEr
 _HINTS = (
     (r"process group|NCCL|FSDP", "return the model as it is before it is wrapped: replicas are counted all the same"),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
-    (r"CUDA|NVIDIA|\bGPU\b", "no GPU can be seen while the step is traced: ask it nothing in model, batch and loss"),
+    (r"CUDA|NVIDIA|\bGPU\b", "no GPU is visible while the step is traced: model, batch and loss must not query one"),
 )
 
 

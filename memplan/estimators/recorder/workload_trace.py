@@ -61,7 +61,7 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     try:
         return _trace_with(emulation, request)
     except WorkloadError:
-        if emulation is None or not emulation.presence.was_asked:
+        if emulation is None or not emulation.presence.was_consulted:
             raise
     # what user code does when it sees a GPU may be what failed
     return _trace_with(cuda_emulation_for(request.device, gpu_is_seen=False), request)

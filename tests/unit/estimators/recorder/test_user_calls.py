@@ -29,7 +29,7 @@ def steps_without_a_closure() -> None:
     ("function", "hint"),
     [
         (wraps_without_a_group, "as it is before it is wrapped"),
-        (asks_the_gpu, "no GPU can be seen"),
+        (asks_the_gpu, "no GPU is visible"),
         (steps_without_a_closure, "needs no closure"),
     ],
 )

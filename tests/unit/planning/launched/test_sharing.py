@@ -16,7 +16,7 @@ import pytest
 
 from memplan.errors import LaunchError, MemplanError, NothingFitsError
 from memplan.launchers import Launch
-from memplan.planning.launched.meeting import Answer, MeetingPoint, Sign
+from memplan.planning.launched.plan_exchange import Announcement, Answer, PlanExchange
 from memplan.planning.launched.sharing import make_for_all, wait_for
 from memplan.probe.records import to_json
 from memplan.process_identity import ProcessIdentity, this_process
@@ -38,8 +38,8 @@ def launch(rank: int, run_name: str = "run") -> Launch:
 
 
 @pytest.fixture
-def meeting(tmp_path: Path) -> MeetingPoint:
-    return MeetingPoint(tmp_path / "store", launch(0), 1)
+def exchange(tmp_path: Path) -> PlanExchange:
+    return PlanExchange(tmp_path / "store", launch(0), 1)
 
 
 @pytest.fixture
@@ -51,132 +51,132 @@ def ended() -> ProcessIdentity:
         )
 
 
-def leave(meeting: MeetingPoint, by: ProcessIdentity, given_at: float, *, answered: bool) -> None:
+def leave(exchange: PlanExchange, by: ProcessIdentity, given_at: float, *, answered: bool) -> None:
     """Leave the files of another rank 0."""
-    meeting.sign_path.parent.mkdir(parents=True)
-    meeting.sign_path.write_text(to_json(Sign(by=by, given_at=given_at)))
+    exchange.announcement_path.parent.mkdir(parents=True)
+    exchange.announcement_path.write_text(to_json(Announcement(by=by, given_at=given_at)))
     if answered:
         answer = Answer(by=by, given_at=given_at, plan=PLAN, failure=None)
-        meeting.answer_path.write_text(to_json(answer))
+        exchange.answer_path.write_text(to_json(answer))
 
 
-def wait(meeting: MeetingPoint, *, wait_s: float = 0.3) -> Plan:
-    return wait_for(meeting, launch(1), ignore, wait_s=wait_s)
+def wait(exchange: PlanExchange, *, wait_s: float = 0.3) -> Plan:
+    return wait_for(exchange, launch(1), ignore, wait_s=wait_s)
 
 
-def answer_of_rank_0(meeting: MeetingPoint, make: Callable[[], Plan]) -> MemplanError | Plan:
+def answer_of_rank_0(exchange: PlanExchange, make: Callable[[], Plan]) -> MemplanError | Plan:
     """What a waiting rank gets while this process is rank 0."""
     got: list[MemplanError | Plan] = []
 
     def ask() -> None:
         try:
-            got.append(wait(meeting, wait_s=30))
+            got.append(wait(exchange, wait_s=30))
         except MemplanError as error:
             got.append(error)
 
     waiting = threading.Thread(target=ask)
     waiting.start()
     with contextlib.suppress(MemplanError, KeyboardInterrupt):
-        make_for_all(make, meeting)
+        make_for_all(make, exchange)
     waiting.join(timeout=30)
     return got[0]
 
 
-def test_the_others_get_the_plan_that_rank_0_makes(meeting: MeetingPoint) -> None:
+def test_the_others_get_the_plan_that_rank_0_makes(exchange: PlanExchange) -> None:
     def make() -> Plan:
         time.sleep(0.3)
         return PLAN
 
-    assert answer_of_rank_0(meeting, make) == PLAN
+    assert answer_of_rank_0(exchange, make) == PLAN
 
 
-def test_a_plan_that_fails_fails_everywhere_with_the_same_words(meeting: MeetingPoint) -> None:
+def test_a_plan_that_fails_fails_everywhere_with_the_same_words(exchange: PlanExchange) -> None:
     failure = NothingFitsError("nothing fits 1 GiB", where="cpu", hint="take more", detail="a trace")
 
     def make() -> Plan:
         raise failure
 
-    got = answer_of_rank_0(meeting, make)
+    got = answer_of_rank_0(exchange, make)
     assert type(got) is NothingFitsError
     assert (str(got), got.detail) == (str(failure), failure.detail)
 
 
-def test_a_rank_0_that_fails_waits_until_the_others_know_why(meeting: MeetingPoint) -> None:
+def test_a_rank_0_that_fails_waits_until_the_others_know_why(exchange: PlanExchange) -> None:
     def make() -> Plan:
         raise NothingFitsError("nothing fits")
 
-    answer_of_rank_0(meeting, make)
-    assert meeting.is_taken_by_all
-    meeting.announce(this_process())
-    assert not meeting.is_taken_by_all
+    answer_of_rank_0(exchange, make)
+    assert exchange.is_acknowledged_by_all
+    exchange.announce(this_process())
+    assert not exchange.is_acknowledged_by_all
 
 
-def test_an_interrupted_rank_0_is_told_to_the_others(meeting: MeetingPoint) -> None:
+def test_an_interrupted_rank_0_is_told_to_the_others(exchange: PlanExchange) -> None:
     def make() -> Plan:
         raise KeyboardInterrupt
 
-    got = answer_of_rank_0(meeting, make)
+    got = answer_of_rank_0(exchange, make)
     assert isinstance(got, LaunchError)
     assert "KeyboardInterrupt" in str(got)
 
 
-def test_a_rank_0_that_dies_before_its_answer_is_noticed(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
-    leave(meeting, ended, time.time(), answered=False)
+def test_a_rank_0_that_dies_before_its_answer_is_noticed(exchange: PlanExchange, ended: ProcessIdentity) -> None:
+    leave(exchange, ended, time.time(), answered=False)
     with pytest.raises(LaunchError, match="rank 0 ended while it was making the plan"):
-        wait(meeting, wait_s=30)
+        wait(exchange, wait_s=30)
 
 
 def test_an_answer_of_a_rank_0_that_has_ended_since_counts_if_it_is_of_this_run(
-    meeting: MeetingPoint, ended: ProcessIdentity
+    exchange: PlanExchange, ended: ProcessIdentity
 ) -> None:
-    leave(meeting, ended, time.time(), answered=True)
-    assert wait(meeting) == PLAN
+    leave(exchange, ended, time.time(), answered=True)
+    assert wait(exchange) == PLAN
 
 
-def test_what_an_earlier_run_of_the_same_name_left_is_not_taken(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
-    leave(meeting, ended, this_process().started_at - 1, answered=True)
+def test_what_an_earlier_run_of_the_same_name_left_is_not_taken(exchange: PlanExchange, ended: ProcessIdentity) -> None:
+    leave(exchange, ended, this_process().started_at - 1, answered=True)
     with pytest.raises(LaunchError, match=r"rank 0 did not ask for a plan within 0 s.*every rank must call"):
-        wait(meeting)
+        wait(exchange)
 
 
-def test_a_rank_that_starts_late_takes_the_answer_of_a_rank_0_that_still_runs(meeting: MeetingPoint) -> None:
+def test_a_rank_that_starts_late_takes_the_answer_of_a_rank_0_that_still_runs(exchange: PlanExchange) -> None:
     me = this_process()
-    leave(meeting, me, me.started_at - 1, answered=True)
-    assert wait(meeting) == PLAN
+    leave(exchange, me, me.started_at - 1, answered=True)
+    assert wait(exchange) == PLAN
 
 
-def test_a_rank_0_elsewhere_is_seen_by_the_sign_that_it_renews(meeting: MeetingPoint) -> None:
+def test_a_rank_0_elsewhere_is_seen_by_the_sign_that_it_renews(exchange: PlanExchange) -> None:
     elsewhere = ProcessIdentity(host="node7", pid=1, started_at=0.0)
-    leave(meeting, elsewhere, this_process().started_at - 1, answered=True)
+    leave(exchange, elsewhere, this_process().started_at - 1, answered=True)
     with pytest.raises(LaunchError, match="did not ask"):
-        wait(meeting)
-    renewing = threading.Timer(0.3, lambda: os.utime(meeting.sign_path))
+        wait(exchange)
+    renewing = threading.Timer(0.3, lambda: os.utime(exchange.announcement_path))
     renewing.start()
-    assert wait(meeting, wait_s=30) == PLAN
+    assert wait(exchange, wait_s=30) == PLAN
 
 
-def test_a_new_rank_0_takes_away_what_an_earlier_run_left(meeting: MeetingPoint, ended: ProcessIdentity) -> None:
-    leave(meeting, ended, 0.0, answered=True)
-    old = meeting.sign_path.with_name("other.sign.json")
+def test_a_new_rank_0_takes_away_what_an_earlier_run_left(exchange: PlanExchange, ended: ProcessIdentity) -> None:
+    leave(exchange, ended, 0.0, answered=True)
+    old = exchange.announcement_path.with_name("other.announcement.json")
     old.touch()
     os.utime(old, (0, 0))
-    meeting.announce(this_process())
-    assert meeting.answer() is None
+    exchange.announce(this_process())
+    assert exchange.answer() is None
     assert not old.exists()
 
 
 def test_another_run_and_another_question_meet_elsewhere(tmp_path: Path) -> None:
     points = [
-        MeetingPoint(tmp_path, launch(0), 1),
-        MeetingPoint(tmp_path, launch(0), 2),
-        MeetingPoint(tmp_path, launch(0, "run 2"), 1),
+        PlanExchange(tmp_path, launch(0), 1),
+        PlanExchange(tmp_path, launch(0), 2),
+        PlanExchange(tmp_path, launch(0, "run 2"), 1),
     ]
     assert len({each.answer_path for each in points}) == 3
-    assert MeetingPoint(tmp_path, launch(1), 1).answer_path == points[0].answer_path
+    assert PlanExchange(tmp_path, launch(1), 1).answer_path == points[0].answer_path
 
 
-def test_a_file_that_another_run_takes_away_meanwhile_is_no_trouble(meeting: MeetingPoint) -> None:
-    meeting.sign_path.parent.mkdir(parents=True)
-    (meeting.sign_path.parent / "gone.sign.json").symlink_to("nowhere")
-    meeting.announce(this_process())
-    assert meeting.sign() is not None
+def test_a_file_that_another_run_takes_away_meanwhile_is_no_trouble(exchange: PlanExchange) -> None:
+    exchange.announcement_path.parent.mkdir(parents=True)
+    (exchange.announcement_path.parent / "gone.announcement.json").symlink_to("nowhere")
+    exchange.announce(this_process())
+    assert exchange.announcement() is not None

@@ -1,4 +1,4 @@
-"""The two files through which the processes of one run share a plan: a sign that it is being made, and the answer."""
+"""The two files through which the processes of one run share a plan: who is making it, and the answer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KEPT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """A sign that a rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
+class Announcement:
+    """Which rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
 
     by: ProcessIdentity
     given_at: float
@@ -54,20 +54,20 @@ class Answer:
     failure: Failure | None
 
 
-class MeetingPoint:
-    """The files of one question in one run.
+class PlanExchange:
+    """The files of one plan in one run.
 
     Args:
         store: folder of the journal, which all ranks must see.
-        launch: this process's place.
-        number: how many plans this process has asked for, this one included.
+        launch: rank and world size of this process.
+        number: how many plans this process has requested, this one included.
     """
 
     def __init__(self, store: Path, launch: Launch, number: int) -> None:
         self._name = name = hashlib.sha256(f"{launch.run_name} {launch.world_size} {number}".encode()).hexdigest()[:16]
         self._folder = store / "launches"
         self.answer_path = self._folder / f"{name}.answer.json"
-        self.sign_path = self._folder / f"{name}.sign.json"
+        self.announcement_path = self._folder / f"{name}.announcement.json"
         self._others = launch.world_size - 1
         self._store = store
 
@@ -79,39 +79,39 @@ class MeetingPoint:
             with contextlib.suppress(FileNotFoundError):  # another run tidies up as well
                 if path.name.startswith(self._name) or time.time() - path.stat().st_mtime > _KEPT_S:
                     path.unlink()
-        write_text_atomically(self.sign_path, to_json(Sign(by=process, given_at=time.time())))
+        write_text_atomically(self.announcement_path, to_json(Announcement(by=process, given_at=time.time())))
 
     def renew(self) -> None:
-        """Show that rank 0 still runs."""
+        """Renew the announcement: rank 0 still runs."""
         with contextlib.suppress(OSError):
-            os.utime(self.sign_path)
+            os.utime(self.announcement_path)
 
-    def give(self, answer: Answer) -> None:
+    def publish(self, answer: Answer) -> None:
         """Publish the answer to the other ranks."""
         write_text_atomically(self.answer_path, to_json(answer))
 
-    def take(self, rank: int) -> None:
+    def acknowledge(self, rank: int) -> None:
         """Confirm to rank 0 that a rank has the answer."""
         with contextlib.suppress(OSError):
-            (self._folder / f"{self._name}.{rank}.taken").touch()
+            (self._folder / f"{self._name}.{rank}.acknowledged").touch()
 
     @property
-    def is_taken_by_all(self) -> bool:
+    def is_acknowledged_by_all(self) -> bool:
         """Whether every other rank has the answer."""
-        return len(list(self._folder.glob(f"{self._name}.*.taken"))) >= self._others
+        return len(list(self._folder.glob(f"{self._name}.*.acknowledged"))) >= self._others
 
     def answer(self) -> Answer | None:
-        """Read the answer; None where there is none yet, or one that another version of memplan left."""
+        """Read the answer; None where there is none yet, or another version of memplan wrote it."""
         return _read(Answer, self.answer_path)
 
-    def sign(self) -> Sign | None:
-        """Read who makes the plan; None where nobody has said so yet, or another version of memplan has."""
-        return _read(Sign, self.sign_path)
+    def announcement(self) -> Announcement | None:
+        """Read who makes the plan; None where nothing is announced yet, or another version of memplan wrote it."""
+        return _read(Announcement, self.announcement_path)
 
     def renewed_at(self) -> float | None:
-        """When rank 0 last showed that it runs, by the clock of the files; None where it never did."""
+        """When the announcement was last renewed, by the clock of the file system; None where there is none."""
         try:
-            return self.sign_path.stat().st_mtime
+            return self.announcement_path.stat().st_mtime
         except OSError:
             return None
 
