@@ -87,7 +87,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
 
 
 def launched_world_size(environment: Mapping[str, str]) -> int | None:
-    """Return how many processes a launcher starts or a job asks for; None where neither says."""
+    """Return how many processes a launcher starts or a job requests; None where neither can be read."""
     found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
     return next((size for size in found if size), None)
 

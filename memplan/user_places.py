@@ -32,14 +32,14 @@ def place_of_call() -> str | None:
 
 
 def users_place_of_caller() -> str | None:
-    """Return ``file:line`` of who called the function that asks, where that is the user's own file; None elsewhere."""
+    """Return ``file:line`` of the call of the calling function if it is in the user's own file; None elsewhere."""
     frame = sys._getframe(2)  # noqa: SLF001 - the frame itself, without the cost of a whole stack
     name = frame.f_code.co_filename
     return _written(name, frame.f_lineno) if _is_users(name) else None
 
 
 def is_called_by_user() -> bool:
-    """Whether the function that asks was called in one of the user's own files."""
+    """Whether the calling function was called in one of the user's own files."""
     return _is_users(sys._getframe(2).f_code.co_filename)  # noqa: SLF001 - as above
 
 

@@ -168,7 +168,7 @@ def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
 def _driver_name(cuda: Any, index: int) -> int | str:
     """Return the UUID of a card, since the order of cards is this process's own (``CUDA_DEVICE_ORDER``).
 
-    Before torch told it (2.5), the index has to do.
+    Before torch 2.5, which cannot report it, the index is used.
     """
     uuid_of_card = getattr(cuda.get_device_properties(index), "uuid", None)
     return index if uuid_of_card is None else f"GPU-{uuid_of_card}"

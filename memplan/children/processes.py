@@ -69,7 +69,7 @@ class ForkedProcess:
     """A child that a template forked: watched by a descriptor of its own, its status collected by the template.
 
     Args:
-        pid: of the child, which the template does not collect before it is told to.
+        pid: of the child, which the template does not collect before ``reap``.
         reap: tells the template to collect the child, and returns its exit status.
     """
 

@@ -6,7 +6,7 @@ A change passes through these packages, each of which imports only from those be
 ``evaluation``: the effective values of a config, with its bases, imports and interpolations.
 ``layout``: changed values as lines of a child config, or as command-line words.
 ``ecosystems``: for each kind of config the keys of its knobs, and what a change sets. They share ``knobs`` and
-``knob_changes``; ``registry`` tells which kind a config is.
+``knob_changes``; ``registry`` finds out which kind a config is.
 ``reading`` combines these into a ``UserConfig``, with ``companions`` and ``several_files`` where there is more than one
 file; ``objects`` does so for a config in memory.
 ``writing``: the patch and its verification; ``packages`` loads it with the packages that programs load configs with.

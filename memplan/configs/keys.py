@@ -54,7 +54,7 @@ def target_of(reference: str, at: tuple[str, ...]) -> str | None:
 
     Args:
         reference: what stands between the braces.
-        at: key parts of the value it stands in.
+        at: key parts of the value that contains it.
     """
     match = _TARGET.fullmatch(reference.strip())
     if match is None:

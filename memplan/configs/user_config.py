@@ -71,9 +71,9 @@ class Knob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemplanOptions:
-    """What a config's ``memplan`` section, or ``[tool.memplan]`` of its project, or a caller asks for.
+    """What a config's ``memplan`` section, or ``[tool.memplan]`` of its project, or a caller sets.
 
-    None where it is silent.
+    None where it sets nothing.
 
     Args:
         workload: ``package.module:function``.
@@ -132,7 +132,7 @@ class UserConfig:
         workload_target: ``package.module:function``; None where neither the config nor the caller names one.
         search_path: folders in which the workload's module is looked for, in order.
         original: what it said before memplan first changed it; None where memplan never did.
-        memplan_options: what it asks of memplan.
+        memplan_options: the options for memplan that it sets.
         notes: what a reader should know, one sentence each.
         companions: what must agree with this config and is patched together with it.
         within: key of the config, whose companion this is, that holds it as a section; empty for a file of its own.

@@ -54,7 +54,7 @@ def largest_shares(
 def repeated_paths(paths: Sequence[str]) -> list[str]:
     """Write the paths of modules that repeat each other alike: ``layers.3.mlp`` becomes ``layers.*.mlp``.
 
-    A number at the end stays, because it tells the members of a sequence apart; so does a path that is alone.
+    A number at the end stays, because it distinguishes the members of a sequence; so does a path that is alone.
     """
     alike = ["*".join(_NUMBER_WITHIN.split(path)) for path in paths]
     counts = Counter(alike)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
-# What a trainer tells its module in the first step of a training by one process.
+# What a trainer reports to its module in the first step of a training by one process.
 _TOLD_IN_THE_FIRST_STEP: dict[str, Any] = {
     **dict.fromkeys(("training", "is_global_zero"), True),
     **dict.fromkeys(("barebones", "validating", "testing", "predicting", "sanity_checking"), False),

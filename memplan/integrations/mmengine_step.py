@@ -184,14 +184,14 @@ class RunnerStep(FrameworkStep):
 
 
 class _Done(nn.Module):
-    """Stands in for a data preprocessor that has done its work."""
+    """Replaces a data preprocessor that has done its work."""
 
     def forward(self, data: Any, training: bool = False) -> Any:  # noqa: ARG002 - mmengine's interface
         return data
 
 
 class _LossTaker:
-    """Stands in for an optimizer wrapper: memplan itself casts, accumulates and steps."""
+    """Replaces an optimizer wrapper: memplan itself casts, accumulates and steps."""
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []

@@ -33,7 +33,7 @@ class EstimateRequest:
     """What is to be predicted of a config's step.
 
     Args:
-        options: what the caller asks for; the config's own section where it is silent.
+        options: what the caller requests; the config's own section applies to the rest.
         micro_batch_sizes: sizes to predict; None for the config's own.
         precisions: precisions to predict; None for the config's own.
         with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.

@@ -79,7 +79,7 @@ class CpuReadings:
         """Do nothing: the CPU has finished when a call returns."""
 
     def read_peaks(self) -> DevicePeaks:
-        """Read the process peak, before the profiler inflates it, and make room for the profiler."""
+        """Read the process peak, before the profiler inflates it, and raise the limit for the profiler."""
         self._process_bytes = peak_resident_bytes()
         raise_data_limit(PROFILER_ALLOWANCE_BYTES)
         return self._peaks(unattributed_peak(max(self._process_bytes - self._context_bytes, 0)))

@@ -88,7 +88,7 @@ class CudaReadings:
     def first_step_ended(self) -> None:
         """Exclude what cuDNN took in its search for algorithms (benchmark mode).
 
-        For each new shape PyTorch takes one block as large as the largest workspace for which the card has room,
+        For each new shape PyTorch takes one block as large as the largest workspace that fits on the card,
         whatever the cap, tries half as much where that fails, and empties its cache afterwards
         (``aten/src/ATen/native/cudnn/Conv_v8.cpp``): neither peak nor retries say what the training needs.
         """

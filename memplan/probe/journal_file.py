@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_APPLICATION_ID = 0x6D706C6E  # "mpln", which tells the file from other programs' databases
+_APPLICATION_ID = 0x6D706C6E  # "mpln", which distinguishes the file from other programs' databases
 _SCHEMA_VERSION = 4
 _BUSY_TIMEOUT_S = 30.0
 _SCHEMA = """

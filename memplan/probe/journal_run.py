@@ -132,6 +132,6 @@ def _pickled(source: WorkloadSource) -> bytes:
 
 def stored_request(text: str, source: bytes) -> TrialRequest:
     """Read the request of a trial."""
-    kind, parts = pickle.loads(source)  # noqa: S301 - who asks for this is about to run the user's code that it names
+    kind, parts = pickle.loads(source)  # noqa: S301 - the caller is about to run the user's code that it names
     kinds = {each.__name__: each for each in get_args(WorkloadSource)}
     return from_json(TrialRequest, text, source=kinds[kind](**parts))

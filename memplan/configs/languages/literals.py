@@ -160,7 +160,7 @@ def _float(value: float, *, like: str | None, dotted: bool) -> str:
 
     Args:
         value: the number.
-        like: literal it takes the place of; one with an exponent asks for an exponent.
+        like: literal that it replaces; if that has an exponent, the result has one.
         dotted: whether the language wants a dot and a signed exponent.
     """
     text = repr(value)

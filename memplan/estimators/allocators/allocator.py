@@ -63,9 +63,9 @@ class CachingAllocator:
 
     Args:
         config: its settings.
-        limit_bytes: what it may hold from the driver, as a process capped to a share of the card may; None for all it
-            asks for. Garbage collection needs a limit, as in PyTorch.
-        listener: told each change of what is held, see ``DriverMemory``.
+        limit_bytes: what it may hold from the driver, as under ``set_per_process_memory_fraction``; None for no limit.
+            Garbage collection needs a limit, as in PyTorch.
+        listener: called with each change of what is held, see ``DriverMemory``.
     """
 
     __slots__ = (
@@ -161,7 +161,7 @@ def replay(
         block_ids: which block each event is about.
         sizes: bytes the event allocates for its block, as requested; 0 frees the block.
         config: the allocator's settings.
-        limit_bytes: what the allocator may hold from the driver; None for all it asks for.
+        limit_bytes: what the allocator may hold from the driver; None for no limit.
 
     Raises:
         TraceError: a block is freed that is not allocated, or allocated twice.

@@ -167,7 +167,7 @@ class SegmentPool(FreeBlocks):
             self._release_if_whole(key)
 
     def release_oversize(self, size: int) -> bool:
-        """Return the smallest oversize block that makes room for ``size``, else the largest ones until they do.
+        """Return the smallest oversize block whose release makes ``size`` fit, else the largest ones until they do.
 
         Returns:
             Whether enough was returned; always False where blocks of any size are split.

@@ -186,7 +186,7 @@ def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
 
 
 def _padded_weight(weight: torch.Tensor, groups: int) -> int:
-    """Bytes of a weight as :func:`_padded` tells them; the channels of groups are not filled up."""
+    """Bytes of a weight as :func:`_padded` computes them; the channels of groups are not filled up."""
     return weight.nbytes if groups > 1 else _padded(weight, groups)
 
 

@@ -28,7 +28,7 @@ _FLEX_ATTENTION = FlexAttention()  # installed for the rest of the process, like
 # Class of a module -> workspace whose size cuDNN chooses at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
 # aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed, in one block as
-# large as the largest, and the cache is emptied after each search; which plan is the fastest only a card tells
+# large as the largest, and the cache is emptied after each search; which plan is the fastest only a run shows
 _ALGORITHM_SEARCH = (
     "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first steps and gives it"
     " back, and the workspaces of what it chooses"

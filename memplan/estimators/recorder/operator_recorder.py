@@ -80,7 +80,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         host_copies: which tensors lie on the host and are not recorded; None if the device is the host.
         fakes: the fake tensor mode, under which operators that only write values are skipped; None if all is computed.
         draws: replaces scalar random numbers, if all is computed.
-        choices: stands in for unknown values; None if these end the trace.
+        choices: replaces unknown values; None if these end the trace.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def resolve_pending_reuse(self) -> None:
         """Let the last operator's result reuse the block of its first operand, if that has just been freed.
 
-        Where gradients meet at a branch, autograd adds into the first of them if it alone owns it and its storage,
+        Where gradients join at a branch, autograd adds into the first of them if it alone owns it and its storage,
         which is never so for a view, because that keeps its base. Under a dispatch mode it adds out of place
         (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
         """

@@ -119,7 +119,7 @@ def _compiled(place: Path) -> Iterator[str]:
 
 
 def _version(top: str, place: Path) -> str:
-    """Return an installed package's version; its size and time of installation where its name tells none."""
+    """Return an installed package's version; its size and time of installation where its name has none."""
     try:
         return importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:

@@ -24,7 +24,7 @@ _MAX_VALUES = 200_000
 _WHOLE_BYTES = 64 * 1024 * 1024
 _PART_BYTES = 1024 * 1024
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
-# What a class statement adds to a class by itself, and where a definition stands in its file.
+# What a class statement adds to a class by itself, and where a definition is in its file.
 _BY_ITSELF = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"})
 
 

@@ -30,7 +30,7 @@ def allocator_limit_bytes(request: TrialRequest, others_bytes: int) -> int:
 
 
 class CardWatch:
-    """Asks the driver what a trial's processes hold on its cards, and what others do.
+    """Queries the driver for what a trial's processes hold on its cards, and what others do.
 
     Args:
         card_indices: numbers by which CUDA knows the cards in this process; none for a trial on the CPU.
