@@ -131,8 +131,11 @@ def _promoted(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _mapped(change: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    changed: Arguments = tree_map(change, (args, kwargs))
-    return changed
+    # The last argument first: GCC, which compiles PyTorch, evaluates the arguments of a call from right to left, and so
+    # a bias is cast before its weight, and both before what they are applied to.
+    last_first = {name: tree_map(change, value) for name, value in reversed(kwargs.items())}
+    changed = [tree_map(change, value) for value in reversed(args)]
+    return tuple(reversed(changed)), {name: last_first[name] for name in kwargs}
 
 
 def _is_castable(value: Any) -> bool:
