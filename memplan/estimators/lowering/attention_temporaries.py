@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import torch
 
 _FP32 = 4
+_BLOCK_HEADER = 16  # a lock and a counter before each block (``GradQTempStorage``)
 _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kKeepOutputInRF``)
-_WIDEST_IN_SMALL_BLOCKS = 64  # head size up to which blocks have 64 rows, else 128
+_BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
 
 
 def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -35,18 +36,28 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Row sums, and an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
+    """Row sums, then an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
 
-    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output
-    (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``; cards before Volta accumulate in place).
+    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output.
+    Wide heads in half types have accumulators of the key's and value's gradients, too; they are counted once, as they
+    are where batch and heads fill the card (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``;
+    cards before Volta accumulate in place).
     """
     gradient, query = args[:2]
     batch, heads, length, head_dim = query.shape
     sums = batch * heads * length * _FP32
-    block = 64 if head_dim <= _WIDEST_IN_SMALL_BLOCKS else 128
-    accumulator = batch * heads * _rounded_up(length, block) * _rounded_up(head_dim, 64) * _FP32
-    product = gradient.nbytes + sums if gradient.element_size() == _FP32 else 0
-    return TemporaryBytes(around_results=_copied_bytes(gradient), after_results=sums + max(accumulator, product))
+    is_half = gradient.element_size() < _FP32
+    rows = _BLOCK if head_dim <= _BLOCK else 2 * _BLOCK
+    columns = 2 * _BLOCK if is_half and _BLOCK < head_dim <= _WIDEST_IN_REGISTERS else _BLOCK
+    blocks = -(-length // rows) * -(-head_dim // columns)
+    of_head = blocks * (rows * columns * _FP32 + _BLOCK_HEADER)
+    if is_half and head_dim > _WIDEST_IN_REGISTERS:
+        of_head += 2 * _BLOCK * _rounded_up(head_dim, rows) * _FP32
+    return TemporaryBytes(
+        around_results=_copied_bytes(gradient),
+        after_results=0 if is_half else gradient.nbytes + sums,
+        before_return=sums + batch * heads * of_head,
+    )
 
 
 def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

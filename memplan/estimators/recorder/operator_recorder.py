@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
+    from memplan.estimators.reductions import Reduction
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
@@ -209,6 +210,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
         self._free(around)
         self._free(self._allocate(temporaries.after_results, operator, temporaries.after_results_of))
+        self._free(self._allocate(temporaries.before_return, operator, temporaries.before_return_of))
         self._free(copies)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
@@ -240,15 +242,17 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
         return before != self._summed_by_formula
 
-    def _allocate(self, size_bytes: int, operator: str, workspace_of: Convolution | None = None) -> int | None:
-        if not size_bytes and workspace_of is None:
+    def _allocate(
+        self, size_bytes: int, operator: str, kernel_call: Convolution | Reduction | None = None
+    ) -> int | None:
+        if not size_bytes and kernel_call is None:
             return None
         return self._recording.allocate(
             size_bytes,
             Category.TEMPORARIES,
             module=self._paths.current,
             operator=f"{INSIDE}{operator}",
-            workspace_of=workspace_of,
+            kernel_call=kernel_call,
         )
 
     def _free(self, block: int | None) -> None:

@@ -44,17 +44,22 @@ def test_a_gradient_that_lies_by_heads_first_is_copied() -> None:
 
 
 def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
-    query = heads(8, length=1000)
-    assert (
-        efficient_backward((query,) * 4, None).after_results == 2 * MIB + 32_000
-    )  # 8 * 1024 * 64 * 4, and 8 * 1000 * 4
-    wide = heads(8, length=1025, width=128)
-    assert efficient_backward((wide,) * 4, None).after_results == 8 * 1152 * 128 * 4 + 8 * 1025 * 4
+    query = heads(8, length=1000)  # 16 blocks of 64 x 64 each, with a header of 16 bytes, and the row sums
+    assert efficient_backward((query,) * 4, None).before_return == 2 * MIB + 8 * 16 * 16 + 32_000
+    wide = heads(8, length=1025, width=128)  # 9 blocks of 128 x 128 each
+    assert efficient_backward((wide,) * 4, None).before_return == 8 * 9 * (64 * KIB + 16) + 8 * 1025 * 4
 
 
-def test_in_single_precision_efficient_attention_makes_a_product_to_be_summed() -> None:
+def test_efficient_attention_accumulates_all_gradients_of_wide_heads_in_half_types() -> None:
+    wide = heads(1, length=128, width=256)  # 4 blocks of 128 x 64; key and value 64 x 256 each
+    assert efficient_backward((wide,) * 4, None).before_return == 4 * (32 * KIB + 16) + 2 * 64 * KIB + 512
+
+
+def test_in_single_precision_efficient_attention_makes_a_product_first() -> None:
     query = heads(8, dtype=torch.float32)
-    assert efficient_backward((query,) * 4, None).after_results == 2 * MIB + 2 * 32 * KIB
+    temporaries = efficient_backward((query,) * 4, None)
+    assert temporaries.after_results == 2 * MIB + 32 * KIB
+    assert temporaries.before_return == 2 * MIB + 8 * 16 * 16 + 32 * KIB
 
 
 def test_cudnn_accumulates_without_rounding_up() -> None:
