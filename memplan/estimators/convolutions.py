@@ -64,6 +64,12 @@ class Convolution:
         """Images in the batch."""
         return self.input_shape[0]
 
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether every pixel is multiplied with one matrix: no groups, a window of one pixel that moves by one."""
+        has_one_group = self.weight_shape[1] == self.input_shape[1]
+        return has_one_group and all(size == 1 for size in (*self.weight_shape[2:], *self.stride))
+
     def with_samples(self, samples: int) -> Convolution:
         """Return the same convolution of a batch of another size."""
         return replace(

@@ -2,12 +2,19 @@
 
 PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
 from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
+
+For windows of one pixel those engines are cuBLASLt's matrix products, which cuDNN leaves out where cuBLASLt finds no
+card. With a cuBLASLt that always finds an algorithm, 9.19 proposes them first, in all three passes, for capabilities
+from 7.5 to 12.0 (a few shapes apart, which take some KiB, and gradients of the weight in half types, for which tensor
+cores in another layout may come first), and published profiles show plain matrix products there. So their workspace is
+worked out, not asked. What else needs the driver to be there is left out, too: some engines for grouped convolutions.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING
 
 from memplan.estimators.convolutions import Pass
@@ -18,8 +25,9 @@ if TYPE_CHECKING:
 
 _INSTANT = 0  # CUDNN_HEUR_MODE_INSTANT
 _CROSS_CORRELATION = 1
-_ALIGNMENT_BYTES = 16  # all that PyTorch tells of an address; the allocator's are multiples of 512
+_ALIGNMENT_BYTES = 32  # the most that PyTorch says of an address (``getAlignment``); blocks begin at multiples of 512
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+_HALF_TYPES = ("float16", "bfloat16")
 _OPERATIONS = {
     Pass.FORWARD: (Kind.OPERATION_FORWARD, Attribute.OPERATION_FORWARD),
     Pass.INPUT_GRADIENT: (Kind.OPERATION_INPUT_GRADIENT, Attribute.OPERATION_INPUT_GRADIENT),
@@ -80,7 +88,15 @@ class Heuristics:
         return self._library.version
 
     def workspace_bytes(self, convolution: Convolution) -> int | None:
-        """Return what the engine that is proposed first takes; None where none is."""
+        """Return the workspace of the engine that a card would be proposed first; None where none is."""
+        if not convolution.is_matrix_product:
+            return self._first_proposals_bytes(convolution)
+        per_image = matrix_product_bytes(convolution)
+        if convolution.kernel is Pass.WEIGHT_GRADIENT and convolution.dtype in _HALF_TYPES:
+            return min(per_image, self._first_proposals_bytes(convolution) or 0)
+        return per_image
+
+    def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
         try:
             graph = self._graph(convolution)
             heuristics = Descriptor(self._library, Kind.HEURISTICS)
@@ -151,6 +167,19 @@ class Heuristics:
 def _refused_notes(convolution: Convolution) -> frozenset[int]:
     rounds = () if convolution.with_tf32 or convolution.dtype != "float32" else (_TENSOR_CORE, _ROUNDS_INPUTS)
     return frozenset((*rounds, *((_NONDETERMINISTIC,) if convolution.deterministic else ())))
+
+
+def matrix_product_bytes(convolution: Convolution) -> int:
+    """Return the workspace of a matrix product in cuBLASLt: gradients of the weight of single images, to be summed.
+
+    In channels-last all pixels of all images are one matrix, and nothing is left to sum; nor is where an image is one
+    pixel. What cuBLASLt itself may take is not counted.
+    """
+    is_split = not convolution.channels_last and prod(convolution.output_shape[2:]) > 1
+    if convolution.kernel is not Pass.WEIGHT_GRADIENT or not is_split:
+        return 0
+    number_bytes = 8 if convolution.dtype == "float64" else 4
+    return convolution.samples * prod(convolution.weight_shape) * number_bytes
 
 
 def strides_of(shape: tuple[int, ...], *, channels_last: bool) -> tuple[int, ...]:

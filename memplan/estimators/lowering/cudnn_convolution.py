@@ -156,7 +156,7 @@ def _is_copied_to_channels_last(call: Convolution, capability: tuple[int, int]) 
         and (call.with_tf32 or call.dtype != "float32")
         and _has_one_group(call)
         and call.weight_shape[1] > _FEW_CHANNELS
-        and not _is_matrix_product(call)
+        and not call.is_matrix_product
         and not call.channels_last
     )
 
@@ -181,10 +181,6 @@ def _winograd_bytes(call: Convolution) -> int:
     channels_out, channels_in = call.weight_shape[:2]
     numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
     return _TRANSFORMED_ELEMENTS * numbers * _dtype(call).itemsize
-
-
-def _is_matrix_product(call: Convolution) -> bool:
-    return all(size == 1 for size in (*call.weight_shape[2:], *call.stride))
 
 
 def _has_one_group(call: Convolution) -> bool:

@@ -13,7 +13,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
-from memplan.estimators.cudnn.heuristics import strides_of
+from memplan.estimators.cudnn.heuristics import matrix_product_bytes, strides_of
 from memplan.estimators.step_trace import Category, StepTrace, Timeline
 from memplan.recipe import Recipe
 from memplan.units import MIB
@@ -45,6 +45,16 @@ def test_strides_follow_the_layout() -> None:
     assert strides_of((2, 3, 4, 5), channels_last=False) == (60, 20, 5, 1)
     assert strides_of((2, 3, 4, 5), channels_last=True) == (60, 1, 15, 3)
     assert strides_of((2, 3, 4, 5, 6), channels_last=True) == (360, 1, 90, 18, 3)
+
+
+def test_weight_gradients_of_windows_of_one_pixel_are_made_image_by_image() -> None:
+    product = replace(CALL, weight_shape=(64, 64, 1, 1), padding=(0, 0))
+    of_weight = replace(product, kernel=Pass.WEIGHT_GRADIENT)
+    assert product.is_matrix_product
+    assert matrix_product_bytes(of_weight) == of_weight.samples * 64 * 64 * 4
+    assert matrix_product_bytes(product) == 0
+    assert matrix_product_bytes(replace(of_weight, channels_last=True)) == 0
+    assert matrix_product_bytes(replace(of_weight, output_shape=(of_weight.samples, 64, 1, 1))) == 0
 
 
 @needs_cudnn
