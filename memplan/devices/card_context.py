@@ -33,6 +33,11 @@ _UNKNOWN_CARD_BYTES = 300 * MIB
 _UNKNOWN_CARD_RANGE_BYTES = (115 * MIB, 520 * MIB)
 
 
+def threads_per_multiprocessor(compute_capability: tuple[int, int]) -> int:
+    """Return how many threads one multiprocessor of a card holds at once."""
+    return _THREADS_PER_SM.get(compute_capability, _MOST_THREADS_PER_SM)
+
+
 def context_bytes(compute_capability: tuple[int, int] | None, sm_count: int | None) -> int:
     """Return the usual CUDA context with the libraries of a training step, outside the caching allocator.
 
@@ -42,7 +47,7 @@ def context_bytes(compute_capability: tuple[int, int] | None, sm_count: int | No
     """
     if compute_capability is None or sm_count is None:
         return _UNKNOWN_CARD_BYTES
-    threads = sm_count * _THREADS_PER_SM.get(compute_capability, _MOST_THREADS_PER_SM)
+    threads = sm_count * threads_per_multiprocessor(compute_capability)
     return _FIXED_BYTES + threads * _BYTES_PER_THREAD
 
 

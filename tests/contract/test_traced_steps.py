@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -104,6 +105,41 @@ def largest(trace: StepTrace, category: Category) -> float:
 def test_an_average_of_the_weights_is_a_second_copy(trace: Trace) -> None:
     assert after_forward(trace(ema=True), Category.OPTIMIZER_STATE) == 1
     assert after_forward(trace(), Category.OPTIMIZER_STATE) == 0
+
+
+def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().sum()
+
+
+SMALL_CARD = replace(CARD, name="one multiprocessor", sm_count=1)
+
+
+def test_the_gradient_of_a_bias_is_summed_from_partial_results_whose_size_follows_no_line(template: Template) -> None:
+    workload = Workload(model=lambda: nn.Linear(512, 512), batch=rows, loss=squares, optimizer=plain_descent)
+    found = trace_step(source_of(workload), Recipe(micro_batch_size=4), SMALL_CARD, template=template)
+    (timeline,) = found.timelines
+    summed = timeline.operators == timeline.operator_names.index("inside aten.sum")
+
+    def partial_results(size: int) -> float:
+        return timeline.block_bytes(size)[summed].max() / MIB
+
+    # Four thread blocks of 32 x 4 outputs; the card holds twelve, so that three share the values, and from 3,073 rows
+    # on as many as leave each thread at most 256 of them in its four rows.
+    assert partial_results(64) == 0
+    assert partial_results(2048) == 3 * 128 * 512 * 4 / MIB
+    assert partial_results(8192) == 8 * 128 * 512 * 4 / MIB
+
+
+def one_layer_with_bias() -> nn.Module:
+    return nn.Linear(512, 256)
+
+
+def test_autocast_casts_the_last_operand_first(trace: Trace) -> None:
+    found = trace(Recipe(micro_batch_size=4, precision="bf16"), model=one_layer_with_bias)
+    (timeline,) = found.timelines
+    casts = timeline.operators == timeline.operator_names.index("aten._to_copy")
+    bias, weight, given = 256 * 2, 512 * 256 * 2, 8 * 512 * 2
+    assert timeline.block_bytes(8)[casts][:3].tolist() == [bias, weight, given]
 
 
 def frozen(index: int) -> nn.Module:

@@ -82,7 +82,7 @@ def kernels_of(device: DeviceSpec) -> KernelRules:
     capability = lowered_capability(device)
     if capability is None:
         return host_kernels()
-    return cuda_kernels(capability)
+    return cuda_kernels(capability, device.sm_count)
 
 
 def uncounted_on(

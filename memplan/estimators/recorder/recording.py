@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from memplan.estimators.convolutions import Convolution
+    from memplan.estimators.reductions import Reduction
 
 INSIDE = "inside "  # prefix of the operator's name for temporaries of its kernel, which follow from a rule
 
@@ -30,7 +31,7 @@ class Recording:
         categories: category of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
-        convolutions: the convolution whose workspace each block is; None for other blocks.
+        kernel_calls: the convolution or reduction whose temporary each block is; None for other blocks.
         module_names: index of each module path.
         operator_names: index of each operator name.
         step_starts: index of each optimizer step's first event.
@@ -45,7 +46,7 @@ class Recording:
     categories: list[Category] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
-    convolutions: list[Convolution | None] = field(default_factory=list)
+    kernel_calls: list[Convolution | Reduction | None] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
     step_starts: list[int] = field(default_factory=list)
@@ -58,7 +59,7 @@ class Recording:
         *,
         module: str,
         operator: str,
-        workspace_of: Convolution | None = None,
+        kernel_call: Convolution | Reduction | None = None,
     ) -> int:
         """Record a new block and return its number."""
         block = len(self.block_bytes)
@@ -66,7 +67,7 @@ class Recording:
         self.categories.append(category)
         self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
-        self.convolutions.append(workspace_of)
+        self.kernel_calls.append(kernel_call)
         self._event(block, allocates=True)
         return block
 
@@ -76,7 +77,7 @@ class Recording:
         self.categories.append(self.categories[block])
         self.modules.append(self.modules[block])
         self.operators.append(self.operators[block])
-        self.convolutions.append(self.convolutions[block])
+        self.kernel_calls.append(self.kernel_calls[block])
         return len(self.block_bytes) - 1
 
     def is_by_rule(self) -> list[bool]:
@@ -108,7 +109,7 @@ class Recording:
                 break
         if self.categories[block] is not Category.TEMPORARIES:  # its category has been set since
             self.categories[reused], self.modules[reused] = self.categories[block], self.modules[block]
-        for of_blocks in (self.block_bytes, self.categories, self.modules, self.operators, self.convolutions):
+        for of_blocks in (self.block_bytes, self.categories, self.modules, self.operators, self.kernel_calls):
             del of_blocks[block]
 
     @property

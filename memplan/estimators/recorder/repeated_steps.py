@@ -57,7 +57,12 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
     is_typical = (last - steps_of_blocks(worst)) % 2 == 1
     of_rules = None if timeline.workspaces is None else Workspaces()
     shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
-    return replace(timeline, size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0), workspaces=of_rules)
+    return replace(
+        timeline,
+        size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0),
+        workspaces=of_rules,
+        reductions=None,
+    )
 
 
 def steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.recorder.convolution_blocks import any_workspaces, growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import any_workspaces, growing_reductions, growing_workspaces
 from memplan.estimators.step_trace import Timeline
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
     intercepts, slopes, _ = _terms(recordings[:2])
+    reductions = growing_reductions(recordings[:2])
+    if reductions is not None:  # no line, but known at every size
+        intercepts[reductions.blocks] = slopes[reductions.blocks] = 0
     underestimates = bool((intercepts < -ROUNDING * sizes).any())
     grows = (slopes != 0) & ~np.array(recordings[0].is_by_rule())
     return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
@@ -65,7 +68,11 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
     Args:
         recordings: runs of one structure at different micro-batch sizes; a single run gives constants.
     """
-    fitted = replace(_timeline(recordings[0], _terms(recordings[:3])), workspaces=growing_workspaces(recordings))
+    fitted = replace(
+        _timeline(recordings[0], _terms(recordings[:3])),
+        workspaces=growing_workspaces(recordings),
+        reductions=growing_reductions(recordings),
+    )
     if len(recordings) <= 3:
         return fitted
     misses = _misses(fitted, recordings[3])

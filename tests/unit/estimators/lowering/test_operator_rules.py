@@ -25,7 +25,7 @@ aten = torch.ops.aten
     ids=str,
 )  # fmt: skip
 def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops.OpOverload) -> None:
-    assert cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
+    assert cuda_kernels((8, 0), 108).are_known(operator, str(operator.overloadpacket))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops
     ids=str,
 )  # fmt: skip
 def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOverload) -> None:
-    assert not cuda_kernels((8, 0)).are_known(operator, str(operator.overloadpacket))
+    assert not cuda_kernels((8, 0), 108).are_known(operator, str(operator.overloadpacket))
     assert host_kernels().are_known(operator, str(operator.overloadpacket))
 
 

@@ -54,7 +54,7 @@ def convolved(image: tuple[int, ...], weight: tuple[int, ...]) -> torch.Tensor:
     return made
 
 
-@pytest.mark.parametrize("kernels", [host_kernels(), cuda_kernels((8, 6))], ids=["host", "card"])
+@pytest.mark.parametrize("kernels", [host_kernels(), cuda_kernels((8, 6), 28)], ids=["host", "card"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tensor], kernels: KernelRules) -> None:
     with Rules(kernels) as rules:

@@ -29,7 +29,7 @@ class Session:
     """A recorder on fake tensors, as a step has it."""
 
     def __init__(self, capability: tuple[int, int] | None = None) -> None:
-        kernels = host_kernels() if capability is None else cuda_kernels(capability)
+        kernels = host_kernels() if capability is None else cuda_kernels(capability, 108)
         self.recording = Recording(micro_batch_size=2)
         self.ledger = StorageLedger(self.recording)
         self.fakes = TraceFakeMode()

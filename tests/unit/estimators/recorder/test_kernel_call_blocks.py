@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.estimators.recorder.convolution_blocks import growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import growing_reductions, growing_workspaces
 from memplan.estimators.recorder.recording import Recording
+from memplan.estimators.reductions import Reduction
 from memplan.estimators.step_trace import Category
 from tests.making import convolution
 
@@ -16,10 +17,22 @@ if TYPE_CHECKING:
 CALL = convolution()
 
 
-def run(size: int, *calls: Convolution | None) -> Recording:
+def bias_gradient(rows: int, columns: int = 128) -> Reduction:
+    return Reduction(
+        outputs=columns,
+        values_per_output=rows,
+        item_bytes=4,
+        accumulator_bytes=4,
+        outputs_per_thread=4,
+        resident_threads=2048,
+        multiprocessors=1,
+    )
+
+
+def run(size: int, *calls: Convolution | Reduction | None) -> Recording:
     recording = Recording(micro_batch_size=size)
     for call in calls:
-        recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", workspace_of=call))
+        recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", kernel_call=call))
     return recording
 
 
@@ -58,6 +71,25 @@ def test_a_step_without_convolutions_has_none() -> None:
 def test_blocks_keep_their_calls_when_one_before_them_goes() -> None:
     recording = run(2, None, None, CALL)
     recording.replace_block(1, 0)
-    assert recording.convolutions == [None, CALL]
+    assert recording.kernel_calls == [None, CALL]
     recording.duplicate_block(1)
-    assert recording.convolutions == [None, CALL, CALL]
+    assert recording.kernel_calls == [None, CALL, CALL]
+
+
+def test_a_reduction_grows_with_what_it_reduces_and_with_what_it_makes() -> None:
+    found = growing_reductions([run(size, None, CALL, bias_gradient(64 * size, 4 * size)) for size in (2, 3, 8)])
+    assert found is not None
+    assert found.blocks.tolist() == [2]
+    assert found.reductions[0].at(10) == bias_gradient(640, 40)
+
+
+def test_a_reduction_that_grows_otherwise_is_left_to_the_fit() -> None:
+    assert growing_reductions([run(size, bias_gradient(size**2)) for size in (2, 3, 5)]) is None
+
+
+def test_reductions_and_convolutions_are_told_apart() -> None:
+    recordings = [run(size, bias_gradient(size), CALL) for size in (2, 3)]
+    workspaces, reductions = growing_workspaces(recordings), growing_reductions(recordings)
+    assert workspaces is not None
+    assert reductions is not None
+    assert (workspaces.blocks.tolist(), reductions.blocks.tolist()) == ([1], [0])

@@ -1,0 +1,104 @@
+"""Which operators reduce on a card with staging memory, and what of the reduction its size depends on.
+
+The order of dimensions is that of ``TensorIterator`` (``aten/src/ATen/TensorIterator.cpp`` of torch 2.13): reduced ones
+first, by stride, and neighbours that are one range in memory are merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.devices.card_context import threads_per_multiprocessor
+from memplan.estimators.reductions import Reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_OUTPUTS_PER_THREAD = 4
+_WELFORD_BYTES = 16  # mean, sum of squares and two counts, in single precision
+
+# Operator -> whether its partial results are those of a variance. The dimensions are the second argument.
+_OPERATORS = {
+    "aten.sum": False, "aten.mean": False, "aten.nansum": False, "aten.amax": False, "aten.amin": False,
+    "aten.var": True, "aten.std": True, "aten.var_mean": True, "aten.std_mean": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Dimension:
+    size: int
+    stride: int  # of the input, in elements
+    is_reduced: bool
+
+
+def cuda_reduction(
+    operator: str, args: tuple[Any, ...], capability: tuple[int, int], multiprocessors: int
+) -> Reduction | None:
+    """Return the reduction that an operator runs, if it keeps the innermost dimension of its input.
+
+    Args:
+        operator: name without overload.
+        args: its positional arguments.
+        capability: compute capability of the card.
+        multiprocessors: of the card.
+    """
+    is_variance = _OPERATORS.get(operator)
+    if is_variance is None or len(args) < 2 or not isinstance(args[1], list | tuple):
+        return None
+    given: torch.Tensor = args[0]
+    dimensions = _merged(_ordered(given, args[1]))
+    reduced = [each for each in dimensions if each.is_reduced]
+    kept = dimensions[len(reduced) :]
+    if not reduced or not kept or reduced[0].stride < kept[0].stride:
+        return None
+    return Reduction(
+        outputs=prod(each.size for each in kept),
+        values_per_output=prod(each.size for each in reduced),
+        item_bytes=given.element_size(),
+        accumulator_bytes=_WELFORD_BYTES if is_variance else _accumulator_bytes(given.dtype),
+        outputs_per_thread=_outputs_per_thread(kept[0], [*reduced, *kept[1:]], int(given.storage_offset())),
+        resident_threads=multiprocessors * threads_per_multiprocessor(capability),
+        multiprocessors=multiprocessors,
+    )
+
+
+def _ordered(given: torch.Tensor, reduced: Sequence[int]) -> list[_Dimension]:
+    """Return the dimensions in the order in which the kernel runs over them, those of one element left out."""
+    which = {each % given.dim() for each in reduced} if reduced else set(range(given.dim()))
+    dimensions = [
+        _Dimension(size, stride, is_reduced=place in which)
+        for place, (size, stride) in enumerate(zip(given.shape, given.stride(), strict=True))
+        if size != 1
+    ]
+    # Results are contiguous: of the kept dimensions, the last given one moves the fastest there.
+    kept = [each for each in reversed(dimensions) if not each.is_reduced]
+    return [*sorted((each for each in dimensions if each.is_reduced), key=lambda each: each.stride), *kept]
+
+
+def _merged(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
+    merged: list[_Dimension] = []
+    for each in dimensions:
+        last = merged[-1] if merged else None
+        if last and last.is_reduced is each.is_reduced and last.size * last.stride == each.stride:
+            merged[-1] = _Dimension(last.size * each.size, last.stride, each.is_reduced)
+        else:
+            merged.append(each)
+    return merged
+
+
+def _outputs_per_thread(innermost: _Dimension, others: Sequence[_Dimension], offset: int) -> int:
+    """Return how many outputs a thread reads at once (``get_output_vec_size`` in ``Reduce.cuh``)."""
+    width = _MOST_OUTPUTS_PER_THREAD if innermost.stride == 1 else 1
+    while any(number % width for number in (offset, innermost.size, *(each.stride for each in others))):
+        width //= 2
+    return width
+
+
+def _accumulator_bytes(dtype: torch.dtype) -> int:
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.int64.itemsize
+    return max(dtype.itemsize, torch.float32.itemsize)

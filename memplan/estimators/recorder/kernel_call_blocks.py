@@ -1,0 +1,106 @@
+"""Temporaries of convolutions and reductions at any micro-batch size, from the calls recorded at a few."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from memplan.estimators.convolutions import Convolution, GrowingConvolution, Workspaces
+from memplan.estimators.reductions import GrowingReduction, Reduction, StagedReductions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from memplan.estimators.recorder.recording import Recording
+
+Call = TypeVar("Call")
+Growing = TypeVar("Growing")
+_Blocks = list[tuple[int, int]]  # block number, and index of its call among the different ones
+
+
+def any_workspaces(recording: Recording) -> Workspaces | None:
+    """Return ``Workspaces`` without convolutions if the run has convolution workspaces, else None."""
+    return Workspaces() if any(isinstance(each, Convolution) for each in recording.kernel_calls) else None
+
+
+def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
+    """Return the convolution workspaces of the runs, for convolutions whose sample count is linear in the micro-batch.
+
+    Args:
+        recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
+    """
+    numbers, found = _numbered(_blocks_of(recordings, Convolution), _growing_convolution)
+    if not found:
+        return any_workspaces(recordings[0])
+    blocks, of_blocks = _columns(found)
+    return Workspaces(blocks=blocks, numbers=of_blocks, convolutions=numbers)
+
+
+def growing_reductions(recordings: Sequence[Recording]) -> StagedReductions | None:
+    """Return the partial results of the runs' reductions whose lengths are linear in the micro-batch; None without any.
+
+    Args:
+        recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
+    """
+    numbers, found = _numbered(_blocks_of(recordings, Reduction), _growing_reduction)
+    if not found:
+        return None
+    blocks, of_blocks = _columns(found)
+    return StagedReductions(blocks=blocks, numbers=of_blocks, reductions=numbers)
+
+
+def _blocks_of(
+    recordings: Sequence[Recording], kind: type[Call]
+) -> Iterator[tuple[int, Sequence[int], Sequence[Call]]]:
+    """Yield block number, sizes and calls of the blocks that hold temporaries of such calls in every run."""
+    sizes = [each.micro_batch_size for each in recordings]
+    for block, calls in enumerate(zip(*(each.kernel_calls for each in recordings), strict=True)):
+        of_kind = [each for each in calls if isinstance(each, kind)]
+        if len(of_kind) == len(sizes):
+            yield block, sizes, of_kind
+
+
+def _numbered(
+    blocks: Iterator[tuple[int, Sequence[int], Sequence[Call]]],
+    fit: Callable[[Sequence[Call], Sequence[int]], Growing | None],
+) -> tuple[tuple[Growing, ...], _Blocks]:
+    """Return the different fits, and which of them each block that has one follows."""
+    numbers: dict[Growing, int] = {}
+    fits = ((block, fit(calls, sizes)) for block, sizes, calls in blocks)
+    found = [(block, numbers.setdefault(growing, len(numbers))) for block, growing in fits if growing is not None]
+    return tuple(numbers), found
+
+
+def _columns(found: _Blocks) -> npt.NDArray[np.int32]:
+    return np.array(found, dtype=np.int32).T
+
+
+def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution | None:
+    """Return one block's convolution as a function of the micro-batch, if all runs lie on one line."""
+    first = calls[0]
+    at_zero, per_item = _line([each.samples for each in calls], sizes)
+    growing = GrowingConvolution(convolution=first.with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
+    is_linear = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
+    return growing if is_linear else None
+
+
+def _growing_reduction(calls: Sequence[Reduction], sizes: Sequence[int]) -> GrowingReduction | None:
+    outputs, outputs_per_item = _line([each.outputs for each in calls], sizes)
+    values, values_per_item = _line([each.values_per_output for each in calls], sizes)
+    growing = GrowingReduction(
+        reduction=replace(calls[0], outputs=outputs, values_per_output=values),
+        outputs_per_item=outputs_per_item,
+        values_per_item=values_per_item,
+    )
+    is_linear = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
+    return growing if is_linear else None
+
+
+def _line(lengths: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:
+    """Return value at zero and slope of the line through the first two runs; a single one is constant."""
+    slope = 0 if len(lengths) == 1 else (lengths[1] - lengths[0]) // (sizes[1] - sizes[0])
+    return lengths[0] - slope * sizes[0], slope

@@ -1,0 +1,127 @@
+"""Reductions on a card, and the memory in which their thread blocks put partial results together.
+
+PyTorch shares the values of one output among several thread blocks where a thread would have at least 256 of them and
+the outputs alone do not fill the card. The partial results go through memory that the kernel takes from the caching
+allocator (``setReduceConfig`` and ``global_memory_size`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of torch 2.13).
+Where the innermost dimension of the input is kept, PyTorch asks for ``block_width * outputs_per_thread`` times what is
+used: the bias gradient of a linear layer takes up to 108 MiB on an A100.
+
+Where the innermost dimension is reduced, it is some hundred KiB at most, which is not counted; nor are the counters by
+which the thread blocks wait for each other, some KiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_MOST_THREADS = 512  # of a thread block; 256 for complex doubles
+_WARP = 32
+_LEAST_VALUES, _MOST_VALUES = 16, 256  # of one output in a thread
+_LEAST_VALUES_ACROSS_WARPS = 16
+_LARGEST_INDEX_BYTES = 2**31 - 1  # larger inputs are halved until their offsets fit into 32 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """A reduction that keeps the innermost dimension of its input.
+
+    Args:
+        outputs: how many results it has.
+        values_per_output: how many values are reduced to each.
+        item_bytes: size of a value.
+        accumulator_bytes: size of a partial result.
+        outputs_per_thread: neighbouring outputs that one thread works on: 1, 2 or 4.
+        resident_threads: threads that the whole card holds at once.
+        multiprocessors: of the card.
+    """
+
+    outputs: int
+    values_per_output: int
+    item_bytes: int
+    accumulator_bytes: int
+    outputs_per_thread: int
+    resident_threads: int
+    multiprocessors: int
+
+    def staging_bytes(self) -> int:
+        """Return the bytes that the partial results take; 0 where each output has a thread block of its own."""
+        values = self.values_per_output
+        while values > 1 and self.outputs * values * self.item_bytes > _LARGEST_INDEX_BYTES:
+            values = -(-values // 2)
+        columns = self.outputs // self.outputs_per_thread
+        width, height = self._block(columns, values)
+        values_per_thread = values
+        if values_per_thread < min(height * _LEAST_VALUES_ACROSS_WARPS, _MOST_VALUES):
+            return 0
+        values_per_thread = -(-values // height)
+        grid = -(-columns // width)
+        full_grid = self.multiprocessors * (self.resident_threads // self.multiprocessors // (width * height))
+        if values_per_thread < _MOST_VALUES or grid > full_grid:
+            return 0
+        shares = max(
+            min(-(-full_grid // grid), -(-values_per_thread // _LEAST_VALUES)), -(-values_per_thread // _MOST_VALUES)
+        )
+        partial_results = self.outputs * shares * width * self.outputs_per_thread
+        return self.accumulator_bytes * partial_results if shares > 1 else 0
+
+    def _block(self, columns: int, values: int) -> tuple[int, int]:
+        """Return how many outputs, and how many values of each, the threads of a block begin with."""
+        most = _MOST_THREADS // self.outputs_per_thread
+        columns, values = _power_of_two(min(columns, most)), _power_of_two(min(values, most))
+        height = min(values, most // min(columns, _WARP))
+        return min(columns, most // height), height
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is no larger; 1 for less than that."""
+    return 1 << max(number.bit_length() - 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingReduction:
+    """A reduction whose outputs and values are linear functions of the micro-batch.
+
+    Args:
+        reduction: the reduction without samples.
+        outputs_per_item: linear term of its outputs.
+        values_per_item: linear term of its values for each output.
+    """
+
+    reduction: Reduction
+    outputs_per_item: int
+    values_per_item: int
+
+    def at(self, micro_batch_size: int) -> Reduction:
+        """Return the reduction at a micro-batch size."""
+        return replace(
+            self.reduction,
+            outputs=self.reduction.outputs + self.outputs_per_item * micro_batch_size,
+            values_per_output=self.reduction.values_per_output + self.values_per_item * micro_batch_size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedReductions:
+    """The blocks of a timeline in which reductions put partial results together.
+
+    Args:
+        blocks: block numbers, ascending.
+        numbers: index into ``reductions`` of each of these blocks.
+        reductions: the different reductions.
+    """
+
+    blocks: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
+    numbers: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
+    reductions: tuple[GrowingReduction, ...] = ()
+
+    def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of each of ``blocks`` at a micro-batch size."""
+        sizes = [each.at(micro_batch_size).staging_bytes() for each in self.reductions]
+        of_blocks: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64)[self.numbers]
+        return of_blocks

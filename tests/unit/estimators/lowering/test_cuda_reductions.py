@@ -1,0 +1,72 @@
+"""What of an operator's operand decides how a card reduces it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.cuda_reductions import cuda_reduction
+
+AMPERE = (8, 0)
+
+
+def found(source: torch.Tensor, dims: list[int], operator: str = "aten.sum") -> tuple[int, int, int, int] | None:
+    reduction = cuda_reduction(operator, (source, dims), AMPERE, 108)
+    if reduction is None:
+        return None
+    assert reduction.resident_threads == 108 * 2048
+    return (
+        reduction.outputs,
+        reduction.values_per_output,
+        reduction.outputs_per_thread,
+        reduction.accumulator_bytes,
+    )
+
+
+def source(*shape: int, **options: Any) -> torch.Tensor:
+    return torch.empty(shape, device="meta", **options)
+
+
+def test_a_bias_gradient_sums_rows() -> None:
+    assert found(source(4096, 128), [0]) == (128, 4096, 4, 4)
+    assert found(source(8, 512, 128), [0, 1]) == (128, 4096, 4, 4)
+
+
+def test_a_sum_along_the_innermost_dimension_takes_next_to_nothing() -> None:
+    assert found(source(4096, 128), [1]) is None
+    assert found(source(4096, 128), []) is None
+    assert found(source(8, 16, 56, 56), [0, 2, 3]) is None
+
+
+def test_channels_last_images_keep_their_innermost_dimension() -> None:
+    assert found(source(8, 16, 56, 56).to(memory_format=torch.channels_last), [0, 2, 3]) == (16, 8 * 56 * 56, 4, 4)
+
+
+def test_what_is_reduced_between_kept_dimensions_counts_once_per_output() -> None:
+    assert found(source(8, 512, 128), [1]) == (8 * 128, 512, 4, 4)
+
+
+@pytest.mark.parametrize(("width", "outputs_per_thread"), [(128, 4), (130, 2), (129, 1)])
+def test_outputs_are_read_together_where_their_number_allows(width: int, outputs_per_thread: int) -> None:
+    assert found(source(4096, width), [0]) == (width, 4096, outputs_per_thread, 4)
+
+
+def test_a_view_that_begins_between_is_read_one_by_one() -> None:
+    assert found(source(4097 * 128)[1 : 1 + 4096 * 128].view(4096, 128), [0]) == (128, 4096, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.bfloat16, 4), (torch.float32, 4), (torch.float64, 8), (torch.int32, 8)], ids=str
+)
+def test_sums_are_accumulated_in_single_precision_at_least(dtype: torch.dtype, size: int) -> None:
+    assert found(source(4096, 128, dtype=dtype), [0]) == (128, 4096, 4, size)
+
+
+def test_variances_are_accumulated_as_four_numbers() -> None:
+    assert found(source(4096, 128), [0], "aten.var") == (128, 4096, 4, 16)
+
+
+def test_other_operators_reduce_nothing() -> None:
+    assert found(source(4096, 128), [0], "aten.cumsum") is None
