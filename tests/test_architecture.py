@@ -51,7 +51,7 @@ LAYERS_OF_CONFIGS = (
 )
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
-    ("convolutions",),
+    ("convolutions", "reductions"),
     ("step_trace",),
     ("cudnn",),
     ("tracing",),
