@@ -44,6 +44,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         "aten.masked_select": partial(_selected, on_cuda=on_cuda),
         "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
         "aten.dist": _distance,
+        "aten._euclidean_dist": _distances,
         "aten.affine_grid_generator": _affine_grid,
         "aten.linalg_matrix_exp": _matrix_exponential,
         **dict.fromkeys(("aten.linalg_inv_ex", "aten.linalg_lu"), _factored_matrix),
@@ -185,6 +186,15 @@ def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """The difference before its norm (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
     return TemporaryBytes(before_results=elements * args[0].element_size())
+
+
+def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
+    """Both sets of points with two more columns each, so that one product gives all squares (``_euclidean_dist``).
+
+    The first set is scaled before the second gets its columns, which are there already (``Distance.cpp``).
+    """
+    first, second = (each.nbytes + each.nbytes // each.shape[-1] * 2 for each in args[:2])
+    return TemporaryBytes(before_results=max(first - args[1].nbytes, 0), around_results=first + second)
 
 
 def _affine_grid(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:

@@ -48,7 +48,7 @@ _PLAIN = frozenset(
         "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
         "_assert_async",
         "_assert_scalar", "nan_to_num", "value_selecting_reduction_backward", "zeros_and_scatter",
-        "nonzero", "_euclidean_dist", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
+        "nonzero", "mul_", "squeeze_", "unsqueeze_", "t_", "transpose_", "permute", "_reshape_alias",
         "device", "_chunk_cat", "_efficientzerotensor", "_embedding_bag", "_embedding_bag_per_sample_weights_backward",
         "_linalg_check_errors", "_segment_reduce_backward", "addmv", "bincount", "block_diag", "cauchy_",
         "channel_shuffle", "diag_embed", "dot", "fractional_max_pool2d", "fractional_max_pool2d_backward",

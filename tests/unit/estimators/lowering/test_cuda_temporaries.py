@@ -126,6 +126,12 @@ def test_shares_are_drawn_by_way_of_as_many_gamma_draws() -> None:
     assert cuda_temporary_bytes("aten._sample_dirichlet", (shares,), shares).after_results == MIB
 
 
+def test_distances_are_a_product_of_points_with_two_more_columns() -> None:
+    many, few = meta(512, 510), meta(128, 510)  # 1 MiB and a quarter with their columns
+    temporaries = cuda_temporary_bytes("aten._euclidean_dist", (few, many), None)
+    assert temporaries == TemporaryBytes(around_results=MIB + 256 * KIB)
+
+
 def test_a_grid_is_made_from_homogeneous_coordinates_of_every_pixel() -> None:
     images, volumes = [4, 3, 256, 256], [4, 1, 64, 64, 16]
     assert cuda_temporary_bytes("aten.affine_grid_generator", (meta(4, 2, 3), images), None).around_results == 3 * MIB

@@ -101,6 +101,8 @@ CALLS: dict[str, Call] = {
     "singular values of matrices": lambda x, y: x.sum() + torch.linalg.svd(y)[0].sum(),
     "factors of matrices": lambda x, y: x.sum() + torch.linalg.lu(y)[0].sum(),
     "solutions by a factor": lambda x, y: x.sum() + torch.cholesky_solve(y, y).sum(),
+    "distances of many to few": lambda x, y: x.sum() + torch.cdist(y.view(2048, 128), y.view(2048, 128)[:64]).sum(),
+    "distances of few to many": lambda x, y: x.sum() + torch.cdist(y.view(2048, 128)[:64], y.view(2048, 128)).sum(),
     "distance": lambda x, y: x.sum() + torch.dist(y, y),
     "exponential of matrices": lambda x, _: torch.linalg.matrix_exp(x),
     "convolution of what lies otherwise": lambda x, y: functional.conv1d(x.transpose(1, 2), y[:, :, :3]),
