@@ -15,12 +15,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memplan.estimators.fake_tensors.known_values import is_known, known_value, remember_value
+from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     import numpy.typing as npt
@@ -136,12 +136,14 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     name = operator._schema.name  # noqa: SLF001 - in no public attribute
     count = source.numel()
     if name == "aten::nonzero":
-        return torch.empty(count, source.dim(), dtype=torch.long)
+        positions = torch.empty(count, source.dim(), dtype=torch.long)
+        return _with_value(positions, lambda: torch.ones(source.shape).nonzero())
     if name == "aten::masked_select":
         together = torch.broadcast_shapes(source.shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
         return source.new_empty(together.numel())
     if name == "torchvision::nms":
-        return torch.empty(source.shape[0], dtype=torch.long)
+        kept = torch.empty(source.shape[0], dtype=torch.long)
+        return _with_value(kept, lambda: torch.arange(kept.numel()))
     if name == "aten::_unique2":
         has_inverse, has_counts = (len(args) > place and args[place] for place in (2, 3))
         inverse = torch.empty(source.shape if has_inverse else 0, dtype=torch.long)
@@ -150,6 +152,14 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
         counts = torch.empty(source.shape[args[1]], dtype=torch.long)
         return torch.empty_like(source), counts, torch.empty_like(counts)
     return None
+
+
+def _with_value(positions: torch.Tensor, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Let small positions of all elements be known, since code finds other known values by them."""
+    if positions.numel() <= LARGEST_ELEMENTS:
+        with unset_fake_temporarily():
+            remember_value(positions, compute())
+    return positions
 
 
 def _choices(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -60,6 +60,13 @@ def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
     assert "test_presumed_choices.py:" in note
 
 
+def test_what_is_known_of_all_is_known_of_those_that_are_kept(presuming: PresumedChoices) -> None:
+    levels = torch.tensor([0, 0, 1, 1])
+    kept = torch.where(torch.empty(4) > 0.5)[0]
+    assert levels[kept].unique().tolist() == [0, 1]
+    assert len(presuming.notes) == 1
+
+
 def test_experts_are_chosen_evenly(presuming: PresumedChoices) -> None:
     chosen = torch.empty(6, 4).topk(2).indices
     assert [torch.where(chosen == expert)[0].shape[0] for expert in range(4)] == [3, 3, 3, 3]  # 12 choices among 4
