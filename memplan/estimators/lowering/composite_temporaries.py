@@ -45,6 +45,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
         "aten.dist": _distance,
         "aten._euclidean_dist": _distances,
+        "aten._trilinear": _bilinear_form,
         "aten.affine_grid_generator": _affine_grid,
         "aten.linalg_matrix_exp": _matrix_exponential,
         **dict.fromkeys(("aten.linalg_inv_ex", "aten.linalg_lu"), _factored_matrix),
@@ -195,6 +196,28 @@ def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """
     first, second = (each.nbytes + each.nbytes // each.shape[-1] * 2 for each in args[:2])
     return TemporaryBytes(before_results=max(first - args[1].nbytes, 0), around_results=first + second)
+
+
+def _bilinear_form(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """The product of two factors, and that with the third, one slice at a time (``_trilinear`` in ``Linear.cpp``)."""
+    expanded, summed = args[3:6], args[6]
+    unrolled = args[7] if len(args) > 7 else 1
+    sizes = [_expanded_sizes(factor, dims) for factor, dims in zip(args[:3], expanded, strict=True)]
+    summed_first = {dim for dim in summed if dim in expanded[2]}
+    elements = _elements_but(sizes[:2], {unrolled, *summed_first}) + _elements_but(sizes, {unrolled, *summed})
+    return TemporaryBytes(after_results=elements * result.element_size())
+
+
+def _elements_but(factors: list[list[int]], left_out: set[int]) -> int:
+    """Return how many elements a product of factors has, without some dimensions."""
+    return math.prod(max(of_dim) for dim, of_dim in enumerate(zip(*factors, strict=True)) if dim not in left_out)
+
+
+def _expanded_sizes(factor: torch.Tensor, expanded: list[int]) -> list[int]:
+    sizes = list(factor.shape)
+    for dim in sorted(expanded):
+        sizes.insert(dim, 1)
+    return sizes
 
 
 def _affine_grid(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:

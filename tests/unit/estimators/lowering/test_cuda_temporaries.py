@@ -132,6 +132,13 @@ def test_distances_are_a_product_of_points_with_two_more_columns() -> None:
     assert temporaries == TemporaryBytes(around_results=MIB + 256 * KIB)
 
 
+def test_the_gradient_of_a_bilinear_forms_input_is_a_matrix_per_row_before_it_is_summed() -> None:
+    gradient, weight, others = meta(64, 4), meta(4, 64, 64), meta(64, 64)
+    arguments = (gradient, weight, others, [2, 3], [0], [1, 2], [1, 3])
+    sums = 64 * 64 * 4
+    assert cuda_temporary_bytes("aten._trilinear", arguments, meta(64, 64)).after_results == MIB + sums
+
+
 def test_a_grid_is_made_from_homogeneous_coordinates_of_every_pixel() -> None:
     images, volumes = [4, 3, 256, 256], [4, 1, 64, 64, 16]
     assert cuda_temporary_bytes("aten.affine_grid_generator", (meta(4, 2, 3), images), None).around_results == 3 * MIB

@@ -103,6 +103,7 @@ CALLS: dict[str, Call] = {
     "solutions by a factor": lambda x, y: x.sum() + torch.cholesky_solve(y, y).sum(),
     "distances of many to few": lambda x, y: x.sum() + torch.cdist(y.view(2048, 128), y.view(2048, 128)[:64]).sum(),
     "distances of few to many": lambda x, y: x.sum() + torch.cdist(y.view(2048, 128)[:64], y.view(2048, 128)).sum(),
+    "bilinear form": lambda x, y: functional.bilinear(x[0], y[0], torch.ones(4, 64, 64, requires_grad=True)),
     "distance": lambda x, y: x.sum() + torch.dist(y, y),
     "exponential of matrices": lambda x, _: torch.linalg.matrix_exp(x),
     "convolution of what lies otherwise": lambda x, y: functional.conv1d(x.transpose(1, 2), y[:, :, :3]),
