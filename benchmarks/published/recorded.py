@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+_STUBS_FOR = "stubs for "  # what the stubs of ``cuda_stubs`` call the card that they stand for
 _MEASURED = {
     Peak.ALLOCATED: "peak_allocated_bytes",
     Peak.RESERVED: "peak_reserved_bytes",
@@ -30,21 +32,29 @@ _MEASURED = {
 
 
 def rows(folder: Path) -> Iterator[Row]:
-    """Yield three rows for each recorded run that fitted an uncapped card of the catalogue."""
-    for path in sorted(folder.glob("records*.jsonl")):
-        for line in path.read_text().rpartition("\n")[0].splitlines():  # the last one may have been cut off
+    """Yield the rows of each recorded run that fitted an uncapped card of the catalogue.
+
+    On a card there are three; on stubs the process has no context, and so there are two, of families of their own.
+    """
+    for path in sorted(folder.glob("records*.jsonl*")):
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+        for line in text.rpartition("\n")[0].splitlines():  # the last one may have been cut off
             yield from _rows_of(json.loads(line))
 
 
 def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
     case = Case(**record["case"])
-    device = _card(record["provenance"]["card"])
+    card = record["provenance"]["card"]
+    device = _card(card.removeprefix(_STUBS_FOR))
     if device is None or record["ending"] != "fits" or case.cap_bytes is not None:
         return
+    source = "stubs" if card.startswith(_STUBS_FOR) else "truth"
     for peak, name in _MEASURED.items():
+        if source == "stubs" and peak is Peak.PROCESS:
+            continue
         yield Row(
-            key=f"truth-{case.key}-{peak}",
-            family=f"truth-{peak}",
+            key=f"{source}-{case.key}-{peak}",
+            family=f"{source}-{peak}",
             model=case.key.rpartition("-")[0],
             workload=functools.partial(workload_of, case),
             trace_key=f"truth {case.key}",

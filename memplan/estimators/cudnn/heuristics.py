@@ -81,8 +81,7 @@ class Heuristics:
     def __init__(self, capability: tuple[int, int]) -> None:
         self._library = Library()
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
-        described = json.dumps({**_DEVICE, "deviceVer": 100 * capability[0] + 10 * capability[1]})
-        self._device.set(Attribute.DEVICE_JSON, Type.CHAR, described.encode())
+        self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability).encode())
         self._device.finalize()
 
     @property
@@ -163,6 +162,11 @@ class Heuristics:
         window.set(Attribute.CONVOLUTION_PADDINGS_AFTER, Type.INT64, convolution.padding)
         window.set(Attribute.CONVOLUTION_DILATIONS, Type.INT64, convolution.dilation)
         return window.finalize()
+
+
+def device_description(capability: tuple[int, int]) -> str:
+    """Return the JSON by which cuDNN is told of a card of a compute capability."""
+    return json.dumps({**_DEVICE, "deviceVer": 100 * capability[0] + 10 * capability[1]})
 
 
 def _refused_notes(convolution: Convolution) -> frozenset[int]:

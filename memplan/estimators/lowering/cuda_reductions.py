@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 _MOST_OUTPUTS_PER_THREAD = 4
 _WELFORD_BYTES = 16  # mean, sum of squares and two counts, in single precision
 
-# Operator -> whether its partial results are those of a variance. The dimensions are the second argument.
-_OPERATORS = {
-    "aten.sum": False, "aten.mean": False, "aten.nansum": False, "aten.amax": False, "aten.amin": False,
-    "aten.var": True, "aten.std": True, "aten.var_mean": True, "aten.std_mean": True,
-}  # fmt: skip
+_VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
+_OPERATORS = ("aten.sum", "aten.mean", "aten.nansum", "aten.amax", "aten.amin", *_VARIANCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +43,11 @@ def cuda_reduction(
         capability: compute capability of the card.
         multiprocessors: of the card.
     """
-    is_variance = _OPERATORS.get(operator)
-    if is_variance is None or len(args) < 2 or not isinstance(args[1], list | tuple):
+    operands = _operands(operator, args)
+    if operands is None:
         return None
-    given: torch.Tensor = args[0]
-    dimensions = _merged(_ordered(given, args[1]))
+    given, over = operands
+    dimensions = _merged(_ordered(given, over))
     reduced = [each for each in dimensions if each.is_reduced]
     kept = dimensions[len(reduced) :]
     if not reduced or not kept or reduced[0].stride < kept[0].stride:
@@ -59,11 +56,20 @@ def cuda_reduction(
         outputs=prod(each.size for each in kept),
         values_per_output=prod(each.size for each in reduced),
         item_bytes=given.element_size(),
-        accumulator_bytes=_WELFORD_BYTES if is_variance else _accumulator_bytes(given.dtype),
+        accumulator_bytes=_WELFORD_BYTES if operator in _VARIANCES else _accumulator_bytes(given.dtype),
         outputs_per_thread=_outputs_per_thread(kept[0], [*reduced, *kept[1:]], int(given.storage_offset())),
         resident_threads=multiprocessors * threads_per_multiprocessor(capability),
         multiprocessors=multiprocessors,
     )
+
+
+def _operands(operator: str, args: tuple[Any, ...]) -> tuple[torch.Tensor, Sequence[int]] | None:
+    """Return what is reduced over which dimensions; a convolution sums the gradient of its output for its bias."""
+    if operator == "aten.convolution_backward" and args[-1][2]:
+        return args[0], (0, *range(2, args[0].dim()))
+    if operator in _OPERATORS and len(args) > 1 and isinstance(args[1], list | tuple):
+        return args[0], args[1]
+    return None
 
 
 def _ordered(given: torch.Tensor, reduced: Sequence[int]) -> list[_Dimension]:

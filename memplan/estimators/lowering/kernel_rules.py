@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
@@ -11,12 +11,13 @@ from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
-from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch._ops import OpOverload
+
+    from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,11 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
 
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
         rule = convolutions.get(operator)
-        if rule is not None:
-            return rule(args, result)
+        temporaries = cuda_temporary_bytes(operator, args, result) if rule is None else rule(args, result)
         reduction = cuda_reduction(operator, args, capability, multiprocessors) if multiprocessors else None
-        if reduction is not None:
-            return TemporaryBytes(before_return=reduction.staging_bytes(), before_return_of=reduction)
-        return cuda_temporary_bytes(operator, args, result)
+        if reduction is None:
+            return temporaries
+        return replace(temporaries, before_return=reduction.staging_bytes(), before_return_of=reduction)
 
     def are_known(operator: OpOverload, name: str) -> bool:
         return not is_chosen_on_card(name) and (name in convolutions or has_rule(name) or is_plain(operator))

@@ -68,5 +68,27 @@ def test_variances_are_accumulated_as_four_numbers() -> None:
     assert found(source(4096, 128), [0], "aten.var") == (128, 4096, 4, 16)
 
 
+def backward_of_a_convolution(gradient: torch.Tensor, *, with_bias: bool) -> tuple[Any, ...]:
+    weight = source(16, 16, 3, 3)
+    return (gradient, gradient, weight, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, with_bias])
+
+
+def test_the_bias_of_a_convolution_in_channels_last_is_such_a_sum() -> None:
+    gradient = source(8, 16, 56, 56).to(memory_format=torch.channels_last)
+    args = backward_of_a_convolution(gradient, with_bias=True)
+    reduction = cuda_reduction("aten.convolution_backward", args, AMPERE, 108)
+    assert reduction is not None
+    assert (reduction.outputs, reduction.values_per_output) == (16, 8 * 56 * 56)
+
+
+def test_a_convolution_without_bias_or_in_channels_first_sums_nothing_so() -> None:
+    gradient = source(8, 16, 56, 56)
+    for args in (
+        backward_of_a_convolution(gradient, with_bias=True),
+        backward_of_a_convolution(gradient.to(memory_format=torch.channels_last), with_bias=False),
+    ):
+        assert cuda_reduction("aten.convolution_backward", args, AMPERE, 108) is None
+
+
 def test_other_operators_reduce_nothing() -> None:
     assert found(source(4096, 128), [0], "aten.cumsum") is None

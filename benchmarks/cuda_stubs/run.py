@@ -1,0 +1,145 @@
+"""Run a command on PyTorch's own CUDA code where there is no card, with stubs in the place of CUDA's libraries.
+
+    python benchmarks/cuda_stubs/run.py [--card a100-80gb] benchmarks/truth.py --out DIR
+    python benchmarks/cuda_stubs/run.py -m pytest tests/gpu -p no:cacheprovider
+
+Which blocks PyTorch asks its caching allocator for, in which order, and what the allocator makes of it follows from
+the host's code, the card's properties and cuDNN's heuristics. None of this needs a card, and no kernel runs here. So
+allocated and reserved bytes are PyTorch's own, but there is no time, no context, and no value that a kernel would
+compute: losses are arbitrary, and ``nonzero`` finds nothing. Nothing that this prints was measured on a card.
+
+Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
+CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 was tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from memplan.devices.card_context import context_bytes, threads_per_multiprocessor
+from memplan.devices.cards import DeviceSpec, find_card
+from memplan.estimators.cudnn.heuristics import device_description
+
+HERE = Path(__file__).parent
+BUILT = HERE / "build"
+_DEFINED = re.compile(r"^(?:[a-z][\w ]*\**\s?\**)?\b(_*(?:cu|nvml)\w+)\(", re.MULTILINE)
+_MADE_BY_MACRO = re.compile(r"^MAKES_NOTHING\((\w+)\)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stub:
+    """One library to stand in for.
+
+    Args:
+        source: its file here, without extension.
+        library: its name, which is also the version of its symbols.
+        also: NVIDIA's own library, all of whose functions other libraries may look up.
+    """
+
+    source: str
+    library: str
+    also: str | None = None
+
+
+STUBS = (
+    Stub(source="cuda", library="libcuda.so.1"),
+    Stub(source="nvml", library="libnvidia-ml.so.1"),
+    Stub(source="cudart", library="libcudart.so.13"),
+    Stub(source="cublaslt", library="libcublasLt.so.13", also="libcublasLt.so.13"),
+    Stub(source="cublas", library="libcublas.so.13", also="libcublas.so.13"),
+    Stub(source="cudnn", library="libcudnn.so.9"),
+)
+
+
+def main() -> None:
+    """Build what is missing, and become the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--card", default="a100-80gb", help="whose properties the stubs report")
+    parser.add_argument("--include", type=Path, default=Path("/usr/local/cuda/include"), help="headers of the compiler")
+    options, command = parser.parse_known_args()  # all else is for this Python
+    libraries = {path.name: path for folder in nvidia_folders("lib") for path in folder.glob("lib*.so*")}
+    BUILT.mkdir(exist_ok=True)
+    for stub in STUBS:
+        build(stub, libraries, [*nvidia_folders("include"), options.include])
+    environment = {**os.environ, **described(find_card(options.card), libraries["libcudnn.so.9"])}
+    os.execve(sys.executable, [sys.executable, *command], environment)  # noqa: S606 - the user's command
+
+
+def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
+    """Return the environment that has the stubs report a card."""
+    if card.compute_capability is None or card.sm_count is None or card.total_bytes is None:
+        raise SystemExit(f"of {card.name} only the size is known")
+    major, minor = card.compute_capability
+    return {
+        "LD_PRELOAD": " ".join(str(BUILT / stub.library) for stub in STUBS),
+        "STUB_NAME": f"stubs for {card.name}",
+        "STUB_TOTAL_BYTES": str(card.total_bytes),
+        "STUB_CONTEXT_BYTES": str(context_bytes(card.compute_capability, card.sm_count)),
+        "STUB_CAPABILITY": str(10 * major + minor),
+        "STUB_MULTIPROCESSORS": str(card.sm_count),
+        "STUB_THREADS_PER_MULTIPROCESSOR": str(threads_per_multiprocessor(card.compute_capability)),
+        "STUB_FOLDER": tempfile.mkdtemp(prefix="cuda-stubs-"),
+        "STUB_CUDNN": str(cudnn),
+        "STUB_CUDNN_DEVICE": device_description(card.compute_capability),
+    }
+
+
+def build(stub: Stub, libraries: dict[str, Path], includes: list[Path]) -> None:
+    """Compile a stub; what its source does not define returns success."""
+    source = HERE / f"{stub.source}.c"
+    text = source.read_text()
+    defined = {*_DEFINED.findall(text), *_MADE_BY_MACRO.findall(text)}
+    wanted = looked_up(stub.library, includes) | (exported(libraries[stub.also]) if stub.also else set())
+    aliases = (f'asm(".globl {name}\\n.set {name}, succeeds\\n");' for name in sorted(wanted - defined))
+    (BUILT / f"rest_{stub.source}.h").write_text(
+        "\n".join(("__attribute__((used)) int succeeds(void) { return 0; }", *aliases, ""))
+    )
+    versions = BUILT / f"{stub.source}.map"
+    versions.write_text(f"{stub.library} {{ global: *; }};\n")
+    folders = [f"-I{folder}" for folder in (BUILT, HERE, *includes)]
+    named = [f"-Wl,-soname,{stub.library}"]
+    versioned = [f"-Wl,--version-script={versions}"] if stub.source not in ("cuda", "nvml") else []
+    output = ["-o", str(BUILT / stub.library), str(source), "-lpthread", "-ldl"]
+    run(["gcc", "-O1", "-w", "-D_GNU_SOURCE", "-shared", "-fPIC", *folders, *named, *versioned, *output])
+
+
+def looked_up(library: str, includes: list[Path]) -> set[str]:
+    """Return the functions of a library that PyTorch links to; of the driver's, all that its header declares."""
+    if library == "libcuda.so.1":
+        header = next(folder / "cuda.h" for folder in includes if (folder / "cuda.h").exists()).read_text()
+        names = set(re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", header))
+        return names | {f"{name}_v2" for name in names}
+    torch = Path(find_spec("torch").origin).parent / "lib"
+    lines = "".join(run(["nm", "-D", "--undefined-only", str(path)]) for path in torch.glob("*.so")).splitlines()
+    symbols = (line.split()[-1].partition("@") for line in lines if line.strip())
+    return {name for name, _, version in symbols if version.strip("@") == library}
+
+
+def exported(library: Path) -> set[str]:
+    """Return the functions that a library defines."""
+    lines = run(["nm", "-D", "--defined-only", str(library)]).splitlines()
+    return {line.split()[-1].partition("@")[0] for line in lines if " T " in line}
+
+
+def nvidia_folders(kind: str) -> list[Path]:
+    """Return the folders of NVIDIA's packages that hold libraries or headers."""
+    spec = find_spec("nvidia")
+    places = spec.submodule_search_locations if spec else None
+    return [folder for place in places or () for folder in sorted(Path(place).glob(f"*/{kind}"))]
+
+
+def run(command: list[str]) -> str:
+    """Run a tool and return what it prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()
