@@ -45,6 +45,7 @@ class AttentionCall:
         head_dim: elements of a head of query and key.
         value_dim: elements of a head of the value.
         has_mask: whether a mask tensor is given.
+        trains_mask: whether a gradient of the mask is needed.
         dropout: probability.
         causal: whether the causal flag is set.
         trains: whether a gradient is needed.
@@ -59,6 +60,7 @@ class AttentionCall:
     head_dim: int
     value_dim: int
     has_mask: bool
+    trains_mask: bool
     dropout: float
     causal: bool
     trains: bool
@@ -103,13 +105,17 @@ def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
 
 
 def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    is_deepseeks = capability[0] == 10 and (call.head_dim, call.value_dim) == (192, 128)
+    widest = 256 if capability == (9, 0) else 128
     return (
         capability >= (8, 0)
         and call.dtype in _HALF
         and call.head_dim % 8 == 0
         and call.value_dim % 8 == 0
-        and max(call.head_dim, call.value_dim) <= 128
+        and (is_deepseeks or max(call.head_dim, call.value_dim) <= widest)
         and call.key_length != 1
+        and not (call.query_length == 1 and call.dropout)
+        and not call.trains_mask
         and (call.dropout * _CUDNN_DROPOUT_STEP).is_integer()
         and not torch.are_deterministic_algorithms_enabled()
         and _heads_match(call)
@@ -143,7 +149,7 @@ def attend(
     mask = _as_float_mask(mask, query.dtype)
     backend = Backend.MATH
     if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
-        call = _described(query, key, value, has_mask=mask is not None, dropout=dropout, causal=causal, grouped=grouped)
+        call = _described(query, key, value, mask=mask, dropout=dropout, causal=causal, grouped=grouped)
         backend = choose_backend(call, capability)
     aten = torch.ops.aten
     if backend is Backend.MATH:
@@ -172,7 +178,7 @@ def _described(
     key: torch.Tensor,
     value: torch.Tensor,
     *,
-    has_mask: bool,
+    mask: torch.Tensor | None,
     dropout: float,
     causal: bool,
     grouped: bool,
@@ -185,7 +191,8 @@ def _described(
         key_length=key.shape[2],
         head_dim=query.shape[3],
         value_dim=value.shape[3],
-        has_mask=has_mask,
+        has_mask=mask is not None,
+        trains_mask=mask is not None and _trains(mask),
         dropout=dropout,
         causal=causal,
         trains=_trains(query, key, value),

@@ -9,7 +9,7 @@ import torch
 
 from memplan.estimators.lowering.attention import AttentionCall, Backend, choose_backend
 
-AMPERE, TURING, HOPPER, CONSUMER_AMPERE = (8, 0), (7, 5), (9, 0), (8, 6)
+AMPERE, TURING, HOPPER, BLACKWELL, CONSUMER_AMPERE = (8, 0), (7, 5), (9, 0), (10, 0), (8, 6)
 CALL = AttentionCall(
     dtype=torch.bfloat16,
     query_heads=12,
@@ -19,6 +19,7 @@ CALL = AttentionCall(
     head_dim=64,
     value_dim=64,
     has_mask=False,
+    trains_mask=False,
     dropout=0.0,
     causal=True,
     trains=True,
@@ -31,7 +32,12 @@ CALL = AttentionCall(
     [
         ({}, AMPERE, Backend.FLASH),
         ({}, HOPPER, Backend.CUDNN),
-        ({"head_dim": 192, "value_dim": 192}, HOPPER, Backend.FLASH),
+        ({"head_dim": 192, "value_dim": 192}, HOPPER, Backend.CUDNN),
+        ({"head_dim": 192, "value_dim": 192}, BLACKWELL, Backend.FLASH),
+        ({"head_dim": 192, "value_dim": 128}, BLACKWELL, Backend.CUDNN),
+        ({"query_length": 1, "causal": False, "dropout": 0.25}, HOPPER, Backend.FLASH),
+        ({"has_mask": True, "causal": False}, HOPPER, Backend.CUDNN),
+        ({"has_mask": True, "trains_mask": True, "causal": False}, HOPPER, Backend.EFFICIENT),
         ({"dropout": 0.1}, HOPPER, Backend.FLASH),  # cuDNN takes multiples of 1/16 only
         ({"has_mask": True, "causal": False}, AMPERE, Backend.EFFICIENT),
         ({"dtype": torch.float32}, AMPERE, Backend.EFFICIENT),
