@@ -127,7 +127,7 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
         started = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         for _ in range(case.accumulation_steps):
-            moved = None  # a loop that gives both one name lets go of the last batch before it moves the next
+            moved = None  # freed before the next is moved, as by `for batch in loader: batch = batch.to(device)`
             moved = on_card(case, batch)
             with torch.autocast(DEVICE, _HALF[case.precision]) if autocast else contextlib.nullcontext():
                 loss = loss_of(model, moved) / case.accumulation_steps

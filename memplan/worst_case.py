@@ -144,8 +144,8 @@ class _Sizes:
         """Positions by size, the largest of each measure in turn, each once."""
         places = range(len(self.indices))
         rankings = [sorted(places, key=lambda place: -figures[place]) for figures in self._figures()]
-        interleave_typical_steps = dict.fromkeys(itertools.chain.from_iterable(zip(*rankings, strict=True)))
-        return [self.indices[place] for place in interleave_typical_steps]
+        ranked = dict.fromkeys(itertools.chain.from_iterable(zip(*rankings, strict=True)))
+        return [self.indices[place] for place in ranked]
 
     def by_typicality(self) -> list[int]:
         """Positions by how far they are from the median, as a share of it, in the measure where that is furthest."""

@@ -1,9 +1,11 @@
-// The card that is not there: its figures, from the environment, and what each process holds of it.
+// The card that is not there: its figures, from the environment, and what each process holds of it. Size, compute
+// capability, multiprocessors and their threads are the card's own; shared memory and caches are an A100's on all.
 //
 // Every process writes the bytes it holds into a file named after it, so that the stubs of the runtime and of NVML, and
 // those of other processes, tell the same.
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -28,7 +30,7 @@ UNUSED size_t held_by(int process) {
   char path[512];
   size_t held = 0;
   snprintf(path, sizeof path, "%s/%d", usage_folder(), process);
-  if (kill(process, 0)) {
+  if (kill(process, 0) && errno == ESRCH) {
     unlink(path);
     return 0;
   }
@@ -47,4 +49,9 @@ UNUSED size_t held_by_all(void) {
     if (entry->d_name[0] != '.') sum += held_by(atoi(entry->d_name));
   closedir(folder);
   return sum;
+}
+
+UNUSED size_t free_bytes(void) {
+  size_t held = held_by_all();
+  return held < card_bytes() ? card_bytes() - held : 0;
 }

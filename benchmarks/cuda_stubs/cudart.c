@@ -1,8 +1,8 @@
 // Stub of the CUDA runtime: memory is mapped, small copies are made, no kernel runs.
 //
 // What follows from the host's code alone is real: which blocks PyTorch asks for, in which order, and what its caching
-// allocator does. Values on the device are those that were copied there, or zero. Functions that are not here do nothing
-// and report success (rest_cudart.h, which run.py writes).
+// allocator does. Values on the device are arbitrary: what was copied there in pieces of up to 1 MiB, what a block held
+// before, or zero. Functions that are not here do nothing and report success (rest_cudart.h, which run.py writes).
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 #define STREAM_BYTES 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cudaError_t last_error;
+static __thread cudaError_t last_error;
 
 struct block {
   char *at;
@@ -49,7 +49,7 @@ static size_t *held(void) {
 
 static int fits(size_t bytes) {
   held();
-  return held_by_all() + bytes <= card_bytes();
+  return bytes <= free_bytes();
 }
 
 static int map_at(char *address, size_t bytes, int protection) {
@@ -66,6 +66,19 @@ static void remember(char *at, size_t bytes) {
   struct block *block = malloc(sizeof *block);
   *block = (struct block){at, bytes, blocks};
   blocks = block;
+}
+
+// Returns the bytes of the block that began here; 0 where none did.
+static size_t forget(char *at) {
+  for (struct block **place = &blocks; *place; place = &(*place)->next) {
+    struct block *block = *place;
+    size_t bytes = block->bytes;
+    if (block->at != at) continue;
+    *place = block->next;
+    free(block);
+    return bytes;
+  }
+  return 0;
 }
 
 // Memory. Addresses rise from call to call.
@@ -87,20 +100,14 @@ cudaError_t cudaMalloc(void **at, size_t bytes) {
 }
 
 cudaError_t cudaFree(void *at) {
-  cudaError_t result = at ? cudaErrorInvalidValue : cudaSuccess;
   pthread_mutex_lock(&lock);
-  for (struct block **place = &blocks; at && *place; place = &(*place)->next) {
-    struct block *block = *place;
-    if (block->at != at) continue;
-    *place = block->next;
-    munmap(block->at, block->bytes);
-    *held() -= block->bytes;
-    free(block);
-    result = cudaSuccess;
-    break;
+  size_t bytes = at ? forget(at) : 0;
+  if (bytes) {
+    munmap(at, bytes);
+    *held() -= bytes;
   }
   pthread_mutex_unlock(&lock);
-  return result ? failed(result) : result;
+  return bytes || !at ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 
 static int is_on_device(const void *address) {
@@ -112,18 +119,18 @@ static int is_on_device(const void *address) {
   return found;
 }
 
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
   pthread_mutex_lock(&lock);
   held();
-  *total_bytes = card_bytes();
-  *free_bytes = *total_bytes - held_by_all();
+  *total = card_bytes();
+  *available = free_bytes();
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void **at, size_t bytes, unsigned flags) {
   *at = aligned_alloc(4096, rounded_up(bytes, 4096));
-  return cudaSuccess;
+  return *at ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *at) {
@@ -365,13 +372,19 @@ static int driver_release(unsigned long long handle) {
 
 static int driver_map(unsigned long long at, size_t bytes, size_t offset, unsigned long long handle,
                       unsigned long long flags) {
+  if (map_at((char *)at, bytes, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
   pthread_mutex_lock(&lock);
   remember((char *)at, bytes);
   pthread_mutex_unlock(&lock);
-  return map_at((char *)at, bytes, PROT_READ | PROT_WRITE) ? cudaErrorMemoryAllocation : 0;
+  return 0;
 }
 
-static int driver_unmap(unsigned long long at, size_t bytes) { return map_at((char *)at, bytes, PROT_NONE); }
+static int driver_unmap(unsigned long long at, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  for (size_t gone = 0, size; gone < bytes && (size = forget((char *)at + gone)); gone += size) continue;
+  pthread_mutex_unlock(&lock);
+  return map_at((char *)at, bytes, PROT_NONE);
+}
 
 static int does_nothing(void) { return 0; }
 

@@ -1,10 +1,12 @@
 // cuDNN for a card that is not there: its own library, asked about a described device; nothing is executed.
 //
 // Heuristics and execution plans are given the device's description, handles are swallowed. Engines that are compiled
-// for a plan are not built: their configuration says what workspace they take. Recurrent layers, batch normalisation,
-// CTC and samplers have no descriptors without a device: they take nothing here.
+// for a plan are not built: their configuration says what workspace they take. Batch normalisation takes no workspace
+// and no reserve here, and samplers take none. Recurrent layers and CTC cannot be sized without a device, and end with
+// an error.
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,9 +33,10 @@ typedef int (*set_t)(void *, int, int, int64_t, const void *);
 typedef int (*get_t)(void *, int, int, int64_t, int64_t *, void *);
 typedef int (*use_t)(void *);
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // of the device and the plans
+
 static void *real(const char *name) {
-  static void *library;
-  if (!library) library = dlopen(getenv("STUB_CUDNN"), RTLD_NOW | RTLD_LOCAL);
+  void *library = dlopen(getenv("STUB_CUDNN"), RTLD_NOW | RTLD_LOCAL);  // loaded once, found again afterwards
   void *function = library ? dlsym(library, name) : NULL;
   if (function) return function;
   fprintf(stderr, "cuDNN: %s\n", dlerror());
@@ -52,13 +55,18 @@ static int real_get(void *descriptor, int name, int type, int64_t most, int64_t 
 
 static void *device(void) {
   static void *described;
-  if (described) return described;
-  const char *json = getenv("STUB_CUDNN_DEVICE");
-  if (real_create(DEVICE, &described) || real_set(described, DEVICE_JSON, TYPE_CHAR, (int64_t)strlen(json), json) ||
-      real_finalize(described)) {
-    fprintf(stderr, "cuDNN does not take the description of the card\n");
-    abort();
+  pthread_mutex_lock(&lock);
+  if (!described) {
+    const char *json = getenv("STUB_CUDNN_DEVICE");
+    void *made;
+    if (real_create(DEVICE, &made) || real_set(made, DEVICE_JSON, TYPE_CHAR, (int64_t)strlen(json), json) ||
+        real_finalize(made)) {
+      fprintf(stderr, "cuDNN does not take the description of the card\n");
+      abort();
+    }
+    described = made;
   }
+  pthread_mutex_unlock(&lock);
   return described;
 }
 
@@ -70,19 +78,29 @@ struct plan {
 static struct plan *plans;
 
 static struct plan *plan_of(void *descriptor) {
+  pthread_mutex_lock(&lock);
   struct plan *found = plans;
   while (found && found->descriptor != descriptor) found = found->next;
+  pthread_mutex_unlock(&lock);
   return found;
 }
 
+static void remember_plan(void *descriptor) {
+  struct plan *plan = calloc(1, sizeof *plan);
+  pthread_mutex_lock(&lock);
+  *plan = (struct plan){.descriptor = descriptor, .next = plans};
+  plans = plan;
+  pthread_mutex_unlock(&lock);
+}
+
 static void forget_plan(void *descriptor) {
-  for (struct plan **place = &plans; *place; place = &(*place)->next) {
-    struct plan *plan = *place;
-    if (plan->descriptor != descriptor) continue;
-    *place = plan->next;
-    free(plan);
-    return;
-  }
+  pthread_mutex_lock(&lock);
+  struct plan **place = &plans;
+  while (*place && (*place)->descriptor != descriptor) place = &(*place)->next;
+  struct plan *plan = *place;
+  if (plan) *place = plan->next;
+  pthread_mutex_unlock(&lock);
+  free(plan);
 }
 
 static int is_compiled(void *config) {
@@ -100,12 +118,7 @@ static int is_compiled(void *config) {
 int cudnnBackendCreateDescriptor(int kind, void **made) {
   int status = real_create(kind, made);
   if (status || (kind != HEURISTICS && kind != PLAN)) return status;
-  if (kind == PLAN) {
-    struct plan *plan = calloc(1, sizeof *plan);
-    plan->descriptor = *made;
-    plan->next = plans;
-    plans = plan;
-  }
+  if (kind == PLAN) remember_plan(*made);
   void *described = device();
   return real_set(*made, kind == PLAN ? PLAN_DEVICE : HEURISTICS_DEVICE, TYPE_DESCRIPTOR, 1, &described);
 }
@@ -173,6 +186,16 @@ int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode,
                                                          void *x, size_t *bytes) {
   return *bytes = 0, 0;
 }
+#define CANNOT_BE_SIZED(name) \
+  int name(void) { return 3000; }  // CUDNN_STATUS_NOT_SUPPORTED
+CANNOT_BE_SIZED(cudnnSetRNNDescriptor_v8)
+CANNOT_BE_SIZED(cudnnGetRNNWeightSpaceSize)
+CANNOT_BE_SIZED(cudnnGetRNNTempSpaceSizes)
+CANNOT_BE_SIZED(cudnnSetCTCLossDescriptorEx)
+CANNOT_BE_SIZED(cudnnSetCTCLossDescriptor_v9)
+CANNOT_BE_SIZED(cudnnGetCTCLossWorkspaceSize)
+CANNOT_BE_SIZED(cudnnGetCTCLossWorkspaceSize_v8)
+
 int cudnnDropoutGetStatesSize(void *handle, size_t *bytes) { return *bytes = 1 << 20, 0; }
 
 #include "rest_cudnn.h"

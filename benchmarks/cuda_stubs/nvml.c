@@ -44,8 +44,7 @@ struct memory {
   unsigned long long total, free, used;
 };
 int nvmlDeviceGetMemoryInfo(void *card, struct memory *memory) {
-  size_t used = held_by_all();
-  *memory = (struct memory){card_bytes(), card_bytes() - used, used};
+  *memory = (struct memory){card_bytes(), free_bytes(), card_bytes() - free_bytes()};
   return SUCCESS;
 }
 
@@ -54,8 +53,7 @@ struct memory_v2 {
   unsigned long long total, reserved, free, used;
 };
 int nvmlDeviceGetMemoryInfo_v2(void *card, struct memory_v2 *memory) {
-  size_t used = held_by_all();
-  *memory = (struct memory_v2){memory->version, card_bytes(), 0, card_bytes() - used, used};
+  *memory = (struct memory_v2){memory->version, card_bytes(), 0, free_bytes(), card_bytes() - free_bytes()};
   return SUCCESS;
 }
 

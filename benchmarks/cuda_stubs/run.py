@@ -5,8 +5,10 @@
 
 Which blocks PyTorch asks its caching allocator for, in which order, and what the allocator makes of it follows from
 the host's code, the card's properties and cuDNN's heuristics. None of this needs a card, and no kernel runs here. So
-allocated and reserved bytes are PyTorch's own, but there is no time, no context, and no value that a kernel would
-compute: losses are arbitrary, and ``nonzero`` finds nothing. Nothing that this prints was measured on a card.
+allocated and reserved bytes are PyTorch's own, but there is no time, and no value that a kernel would compute: losses
+and all that depends on values are arbitrary. The context is memplan's own estimate, cuBLASLt and batch normalisation
+take no workspace, and recurrent layers and CTC end with an error. Of the card its size, capability and multiprocessors
+are told; the rest is an A100's. Nothing that this prints was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
 CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 was tried.
@@ -31,7 +33,7 @@ from memplan.estimators.cudnn.heuristics import device_description
 HERE = Path(__file__).parent
 BUILT = HERE / "build"
 _DEFINED = re.compile(r"^(?:[a-z][\w ]*\**\s?\**)?\b(_*(?:cu|nvml)\w+)\(", re.MULTILINE)
-_MADE_BY_MACRO = re.compile(r"^MAKES_NOTHING\((\w+)\)", re.MULTILINE)
+_MADE_BY_MACRO = re.compile(r"^(?:MAKES_NOTHING|CANNOT_BE_SIZED)\((\w+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,15 @@ STUBS = (
 
 
 def main() -> None:
-    """Build what is missing, and become the command."""
+    """Build the stubs, and become the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--card", default="a100-80gb", help="whose properties the stubs report")
     parser.add_argument("--include", type=Path, default=Path("/usr/local/cuda/include"), help="headers of the compiler")
     options, command = parser.parse_known_args()  # all else is for this Python
+    if find_spec("torch") is None or not nvidia_folders("lib"):
+        raise SystemExit("this Python has no CUDA build of PyTorch with NVIDIA's libraries from pip")
+    if not (options.include / "cuda.h").exists():
+        raise SystemExit(f"{options.include} has no cuda.h: name the headers of CUDA's compiler with --include")
     libraries = {path.name: path for folder in nvidia_folders("lib") for path in folder.glob("lib*.so*")}
     BUILT.mkdir(exist_ok=True)
     for stub in STUBS:
@@ -93,7 +99,7 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
 
 
 def build(stub: Stub, libraries: dict[str, Path], includes: list[Path]) -> None:
-    """Compile a stub; what its source does not define returns success."""
+    """Compile a stub; of what is looked up, all that its source does not define returns success."""
     source = HERE / f"{stub.source}.c"
     text = source.read_text()
     defined = {*_DEFINED.findall(text), *_MADE_BY_MACRO.findall(text)}
@@ -138,7 +144,7 @@ def nvidia_folders(kind: str) -> list[Path]:
 
 def run(command: list[str]) -> str:
     """Run a tool and return what it prints."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":

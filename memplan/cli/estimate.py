@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,9 @@ from memplan.cli.options import (
 from memplan.cli.terminal import console_for, say, show
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from collections.abc import Callable
+
+    from rich.console import Console
 
     from memplan.planning.estimating import Predictions
 
@@ -75,34 +78,34 @@ def estimate(
     )
     with LiveView(console_for(to_stderr=True)) as view:
         found = estimate_config(opened, request, view)
-    results = _document(found) if as_json else _views(found)  # first: what fails here leaves no file
-    if snapshot is not None and found.snapshot is not None:
+    print_results = _document_printer(found) if as_json else _table_printer(found)
+    if (
+        snapshot is not None and found.snapshot is not None
+    ):  # after the tables are made: what fails there leaves no file
         _write_snapshot(snapshot, found.snapshot, console_for(to_stderr=as_json))
-    if isinstance(results, str):
-        typer.echo(results)
-    else:
-        show(*results)
+    print_results()
 
 
-def _document(found: Predictions) -> str:
+def _document_printer(found: Predictions) -> Callable[[], None]:
     from memplan.json_documents import json_document
 
     estimates = [each.to_dict() for each in found.estimates]
     answers = {"largest": found.largest, "savings": found.savings, "notes": found.config_notes}
-    return json_document({"estimates": estimates, **answers})
+    return partial(typer.echo, json_document({"estimates": estimates, **answers}))
 
 
-def _views(found: Predictions) -> list[RenderableType]:
+def _table_printer(found: Predictions) -> Callable[[], None]:
     from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view, savings_view
     from memplan.report.hanging import spaced
 
-    return [
+    return partial(
+        show,
         estimate_table(found.estimates),
         spaced(largest_table(found.largest)),
         *([savings_view(found.savings)] if found.savings else []),
         *([breakdown_view(found.estimates[0])] if len(found.estimates) == 1 else []),
         remarks_view(found.estimates, found.config_notes),
-    ]
+    )
 
 
 def _write_snapshot(path: Path, content: bytes, console: Console) -> None:

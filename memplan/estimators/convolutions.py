@@ -18,6 +18,11 @@ def _no_numbers() -> npt.NDArray[np.int32]:
     return np.array([], dtype=np.int32)
 
 
+def of_each_dimension(values: Sequence[int], dimensions: int) -> tuple[int, ...]:
+    """Return a window's steps, padding or dilation in each dimension of space; one number holds for all."""
+    return tuple(values) if len(values) == dimensions else (values[0],) * dimensions
+
+
 class Pass(StrEnum):
     """Which of a convolution's three kernels runs."""
 
@@ -66,9 +71,10 @@ class Convolution:
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether every pixel is multiplied with one matrix: no groups, a window of one pixel that moves by one."""
+        """Whether every pixel is multiplied with one matrix: a window of one pixel that moves by one, no groups."""
         has_one_group = self.weight_shape[1] == self.input_shape[1]
-        return has_one_group and all(size == 1 for size in (*self.weight_shape[2:], *self.stride))
+        moves_by_one = all(size == 1 for size in (*self.weight_shape[2:], *self.stride))
+        return has_one_group and moves_by_one and not any(self.padding)
 
     def with_samples(self, samples: int) -> Convolution:
         """Return the same convolution of a batch of another size."""

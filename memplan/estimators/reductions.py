@@ -20,11 +20,13 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_MOST_THREADS = 512  # of a thread block; 256 for complex doubles
+_MOST_THREADS = 512  # of a thread block; complex doubles, which have 256, are not told apart
 _WARP = 32
 _LEAST_VALUES, _MOST_VALUES = 16, 256  # of one output in a thread
 _LEAST_VALUES_ACROSS_WARPS = 16
-_LARGEST_INDEX_BYTES = 2**31 - 1  # larger inputs are halved until their offsets fit into 32 bits
+# Larger inputs are halved until their offsets fit into 32 bits; where the longest dimension is kept, outputs would be
+# halved in truth, and not the values of each, as is assumed.
+_LARGEST_INDEX_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Reduction:
 
     def staging_bytes(self) -> int:
         """Return the bytes that the partial results take; 0 where each output has a thread block of its own."""
+        if not self.outputs:
+            return 0
         values = self.values_per_output
         while values > 1 and self.outputs * values * self.item_bytes > _LARGEST_INDEX_BYTES:
             values = -(-values // 2)
@@ -119,6 +123,11 @@ class StagedReductions:
     blocks: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
     numbers: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
     reductions: tuple[GrowingReduction, ...] = ()
+
+    def among(self, kept: npt.NDArray[np.bool_]) -> StagedReductions:
+        """Return those of the blocks that are kept, given whether each block of the timeline is."""
+        of_these = kept[self.blocks]
+        return replace(self, blocks=self.blocks[of_these], numbers=self.numbers[of_these])
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return the bytes of each of ``blocks`` at a micro-batch size."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.errors import StoreError, UsageError
 from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
-from memplan.probe.journal_run import NO_PLAN, JournalRun, is_alive, now, owner, stored_request, trials_of
+from memplan.probe.journal_run import NO_PLAN, JournalRun, is_alive, stored_request, this_owner, time_now, trials_of
 from memplan.probe.records import from_json, to_json
 from memplan.results import Trial
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
@@ -114,7 +114,9 @@ class Journal:
             if run_id is None:
                 run_id = _insert_run(connection, fingerprint, facts)
             else:
-                connection.execute("UPDATE runs SET owner = ?, updated_at = ? WHERE id = ?", (owner(), now(), run_id))
+                connection.execute(
+                    "UPDATE runs SET owner = ?, updated_at = ? WHERE id = ?", (this_owner(), time_now(), run_id)
+                )
         return JournalRun(self.path, run_id)
 
     def find_plan(self, fingerprint: str) -> StoredRun | None:
@@ -134,7 +136,9 @@ class Journal:
             StoreError: the journal cannot be written.
         """
         with transaction(self.path) as connection:
-            connection.execute("UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), now(), run_id))
+            connection.execute(
+                "UPDATE runs SET plan = ?, updated_at = ? WHERE id = ?", (to_json(plan), time_now(), run_id)
+            )
 
     def record_check(self, run_id: str, name: str, check: TrainingCheck) -> None:
         """Store what a training with a run's plan took, replacing an earlier check of the same name.
@@ -205,11 +209,11 @@ class Journal:
 
 
 def _insert_run(connection: sqlite3.Connection, fingerprint: str, facts: Mapping[str, Any]) -> str:
-    begun_at = now()
+    begun_at = time_now()
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     connection.execute(
         "INSERT INTO runs (id, fingerprint, created_at, updated_at, facts, owner) VALUES (?, ?, ?, ?, ?, ?)",
-        (run_id, fingerprint, begun_at, begun_at, json.dumps(dict(facts)), owner()),
+        (run_id, fingerprint, begun_at, begun_at, json.dumps(dict(facts)), this_owner()),
     )
     return run_id
 

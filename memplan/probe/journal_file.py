@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which distinguishes the file from other programs' databases
-_SCHEMA_VERSION = 4
+_SCHEMA_VERSION = 5
 _BUSY_TIMEOUT_S = 30.0
 _SCHEMA = """
 CREATE TABLE runs (

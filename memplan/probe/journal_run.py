@@ -90,11 +90,11 @@ class JournalRun:
     def close(self) -> None:
         """Release the run, finished or not, so that any process may resume it."""
         with transaction(self._path) as connection:
-            connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (self.run_id, owner()))
+            connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (self.run_id, this_owner()))
 
     def _touch(self, connection: sqlite3.Connection) -> None:
         changed = connection.execute(
-            "UPDATE runs SET updated_at = ? WHERE id = ? AND owner = ?", (now(), self.run_id, owner())
+            "UPDATE runs SET updated_at = ? WHERE id = ? AND owner = ?", (time_now(), self.run_id, this_owner())
         ).rowcount
         if changed != 1:
             raise StoreError(f"run {self.run_id} is not open in this process any more", where=str(self._path))
@@ -106,12 +106,12 @@ def trials_of(connection: sqlite3.Connection, run_id: str) -> tuple[Trial, ...]:
     return tuple(from_json(Trial, text) for (text,) in rows)
 
 
-def now() -> str:
+def time_now() -> str:
     """Return the time as the journal writes it: UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def owner() -> str:
+def this_owner() -> str:
     """Write the identity of this process as a run's owner."""
     process = this_process()
     return f"{process.host} {process.pid} {process.started_at:.2f}"

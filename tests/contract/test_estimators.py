@@ -499,10 +499,10 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
         return lambda size: torch.zeros(size, rows, 512)
 
     worst = linear_workload(batch=samples(1024))
-    interleave_typical_steps = linear_workload(batch=samples(1024), typical_batch=samples(768))
+    alternating = linear_workload(batch=samples(1024), typical_batch=samples(768))
     found = [
         estimate(traced(source_of(each), Recipe(micro_batch_size=16), CARD), micro_batch_size=16, device=CARD)
-        for each in (worst, interleave_typical_steps)
+        for each in (worst, alternating)
     ]
     # inputs, outputs and their gradients: blocks of 32 MiB, or 24
     assert found[1].peak_allocated_bytes == found[0].peak_allocated_bytes

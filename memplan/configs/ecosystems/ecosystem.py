@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ecosystem(ABC):
-    """One family of configs. Implementations hold no state and run no user code.
+    """One family of configs. Implementations run no user code.
 
     Args:
         name: shown to users and accepted by ``--format``.

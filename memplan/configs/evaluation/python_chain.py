@@ -103,7 +103,7 @@ def merge(child: Mapping[str, Any], base: Mapping[str, Any], *, where: str, key:
     """Merge a config into the one it inherits from.
 
     Raises:
-        ConfigError: a dict overrides an inherited value that is none.
+        ConfigError: a dict overrides an inherited value that is not a dict.
     """
     merged = dict(base)
     for name, value in child.items():

@@ -94,7 +94,8 @@ class Heuristics:
         if not _is_for_cublaslt(convolution):
             return self._first_proposals_bytes(convolution)
         per_image = matrix_product_bytes(convolution)
-        return min(per_image, self._first_proposals_bytes(convolution) or 0) if per_image else 0
+        proposed = self._first_proposals_bytes(convolution) if per_image else None
+        return per_image if proposed is None else min(per_image, proposed)
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
         try:

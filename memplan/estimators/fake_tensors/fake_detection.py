@@ -3,7 +3,8 @@
 - Checks of libraries for fake tensors return False, because a real step takes another path: transformers 5 drops a mask
   that hides nothing, unless the mask is fake.
 - ``CausalBias`` is made as a real tensor; it is empty, and a fake tensor cannot become a subclass.
-- Text is formatted with the known value of a fake tensor, as in the name of a module; an unknown value is read.
+- Text is formatted with the known value of a fake tensor, as in the name of a module; an unknown number that is
+  formatted by a specification is read as by ``item``.
 - ``torch.tensor`` of a list reads known values of the fake tensors in it; it disables modes, and would read empty
   memory.
 """

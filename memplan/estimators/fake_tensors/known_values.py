@@ -145,9 +145,12 @@ def _is_literal(operator: OpOverload, result: torch.Tensor) -> bool:
 def _update_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Sequence[Any]) -> None:
     """Compute the values of several results of a known tensor, such as its parts."""
     if _all_known(args, kwargs) and torch.Tag.nondeterministic_seeded not in operator.tags:
+        is_drawn = any(map(_is_drawn, _tensors(args, kwargs)))
         for part, real in zip(parts, _run_for_real(operator, args, kwargs), strict=True):
             if isinstance(part, FakeTensor):
                 setattr(part, _VALUE, real)
+                if is_drawn:
+                    setattr(part, _DRAWN, True)
 
 
 def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 - Selections (by a mask of scores, non-maximum suppression, distinct values) keep everything: an upper bound.
 - Choices among several, as of a router among experts, are even.
 - Checks that a condition holds for all elements pass.
+- Numbers that the optimizer compares with others, such as norms, are 1.
 - Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
 """
 
@@ -71,11 +72,11 @@ class PresumedChoices:
             with unset_fake_temporarily():
                 remember_value(result, torch.ones((), dtype=torch.bool))
         elif operator in _CHOICES:
-            place = _CHOICES[operator]
-            indices = result if place is None else result[place]
-            if not is_known(indices) and remember_value(
-                indices, _even_indices(indices, _choices(operator, args, kwargs))
-            ):
+            position = _CHOICES[operator]
+            indices = result if position is None else result[position]
+            if is_known(indices) or indices.numel() > LARGEST_ELEMENTS:
+                return
+            if remember_value(indices, _even_indices(indices, _choices(operator, args, kwargs))):
                 self._even.setdefault(_place())
 
     def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:

@@ -252,6 +252,5 @@ def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> Tempora
         return NO_TEMPORARIES
     if matrices.numel() > size * size:
         return TemporaryBytes(before_results=11 * matrices.nbytes)
-    return TemporaryBytes(
-        after_results=12 * matrices.nbytes
-    )  # the result is allocated first, and filled from a copy of the matrix
+    # The result is allocated first, and filled from a copy of the matrix.
+    return TemporaryBytes(after_results=12 * matrices.nbytes)

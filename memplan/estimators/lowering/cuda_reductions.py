@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MOST_OUTPUTS_PER_THREAD = 4
-_WELFORD_BYTES = 16  # mean, sum of squares and two counts, in single precision
 
 _VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
-_OPERATORS = ("aten.sum", "aten.mean", "aten.nansum", "aten.amax", "aten.amin", *_VARIANCES)
+_EXTREMES = ("aten.amax", "aten.amin")
+_OPERATORS = ("aten.sum", "aten.mean", "aten.nansum", *_EXTREMES, *_VARIANCES)
+_WELFORD_NUMBERS = 4  # mean, sum of squares and two counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,14 @@ class _Dimension:
 
 
 def cuda_reduction(
-    operator: str, args: tuple[Any, ...], capability: tuple[int, int], multiprocessors: int
+    operator: str, args: tuple[Any, ...], result: Any, capability: tuple[int, int], multiprocessors: int
 ) -> Reduction | None:
     """Return the reduction that an operator runs, if it keeps the innermost dimension of its input.
 
     Args:
         operator: name without overload.
         args: its positional arguments.
+        result: what it returned.
         capability: compute capability of the card.
         multiprocessors: of the card.
     """
@@ -47,6 +49,8 @@ def cuda_reduction(
     if operands is None:
         return None
     given, over = operands
+    if given.layout is not torch.strided or not given.dim():
+        return None
     dimensions = _merged(_ordered(given, over))
     reduced = [each for each in dimensions if each.is_reduced]
     kept = dimensions[len(reduced) :]
@@ -56,7 +60,7 @@ def cuda_reduction(
         outputs=prod(each.size for each in kept),
         values_per_output=prod(each.size for each in reduced),
         item_bytes=given.element_size(),
-        accumulator_bytes=_WELFORD_BYTES if operator in _VARIANCES else _accumulator_bytes(given.dtype),
+        accumulator_bytes=_accumulator_bytes(operator, given, result),
         outputs_per_thread=_outputs_per_thread(kept[0], [*reduced, *kept[1:]], int(given.storage_offset())),
         resident_threads=multiprocessors * threads_per_multiprocessor(capability),
         multiprocessors=multiprocessors,
@@ -104,7 +108,10 @@ def _outputs_per_thread(innermost: _Dimension, others: Sequence[_Dimension], off
     return width
 
 
-def _accumulator_bytes(dtype: torch.dtype) -> int:
-    if not dtype.is_floating_point and not dtype.is_complex:
-        return torch.int64.itemsize
-    return max(dtype.itemsize, torch.float32.itemsize)
+def _accumulator_bytes(operator: str, given: torch.Tensor, result: Any) -> int:
+    """Return the size of a partial result: extremes keep the type, others are at least as wide as single precision."""
+    if operator in _EXTREMES:
+        return given.element_size()
+    made = result.element_size() if isinstance(result, torch.Tensor) else 0  # of sums of integers, and by request
+    number = max(given.element_size(), made, torch.float32.itemsize)
+    return number * _WELFORD_NUMBERS if operator in _VARIANCES else number

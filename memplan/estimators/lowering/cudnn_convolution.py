@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.convolutions import Convolution, Pass, of_each_dimension
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _call(
     """
     image, weight, output = tensors
     shapes = [tuple(each.shape) for each in ((output, weight, image) if transposed else tensors)]
-    stride, padding, dilation = (_of_each_dimension(each, image.dim() - 2) for each in windows)
+    stride, padding, dilation = (of_each_dimension(each, image.dim() - 2) for each in windows)
     if image.dim() == 3:
         shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
         stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
@@ -124,10 +124,6 @@ def _call(
         with_tf32=torch.backends.cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]  # made at run time
         deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
     )
-
-
-def _of_each_dimension(values: list[int], dimensions: int) -> tuple[int, ...]:
-    return tuple(values) if len(values) == dimensions else (values[0],) * dimensions
 
 
 def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -13,12 +13,16 @@ and those of bfloat16 products.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
+from memplan.estimators.convolutions import of_each_dimension
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _VECTOR_ELEMENTS = {"AVX512": 16, "AVX2": 8}
 _GROUP_BLOCK = 4  # channels of a group that are read together; for the gradient of the weight, twice as many
@@ -31,7 +35,8 @@ _WIDEST_WINDOW = 14  # pixels on a side; the gradient of the weight of a wider o
 
 def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Return the temporaries of ``aten.convolution``: copies of image, weight and result."""
-    image, weight, stride, transposed, groups = args[0], args[1], args[3], args[6], args[8]
+    image, weight, transposed, groups = args[0], args[1], args[6], args[8]
+    stride = of_each_dimension(args[3], image.dim() - 2)
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(after_results=_reordered_weight(weight, groups))
     if _runs_uncopied(image, weight, stride, groups):
@@ -56,7 +61,8 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
 
 def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Return the temporaries of ``aten.convolution_backward``, which makes the image's gradient before the weight's."""
-    gradient, image, weight, stride, transposed, groups = args[0], args[1], args[2], args[4], args[7], args[9]
+    gradient, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
+    stride, dilation = (of_each_dimension(each, image.dim() - 2) for each in (args[4], args[6]))
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
@@ -65,8 +71,8 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         )
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
-    of_weight = _weight_gradient_bytes(args) if wants_weight else 0
-    if wants_image and not transposed and _is_always_unfolded(weight, stride, args[6], groups):
+    of_weight = _weight_gradient_bytes(args, stride, dilation) if wants_weight else 0
+    if wants_image and not transposed and _is_always_unfolded(weight, stride, dilation, groups):
         columns = _of_threads(gradient, _image_columns_bytes(gradient, weight))
         return TemporaryBytes(before_results=columns, around_results=image.nbytes, after_results=of_weight)
     # The gradient of a transposed convolution is read as other convolutions read their input.
@@ -82,9 +88,8 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     )
 
 
-def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
-    gradient, image, weight, stride, dilation, transposed = *args[:3], args[4], args[6], args[7]
-    groups: int = args[9]
+def _weight_gradient_bytes(args: tuple[Any, ...], stride: Sequence[int], dilation: Sequence[int]) -> int:
+    gradient, image, weight, transposed, groups = *args[:3], args[7], args[9]
     weight_bytes: int = weight.nbytes
     if weight.dtype is torch.float16 or (transposed and _is_wide_depthwise(image, weight, groups)):
         return 0
@@ -102,7 +107,7 @@ def _weight_gradient_bytes(args: tuple[Any, ...]) -> int:
 
 
 def _is_unfolded(
-    image: torch.Tensor, weight: torch.Tensor, stride: list[int], dilation: list[int], groups: int
+    image: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
 ) -> bool:
     """Whether the gradient of a weight is a matrix product, because no vector kernel takes its window.
 
@@ -115,7 +120,7 @@ def _is_unfolded(
     return is_higher or is_deep or is_wide or _is_always_unfolded(weight, stride, dilation, groups)
 
 
-def _is_always_unfolded(weight: torch.Tensor, stride: list[int], dilation: list[int], groups: int) -> bool:
+def _is_always_unfolded(weight: torch.Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int) -> bool:
     """Whether the gradient of the image is a matrix product, too: of dilated windows, strided or of one channel."""
     moves_on = any(step > 1 and spread > 1 for step, spread in zip(stride, dilation, strict=True))
     return moves_on or (_is_depthwise(weight, groups) and max(dilation) > 1)
@@ -135,7 +140,7 @@ def _of_threads(gradient: torch.Tensor, size_bytes: int) -> int:
     return min(torch.get_num_threads(), gradient.shape[0]) * size_bytes
 
 
-def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: list[int], groups: int) -> bool:
+def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], groups: int) -> bool:
     """Whether ATen's own matrix product is used: on a single thread, for few images, pointwise, in single precision.
 
     Of three dimensions only two are asked (``use_mkldnn`` in ``Convolution.cpp``).

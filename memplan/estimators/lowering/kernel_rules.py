@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class KernelRules:
     """The rules of one device.
 
-    Args: temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and
-    results. are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
-    overload. blas_workspace_bytes: cuBLAS workspace of each thread, allocated by its first matrix product; 0 on the
-    CPU.
+    Args:
+        temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and results.
+        are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
+            overload.
+        blas_workspace_bytes: cuBLAS workspace of each thread, allocated by its first matrix product; 0 on the CPU.
     """
 
     temporary_bytes: Callable[[str, tuple[Any, ...], Any], TemporaryBytes]
@@ -54,8 +55,8 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
         rule = convolutions.get(operator)
         temporaries = cuda_temporary_bytes(operator, args, result) if rule is None else rule(args, result)
-        reduction = cuda_reduction(operator, args, capability, multiprocessors) if multiprocessors else None
-        if reduction is None:
+        reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
+        if reduction is None or temporaries.before_return:
             return temporaries
         return replace(temporaries, before_return=reduction.staging_bytes(), before_return_of=reduction)
 

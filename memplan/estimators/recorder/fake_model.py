@@ -65,7 +65,7 @@ def fake_copy(model: nn.Module, fakes: TraceFakeMode, *, shares_storages: bool =
 
 def _shared_storages(model: nn.Module) -> set[int]:
     """Return the storages that hold several parameters."""
-    owners = Counter(map(_storage_of, model.parameters()))
+    owners = Counter(_storage_of(each) for each in model.parameters() if is_simple(each))
     return {storage for storage, count in owners.items() if count > 1}
 
 
@@ -109,11 +109,16 @@ def _tensors_within(attributes: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def remember_buffers(fake: nn.Module, real: nn.Module) -> None:
-    """Make the values of small integer buffers known, such as step counters; large ones are not initialised."""
+    """Make the values of small buffers that are not real numbers known, such as step counters.
+
+    Large ones are not initialised.
+    """
     small = [
         (copied, buffer)
         for copied, buffer in zip(fake.buffers(), real.buffers(), strict=True)
-        if not buffer.is_floating_point() and buffer.untyped_storage().nbytes() < LARGE_ELEMENTS * buffer.itemsize
+        if not buffer.is_floating_point()
+        and buffer.layout is torch.strided
+        and buffer.untyped_storage().nbytes() < LARGE_ELEMENTS * buffer.itemsize
     ]
     values = copy.deepcopy([buffer for _, buffer in small])  # all at once: views of each other stay so
     for (copied, _), value in zip(small, values, strict=True):

@@ -260,9 +260,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._recording.free(block)
 
     def _allocate_blas_workspace(self, size_bytes: int) -> None:
-        in_backward = (
-            self._recording.phase is Phase.BACKWARD
-        )  # it runs on another thread, which has a cuBLAS handle of its own
+        # The backward pass runs on another thread, which has a cuBLAS handle of its own.
+        in_backward = self._recording.phase is Phase.BACKWARD
         if in_backward not in self._phases_with_cublas:
             self._phases_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")

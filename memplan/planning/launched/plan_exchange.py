@@ -27,10 +27,10 @@ _KEPT_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """Which rank 0 has begun to make the plan; ``given_at`` in seconds since the epoch."""
+    """Which rank 0 has begun to make the plan; ``announced_at`` in seconds since the epoch."""
 
     by: ProcessIdentity
-    given_at: float
+    announced_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of rank 0: a plan, or why there is none; ``given_at`` in seconds since the epoch."""
+    """The answer of rank 0: a plan, or why there is none; ``announced_at`` in seconds since the epoch."""
 
     by: ProcessIdentity
-    given_at: float
+    announced_at: float
     plan: Plan | None
     failure: Failure | None
 
@@ -79,7 +79,7 @@ class PlanExchange:
             with contextlib.suppress(FileNotFoundError):  # another run tidies up as well
                 if path.name.startswith(self._name) or time.time() - path.stat().st_mtime > _KEPT_S:
                     path.unlink()
-        write_text_atomically(self.announcement_path, to_json(Announcement(by=process, given_at=time.time())))
+        write_text_atomically(self.announcement_path, to_json(Announcement(by=process, announced_at=time.time())))
 
     def renew(self) -> None:
         """Renew the announcement: rank 0 still runs."""

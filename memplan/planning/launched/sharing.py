@@ -63,10 +63,10 @@ def make_for_all(make: Callable[[], Plan], exchange: PlanExchange) -> Plan:
             plan = make()
         except BaseException as error:
             with contextlib.suppress(OutputError):  # the error on its way out is the one to be seen
-                exchange.publish(Answer(by=me, given_at=time.time(), plan=None, failure=_failure_of(error)))
+                exchange.publish(Answer(by=me, announced_at=time.time(), plan=None, failure=_failure_of(error)))
                 _wait_for_acknowledgements(exchange)
             raise
-        exchange.publish(Answer(by=me, given_at=time.time(), plan=plan, failure=None))
+        exchange.publish(Answer(by=me, announced_at=time.time(), plan=plan, failure=None))
     return plan
 
 
@@ -87,13 +87,13 @@ def wait_for(exchange: PlanExchange, launch: Launch, observer: Observer, *, wait
     me, deadline, watch = this_process(), time.monotonic() + wait_s, _Watch(exchange)
     while True:
         answer = exchange.answer()
-        if answer is not None and (_is_later(answer.given_at, me, answer.by) or watch.sees(answer.by)):
+        if answer is not None and (_is_later(answer.announced_at, me, answer.by) or watch.sees(answer.by)):
             exchange.acknowledge(launch.rank)
             return _plan_of(answer)
         begun = exchange.announcement()
         if begun is not None and watch.sees(begun.by):
             deadline = time.monotonic() + wait_s
-        elif begun is not None and (watch.has_seen(begun.by) or _is_later(begun.given_at, me, begun.by)):
+        elif begun is not None and (watch.has_seen(begun.by) or _is_later(begun.announced_at, me, begun.by)):
             if exchange.answer() is None:
                 raise LaunchError("rank 0 ended while it was making the plan", hint="see its own output")
         elif time.monotonic() > deadline:

@@ -12,8 +12,11 @@ from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 AMPERE = (8, 0)
 
 
-def found(source: torch.Tensor, dims: list[int], operator: str = "aten.sum") -> tuple[int, int, int, int] | None:
-    reduction = cuda_reduction(operator, (source, dims), AMPERE, 108)
+def found(
+    source: torch.Tensor, dims: list[int], operator: str = "aten.sum", *, dtype: torch.dtype | None = None
+) -> tuple[int, int, int, int] | None:
+    result = source.amax(dims) if operator == "aten.amax" else source.sum(dims, dtype=dtype)
+    reduction = cuda_reduction(operator, (source, dims), result, AMPERE, 108)
     if reduction is None:
         return None
     assert reduction.resident_threads == 108 * 2048
@@ -64,8 +67,17 @@ def test_sums_are_accumulated_in_single_precision_at_least(dtype: torch.dtype, s
     assert found(source(4096, 128, dtype=dtype), [0]) == (128, 4096, 4, size)
 
 
-def test_variances_are_accumulated_as_four_numbers() -> None:
-    assert found(source(4096, 128), [0], "aten.var") == (128, 4096, 4, 16)
+def test_sums_are_accumulated_in_the_type_that_was_asked_for() -> None:
+    assert found(source(4096, 128), [0], dtype=torch.float64) == (128, 4096, 4, 8)
+
+
+def test_extremes_are_kept_in_their_own_type() -> None:
+    assert found(source(4096, 128, dtype=torch.bfloat16), [0], "aten.amax") == (128, 4096, 4, 2)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 16), (torch.float64, 32)], ids=str)
+def test_variances_are_accumulated_as_four_numbers(dtype: torch.dtype, size: int) -> None:
+    assert found(source(4096, 128, dtype=dtype), [0], "aten.var") == (128, 4096, 4, size)
 
 
 def backward_of_a_convolution(gradient: torch.Tensor, *, with_bias: bool) -> tuple[Any, ...]:
@@ -76,7 +88,7 @@ def backward_of_a_convolution(gradient: torch.Tensor, *, with_bias: bool) -> tup
 def test_the_bias_of_a_convolution_in_channels_last_is_such_a_sum() -> None:
     gradient = source(8, 16, 56, 56).to(memory_format=torch.channels_last)
     args = backward_of_a_convolution(gradient, with_bias=True)
-    reduction = cuda_reduction("aten.convolution_backward", args, AMPERE, 108)
+    reduction = cuda_reduction("aten.convolution_backward", args, None, AMPERE, 108)
     assert reduction is not None
     assert (reduction.outputs, reduction.values_per_output) == (16, 8 * 56 * 56)
 
@@ -87,7 +99,7 @@ def test_a_convolution_without_bias_or_in_channels_first_sums_nothing_so() -> No
         backward_of_a_convolution(gradient, with_bias=True),
         backward_of_a_convolution(gradient.to(memory_format=torch.channels_last), with_bias=False),
     ):
-        assert cuda_reduction("aten.convolution_backward", args, AMPERE, 108) is None
+        assert cuda_reduction("aten.convolution_backward", args, None, AMPERE, 108) is None
 
 
 def test_other_operators_reduce_nothing() -> None:

@@ -51,12 +51,12 @@ def ended() -> ProcessIdentity:
         )
 
 
-def leave(exchange: PlanExchange, by: ProcessIdentity, given_at: float, *, answered: bool) -> None:
+def leave(exchange: PlanExchange, by: ProcessIdentity, announced_at: float, *, answered: bool) -> None:
     """Leave the files of another rank 0."""
     exchange.announcement_path.parent.mkdir(parents=True)
-    exchange.announcement_path.write_text(to_json(Announcement(by=by, given_at=given_at)))
+    exchange.announcement_path.write_text(to_json(Announcement(by=by, announced_at=announced_at)))
     if answered:
-        answer = Answer(by=by, given_at=given_at, plan=PLAN, failure=None)
+        answer = Answer(by=by, announced_at=announced_at, plan=PLAN, failure=None)
         exchange.answer_path.write_text(to_json(answer))
 
 
