@@ -50,6 +50,7 @@ class AttentionCall:
         causal: whether the causal flag is set.
         trains: whether a gradient is needed.
         grouped: whether key and value heads may be shared by several query heads.
+        is_dense: whether the last dimension of query, key, value and mask has a stride of one.
     """
 
     dtype: torch.dtype
@@ -65,6 +66,7 @@ class AttentionCall:
     causal: bool
     trains: bool
     grouped: bool
+    is_dense: bool
 
 
 def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
@@ -73,7 +75,7 @@ def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
     order = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT) if prefers_cudnn else (Backend.FLASH, Backend.EFFICIENT)
     for backend in order:
         enabled, suits = _CHECKS[backend]
-        if enabled() and suits(call, capability):
+        if enabled() and call.is_dense and suits(call, capability):
             return backend
     return Backend.MATH
 
@@ -100,7 +102,7 @@ def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and known
         and call.head_dim % multiple == 0
         and call.value_dim % multiple == 0
-        and _heads_match(call)
+        and call.query_heads == call.key_heads
     )
 
 
@@ -146,11 +148,11 @@ def attend(
     capability: tuple[int, int],
 ) -> torch.Tensor:
     """Run the kernel that the card would choose, with the conversions around it."""
-    mask = _as_float_mask(mask, query.dtype)
     backend = Backend.MATH
     if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
         call = _described(query, key, value, mask=mask, dropout=dropout, causal=causal, grouped=grouped)
         backend = choose_backend(call, capability)
+    mask = _as_float_mask(mask, query.dtype)
     aten = torch.ops.aten
     if backend is Backend.MATH:
         results = aten._scaled_dot_product_attention_math(
@@ -162,7 +164,6 @@ def attend(
     if mask is not None:
         mask = _expanded_mask(mask, query, key)
     if backend is Backend.EFFICIENT:
-        key, value = _repeated_heads(query, key, value)
         results = aten._scaled_dot_product_efficient_attention(
             query, key, value, mask, _trains(query, key, value), dropout, causal, scale=scale
         )
@@ -197,6 +198,7 @@ def _described(
         causal=causal,
         trains=_trains(query, key, value),
         grouped=grouped,
+        is_dense=all(each is None or each.stride(-1) == 1 for each in (query, key, value, mask)),
     )
 
 
@@ -231,10 +233,3 @@ def _expanded_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -
     if missing:
         mask = functional.pad(mask, (0, missing))[..., : mask.shape[-1]]
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-
-
-def _repeated_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    share = query.shape[1] // key.shape[1]
-    if share == 1:
-        return key, value
-    return key.repeat_interleave(share, dim=1), value.repeat_interleave(share, dim=1)

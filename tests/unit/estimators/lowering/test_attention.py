@@ -24,6 +24,7 @@ CALL = AttentionCall(
     causal=True,
     trains=True,
     grouped=False,
+    is_dense=True,
 )
 
 
@@ -48,6 +49,9 @@ CALL = AttentionCall(
         ({"key_length": 512}, AMPERE, Backend.EFFICIENT),  # flash has no causal mask for unequal lengths
         ({"key_heads": 4}, AMPERE, Backend.MATH),
         ({"key_heads": 4, "grouped": True}, AMPERE, Backend.FLASH),
+        ({"key_heads": 4, "grouped": True, "dtype": torch.float32}, AMPERE, Backend.MATH),
+        ({"key_heads": 4, "grouped": True, "has_mask": True, "causal": False}, AMPERE, Backend.MATH),
+        ({"is_dense": False}, AMPERE, Backend.MATH),
         ({"head_dim": 256, "value_dim": 256, "dropout": 0.1}, AMPERE, Backend.FLASH),
         ({"head_dim": 256, "value_dim": 256, "dropout": 0.1}, CONSUMER_AMPERE, Backend.EFFICIENT),
     ],
