@@ -71,7 +71,8 @@ def main() -> None:
         raise SystemExit("this Python has no CUDA build of PyTorch with NVIDIA's libraries from pip")
     if not (options.include / "cuda.h").exists():
         raise SystemExit(f"{options.include} has no cuda.h: name the headers of CUDA's compiler with --include")
-    libraries = {path.name: path for folder in nvidia_folders("lib") for path in folder.glob("lib*.so*")}
+    found_last_first = reversed(nvidia_folders("lib"))  # of two of a name, the one that Python would find is kept
+    libraries = {path.name: path for folder in found_last_first for path in folder.glob("lib*.so*")}
     BUILT.mkdir(exist_ok=True)
     for stub in STUBS:
         build(stub, libraries, [*nvidia_folders("include"), options.include])
