@@ -11,7 +11,7 @@ take no workspace, and recurrent layers and CTC end with an error. Of the card i
 are told; the rest is an A100's. Nothing that this prints was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
-CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 was tried.
+CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 and 2.13 were tried.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 
 from memplan.devices.card_context import context_bytes, threads_per_multiprocessor
 from memplan.devices.cards import DeviceSpec, find_card
+from memplan.estimators.cudnn.asking import library_folders
 from memplan.estimators.cudnn.heuristics import device_description
 
 HERE = Path(__file__).parent
@@ -67,15 +68,19 @@ def main() -> None:
     parser.add_argument("--card", default="a100-80gb", help="whose properties the stubs report")
     parser.add_argument("--include", type=Path, default=Path("/usr/local/cuda/include"), help="headers of the compiler")
     options, command = parser.parse_known_args()  # all else is for this Python
-    if find_spec("torch") is None or not nvidia_folders("lib"):
+    folders = library_folders()
+    if find_spec("torch") is None or not folders:
         raise SystemExit("this Python has no CUDA build of PyTorch with NVIDIA's libraries from pip")
     if not (options.include / "cuda.h").exists():
         raise SystemExit(f"{options.include} has no cuda.h: name the headers of CUDA's compiler with --include")
-    found_last_first = reversed(nvidia_folders("lib"))  # of two of a name, the one that Python would find is kept
-    libraries = {path.name: path for folder in found_last_first for path in folder.glob("lib*.so*")}
+    # Of two libraries of a name, the one that Python would find is kept.
+    libraries = {path.name: path for folder in reversed(folders) for path in folder.glob("lib*.so*")}
+    includes = [*(folder.with_name("include") for folder in folders), options.include]
+    declared, linked = declared_by_driver(options.include), linked_by_torch()
     BUILT.mkdir(exist_ok=True)
     for stub in STUBS:
-        build(stub, libraries, [*nvidia_folders("include"), options.include])
+        wanted = declared if stub.source == "cuda" else linked.get(stub.library, set())
+        build(stub, wanted | (exported(libraries[stub.also]) if stub.also else set()), includes)
     environment = {**os.environ, **described(find_card(options.card), libraries["libcudnn.so.9"])}
     os.execve(sys.executable, [sys.executable, *command], environment)  # noqa: S606 - the user's command
 
@@ -99,12 +104,11 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
     }
 
 
-def build(stub: Stub, libraries: dict[str, Path], includes: list[Path]) -> None:
-    """Compile a stub; of what is looked up, all that its source does not define returns success."""
+def build(stub: Stub, wanted: set[str], includes: list[Path]) -> None:
+    """Compile a stub; of the functions that are wanted, those that its source does not define return success."""
     source = HERE / f"{stub.source}.c"
     text = source.read_text()
     defined = {*_DEFINED.findall(text), *_MADE_BY_MACRO.findall(text)}
-    wanted = looked_up(stub.library, includes) | (exported(libraries[stub.also]) if stub.also else set())
     aliases = (f'asm(".globl {name}\\n.set {name}, succeeds\\n");' for name in sorted(wanted - defined))
     (BUILT / f"rest_{stub.source}.h").write_text(
         "\n".join(("__attribute__((used)) int succeeds(void) { return 0; }", *aliases, ""))
@@ -118,29 +122,27 @@ def build(stub: Stub, libraries: dict[str, Path], includes: list[Path]) -> None:
     run(["gcc", "-O1", "-w", "-D_GNU_SOURCE", "-shared", "-fPIC", *folders, *named, *versioned, *output])
 
 
-def looked_up(library: str, includes: list[Path]) -> set[str]:
-    """Return the functions of a library that PyTorch links to; of the driver's, all that its header declares."""
-    if library == "libcuda.so.1":
-        header = next(folder / "cuda.h" for folder in includes if (folder / "cuda.h").exists()).read_text()
-        names = set(re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", header))
-        return names | {f"{name}_v2" for name in names}
+def declared_by_driver(include: Path) -> set[str]:
+    """Return the functions that the driver's header declares."""
+    names = set(re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", (include / "cuda.h").read_text()))
+    return names | {f"{name}_v2" for name in names}
+
+
+def linked_by_torch() -> dict[str, set[str]]:
+    """Return the functions that PyTorch links to, by library."""
     torch = Path(find_spec("torch").origin).parent / "lib"
-    lines = "".join(run(["nm", "-D", "--undefined-only", str(path)]) for path in torch.glob("*.so")).splitlines()
-    symbols = (line.split()[-1].partition("@") for line in lines if line.strip())
-    return {name for name, _, version in symbols if version.strip("@") == library}
+    linked: dict[str, set[str]] = {}
+    for path in torch.glob("*.so"):
+        for line in run(["nm", "-D", "--undefined-only", str(path)]).splitlines():
+            name, _, library = line.split()[-1].partition("@")
+            linked.setdefault(library.strip("@"), set()).add(name)
+    return linked
 
 
 def exported(library: Path) -> set[str]:
     """Return the functions that a library defines."""
     lines = run(["nm", "-D", "--defined-only", str(library)]).splitlines()
     return {line.split()[-1].partition("@")[0] for line in lines if " T " in line}
-
-
-def nvidia_folders(kind: str) -> list[Path]:
-    """Return the folders of NVIDIA's packages that hold libraries or headers."""
-    spec = find_spec("nvidia")
-    places = spec.submodule_search_locations if spec else None
-    return [folder for place in places or () for folder in sorted(Path(place).glob(f"*/{kind}"))]
 
 
 def run(command: list[str]) -> str:

@@ -34,7 +34,7 @@ _MEASURED = {
 def rows(folder: Path) -> Iterator[Row]:
     """Yield the rows of each recorded run that fitted an uncapped card of the catalogue.
 
-    On a card there are three; on stubs the process has no context, and so there are two, of families of their own.
+    On a card there are three; on stubs, whose context is memplan's own estimate, two, of families of their own.
     """
     for path in sorted(folder.glob("records*.jsonl*")):
         text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()

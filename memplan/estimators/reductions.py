@@ -39,8 +39,8 @@ class Reduction:
         item_bytes: size of a value.
         accumulator_bytes: size of a partial result.
         outputs_per_thread: neighbouring outputs that one thread works on: 1, 2 or 4.
-        resident_threads: threads that the whole card holds at once.
         multiprocessors: of the card.
+        threads_per_multiprocessor: threads that each of them holds at once.
     """
 
     outputs: int
@@ -48,8 +48,8 @@ class Reduction:
     item_bytes: int
     accumulator_bytes: int
     outputs_per_thread: int
-    resident_threads: int
     multiprocessors: int
+    threads_per_multiprocessor: int
 
     def staging_bytes(self) -> int:
         """Return the bytes that the partial results take; 0 where each output has a thread block of its own."""
@@ -60,12 +60,11 @@ class Reduction:
             values = -(-values // 2)
         columns = self.outputs // self.outputs_per_thread
         width, height = self._block(columns, values)
-        values_per_thread = values
-        if values_per_thread < min(height * _LEAST_VALUES_ACROSS_WARPS, _MOST_VALUES):
+        if values < min(height * _LEAST_VALUES_ACROSS_WARPS, _MOST_VALUES):
             return 0
         values_per_thread = -(-values // height)
         grid = -(-columns // width)
-        full_grid = self.multiprocessors * (self.resident_threads // self.multiprocessors // (width * height))
+        full_grid = self.multiprocessors * (self.threads_per_multiprocessor // (width * height))
         if values_per_thread < _MOST_VALUES or grid > full_grid:
             return 0
         shares = max(

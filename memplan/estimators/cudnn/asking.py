@@ -73,5 +73,5 @@ def library_folders() -> tuple[Path, ...]:
     """Return the folders of NVIDIA's libraries that pip installed; none where cuDNN is not among them."""
     spec = find_spec("nvidia")
     places = () if spec is None else (spec.submodule_search_locations or ())
-    folders = tuple(sorted(folder for place in places for folder in Path(place).glob("*/lib")))
+    folders = tuple(folder for place in places for folder in sorted(Path(place).glob("*/lib")))
     return folders if any((folder / LIBRARY).exists() for folder in folders) else ()

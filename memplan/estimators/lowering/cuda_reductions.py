@@ -22,7 +22,7 @@ _MOST_OUTPUTS_PER_THREAD = 4
 
 _VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 _EXTREMES = ("aten.amax", "aten.amin")
-_OPERATORS = ("aten.sum", "aten.mean", "aten.nansum", *_EXTREMES, *_VARIANCES)
+_OPERATORS = frozenset(("aten.sum", "aten.mean", "aten.nansum", *_EXTREMES, *_VARIANCES))
 _WELFORD_NUMBERS = 4  # mean, sum of squares and two counts
 
 
@@ -62,8 +62,8 @@ def cuda_reduction(
         item_bytes=given.element_size(),
         accumulator_bytes=_accumulator_bytes(operator, given, result),
         outputs_per_thread=_outputs_per_thread(kept[0], [*reduced, *kept[1:]], int(given.storage_offset())),
-        resident_threads=multiprocessors * threads_per_multiprocessor(capability),
         multiprocessors=multiprocessors,
+        threads_per_multiprocessor=threads_per_multiprocessor(capability),
     )
 
 

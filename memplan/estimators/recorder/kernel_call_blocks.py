@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
 
-Call = TypeVar("Call")
-Growing = TypeVar("Growing")
+Call = TypeVar("Call", Convolution, Reduction)
+Growing = TypeVar("Growing", GrowingConvolution, GrowingReduction)
 _Blocks = list[tuple[int, int]]  # block number, and index of its call among the different ones
 
 
@@ -66,12 +66,15 @@ def _blocks_of(
 
 def _numbered(
     blocks: Iterator[tuple[int, Sequence[int], Sequence[Call]]],
-    fit: Callable[[Sequence[Call], Sequence[int]], Growing | None],
+    fit: Callable[[Sequence[Call], Sequence[int]], Growing],
 ) -> tuple[tuple[Growing, ...], _Blocks]:
-    """Return the different fits, and which of them each block that has one follows."""
+    """Return the different fits on which all runs lie, and which of them each such block follows."""
     numbers: dict[Growing, int] = {}
-    fits = ((block, fit(calls, sizes)) for block, sizes, calls in blocks)
-    found = [(block, numbers.setdefault(growing, len(numbers))) for block, growing in fits if growing is not None]
+    found: _Blocks = []
+    for block, sizes, calls in blocks:
+        growing = fit(calls, sizes)
+        if all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True)):
+            found.append((block, numbers.setdefault(growing, len(numbers))))
     return tuple(numbers), found
 
 
@@ -79,25 +82,20 @@ def _columns(found: _Blocks) -> npt.NDArray[np.int32]:
     return np.array(found, dtype=np.int32).T
 
 
-def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution | None:
-    """Return one block's convolution as a function of the micro-batch, if all runs lie on one line."""
-    first = calls[0]
+def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution:
+    """Return one block's convolution as a function of the micro-batch, by its first two runs."""
     at_zero, per_item = _line([each.samples for each in calls], sizes)
-    growing = GrowingConvolution(convolution=first.with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
-    is_linear = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
-    return growing if is_linear else None
+    return GrowingConvolution(convolution=calls[0].with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
 
 
-def _growing_reduction(calls: Sequence[Reduction], sizes: Sequence[int]) -> GrowingReduction | None:
+def _growing_reduction(calls: Sequence[Reduction], sizes: Sequence[int]) -> GrowingReduction:
     outputs, outputs_per_item = _line([each.outputs for each in calls], sizes)
     values, values_per_item = _line([each.values_per_output for each in calls], sizes)
-    growing = GrowingReduction(
+    return GrowingReduction(
         reduction=replace(calls[0], outputs=outputs, values_per_output=values),
         outputs_per_item=outputs_per_item,
         values_per_item=values_per_item,
     )
-    is_linear = all(growing.at(size) == each for size, each in zip(sizes, calls, strict=True))
-    return growing if is_linear else None
 
 
 def _line(lengths: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:

@@ -17,8 +17,8 @@ def reduction(outputs: int = 128, values: int = 4096, *, item_bytes: int = 4, ou
         item_bytes=item_bytes,
         accumulator_bytes=4,
         outputs_per_thread=outputs_per_thread,
-        resident_threads=2048,
         multiprocessors=1,
+        threads_per_multiprocessor=2048,
     )
 
 
@@ -58,8 +58,8 @@ def test_a_large_card_takes_what_pytorch_asks_for_there(outputs: int, values: in
         item_bytes=4,
         accumulator_bytes=4,
         outputs_per_thread=4,
-        resident_threads=108 * 2048,
         multiprocessors=108,
+        threads_per_multiprocessor=2048,
     )
     asked_for = {768: 38_535_168, 3072: 113_246_208, 384: 113_246_208}  # by torch 2.11, see benchmarks/cuda_stubs
     assert on_a100.staging_bytes() == asked_for[outputs]

@@ -19,7 +19,7 @@ def found(
     reduction = cuda_reduction(operator, (source, dims), result, AMPERE, 108)
     if reduction is None:
         return None
-    assert reduction.resident_threads == 108 * 2048
+    assert (reduction.multiprocessors, reduction.threads_per_multiprocessor) == (108, 2048)
     return (
         reduction.outputs,
         reduction.values_per_output,

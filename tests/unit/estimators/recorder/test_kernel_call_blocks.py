@@ -24,8 +24,8 @@ def bias_gradient(rows: int, columns: int = 128) -> Reduction:
         item_bytes=4,
         accumulator_bytes=4,
         outputs_per_thread=4,
-        resident_threads=2048,
         multiprocessors=1,
+        threads_per_multiprocessor=2048,
     )
 
 
