@@ -95,6 +95,38 @@ def test_a_model_that_goes_by_the_card_is_traced_as_it_runs_there(device: str, c
     assert ("aten._to_copy" in trace.timelines[0].operator_names) is casts
 
 
+class AskingForAutocast(nn.Linear):
+    """Converts by itself where CUDA's autocast is on."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled() else torch.float32
+        with torch.autocast("cuda", enabled=False):
+            assert not torch.is_autocast_enabled("cuda")
+            return nn.functional.linear(batch.to(dtype), self.weight.to(dtype))
+
+
+@pytest.mark.parametrize(("precision", "casts"), [(Precision.BF16, True), (Precision.FP32, False)])
+def test_a_model_that_asks_for_autocast_is_told_of_it(precision: Precision, casts: bool) -> None:
+    trace = trace_of(lambda: AskingForAutocast(WIDTH, WIDTH), precision=precision)
+    assert ("aten._to_copy" in trace.timelines[0].operator_names) is casts
+
+
+class Masked(nn.Linear):
+    """Attends under a mask by plain matrix products."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        given = super().forward(batch)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return nn.functional.scaled_dot_product_attention(given, given, given, torch.zeros(TOKENS, TOKENS))
+
+
+def test_plain_attention_adds_its_mask_into_the_scores() -> None:
+    trace = trace_of(lambda: Masked(WIDTH, WIDTH), lambda size: torch.zeros(size, TOKENS, WIDTH))
+    (timeline,) = trace.timelines
+    added = timeline.operators == timeline.operator_names.index("aten.add")
+    assert not (timeline.block_bytes(1)[added] == MIB).any()
+
+
 def test_a_card_of_a_size_alone_answers_with_the_assumed_capability() -> None:
     trace = trace_of(lambda: HalfWhereNative(WIDTH, WIDTH), device=card_of_size("24GiB"))
     assert "aten._to_copy" in trace.timelines[0].operator_names

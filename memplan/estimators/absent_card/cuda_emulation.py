@@ -181,7 +181,7 @@ class CudaEmulation(TorchFunctionMode):
 
 
 def redirect_cuda_autocast() -> None:
-    """Make ``torch.autocast("cuda")`` act on CPU tensors, for the rest of this process."""
+    """Make ``torch.autocast("cuda")`` act on CPU tensors, and tell of it, for the rest of this process."""
     original = torch.autocast.__init__
 
     def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
@@ -190,6 +190,18 @@ def redirect_cuda_autocast() -> None:
         original(self, device_type, dtype, *args, **kwargs)
 
     torch.autocast.__init__ = init  # type: ignore[method-assign]  # used by all autocast contexts
+    torch.is_autocast_enabled = _asking_of_cpu(torch.is_autocast_enabled)
+    torch.get_autocast_dtype = _asking_of_cpu(torch.get_autocast_dtype)
+    torch.get_autocast_gpu_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
+
+
+def _asking_of_cpu(query: Callable[[str], Any]) -> Callable[..., Any]:
+    """Let a question about CUDA's autocast, which is what it is without a device, be one about the CPU's."""
+
+    def answer(device_type: str = "cuda") -> Any:
+        return query("cpu" if device_type == "cuda" else device_type)
+
+    return answer
 
 
 def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -6,6 +6,8 @@ Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attentio
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -15,12 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
+_adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
 
 class Backend(StrEnum):
@@ -155,9 +158,10 @@ def attend(
     mask = _as_float_mask(mask, query.dtype)
     aten = torch.ops.aten
     if backend is Backend.MATH:
-        results = aten._scaled_dot_product_attention_math(
-            query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=grouped
-        )
+        with _adding_a_mask():
+            results = aten._scaled_dot_product_attention_math(
+                query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=grouped
+            )
         return _first(results)
     if backend is Backend.FLASH:
         return _flash(query, key, value, dropout=dropout, causal=causal, scale=scale)
@@ -172,6 +176,20 @@ def attend(
         query, key, value, mask, _trains(query, key, value), dropout, causal, False, scale=scale
     )
     return _first(results)
+
+
+def adds_mask_in_place() -> bool:
+    """Whether the math path runs, whose only sum adds the mask into the scores, except under a dispatch mode."""
+    return _adds_a_mask.get()
+
+
+@contextmanager
+def _adding_a_mask() -> Iterator[None]:
+    token = _adds_a_mask.set(True)
+    try:
+        yield
+    finally:
+        _adds_a_mask.reset(token)
 
 
 def _described(

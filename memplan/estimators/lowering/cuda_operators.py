@@ -12,6 +12,7 @@ from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
 from memplan.estimators.lowering.normalisation import batch_norm, group_norm
 from memplan.estimators.lowering.packed_sequences import pack, pad
+from memplan.estimators.lowering.softmax import softmaxes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ class CudaOperators:
             "_pack_padded_sequence": pack,
             "_pad_packed_sequence": pad,
             **recurrences(),
+            **softmaxes(),
         }
         for name, function in replacements.items():
             self._kernels.replace(name, function)

@@ -69,6 +69,11 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=target.numel() * _INT64)
 
 
+def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """The product of gradient and result (``softmax_backward_cuda_out`` in ``SoftMax.cu``)."""
+    return TemporaryBytes(after_results=args[0].nbytes)
+
+
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each pair before the sum (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
     grad, points, _, norm = args[:4]
@@ -128,6 +133,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
     **dict.fromkeys((f"aten.{name}" for name in composite_temporaries.INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
+    "aten._softmax_backward_data": _softmax_backward,
     "aten.sort": sort_temporaries.sort,
     "aten.topk": sort_temporaries.top_k,
     "aten.randperm": sort_temporaries.permutation,

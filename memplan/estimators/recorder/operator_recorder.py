@@ -21,6 +21,7 @@ from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
 from memplan.estimators.fake_tensors.value_writes import only_writes
+from memplan.estimators.lowering.attention import adds_mask_in_place
 from memplan.estimators.lowering.contiguous_copies import copied_bytes
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
@@ -217,6 +218,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return self._host_copies is not None and self._host_copies.holds(tensor)
 
     def _reusable_block(self, func: Any, args: tuple[Any, ...]) -> int | None:
+        if func is _SUM and adds_mask_in_place():
+            return self._ledger.block_of(args[0])
         if self._recording.phase is not Phase.BACKWARD or self._paths.current:
             return None
         if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:

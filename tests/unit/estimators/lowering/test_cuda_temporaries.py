@@ -27,6 +27,13 @@ def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() ->
     assert cuda_temporary_bytes("aten.baddbmm", (strided, fitting, fitting), fitting).after_results == 0
 
 
+def test_the_gradient_of_softmax_takes_the_product_of_gradient_and_result() -> None:
+    scores = meta(512, 512)
+    found = cuda_temporary_bytes("aten._softmax_backward_data", (scores, scores, -1, torch.float32), scores)
+    assert found == TemporaryBytes(after_results=MIB)
+    assert cuda_temporary_bytes("aten._log_softmax_backward_data", (scores, scores, -1), scores) is NO_TEMPORARIES
+
+
 def test_the_entropy_of_logits_takes_two_tensors_of_their_size() -> None:
     logits = meta(512, 512)
     arguments = (logits, logits)
