@@ -8,6 +8,9 @@
   ``resize_({})`` in ``aten/src/ATen/native/Loss.cpp``).
 - CTC loss with lengths in tensors: there is no rule, because the kernel reads them (``ctc_loss_cpu_template`` in
   ``aten/src/ATen/native/LossCTC.cpp``).
+- Layer norm and batch norm of half types on CUDA keep their statistics in single precision (``acc_type`` in
+  ``cuda/layer_norm_kernel.cu`` and ``cuda/Normalization.cu``), and the logarithm of sigmoid keeps nothing
+  (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
   (``suggest_memory_format_contig`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
@@ -42,6 +45,7 @@ _REDUCTION_ARGUMENT = {
 _NORMALISE = torch.ops.aten.native_batch_norm.default
 _IMAGE_ARGUMENT = {_NORMALISE: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
 NO_REDUCTION = 0
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
@@ -54,6 +58,8 @@ def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bo
     """
     if on_host and operator in _IMAGE_ARGUMENT:
         return _normalised(operator, args, _IMAGE_ARGUMENT[operator])
+    if not on_host and operator in _ON_CUDA:
+        return _ON_CUDA[operator](*args)
     if operator in _REPLACEMENTS:
         return _REPLACEMENTS[operator](*args)
     if operator in _REDUCTION_ARGUMENT:
@@ -77,6 +83,26 @@ def _normalised(operator: OpOverload, args: tuple[Any, ...], place: int) -> Any:
     if is_kept:
         return None
     return operator(*args[:place], torch.empty_like(image, memory_format=layout), *args[place + 1 :])
+
+
+def _layer_norm(values: torch.Tensor, shape: list[int], *_: Any) -> tuple[torch.Tensor, ...] | None:
+    if values.dtype not in _HALF:
+        return None
+    kept = (*values.shape[: values.dim() - len(shape)], *(1 for _ in shape))
+    mean, deviation = (values.new_empty(kept, dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(values, memory_format=torch.contiguous_format), mean, deviation
+
+
+def _batch_norm(*args: Any) -> tuple[torch.Tensor, ...] | None:
+    image, training = args[0], args[5]
+    if not training or image.dtype not in _HALF:
+        return None
+    result, mean, deviation = _NORMALISE(*args)
+    return result, mean.to(torch.float32), deviation.to(torch.float32)
+
+
+def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(values), values.new_empty(0)
 
 
 def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
@@ -114,6 +140,11 @@ def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -
     return sparse_of(indices.reshape(1, -1), values, shape=[rows, gradient.shape[1]], is_coalesced=False)
 
 
+_ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
+    torch.ops.aten.native_layer_norm.default: _layer_norm,
+    _NORMALISE: _batch_norm,
+    torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
+}
 _REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {
     _FOLD: _folded,
     LAYER: recurrent_layer,

@@ -29,6 +29,7 @@ def install_plain_derivatives() -> None:
     kernels.wrap("prod", _product)
     kernels.wrap("prod.dim_int", _product)
     kernels.wrap("cumprod", _running_product)
+    kernels.wrap("linear", _linear)
     kernels.wrap("binary_cross_entropy_with_logits", _entropy_of_logits)
 
 
@@ -57,6 +58,16 @@ def _running_product(
     if source.dim() and source.shape[dim] > 1 and _needs_derivative(source):
         return _RunningProduct.apply(source, dim, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, dim, dtype=dtype)
+
+
+def _linear(
+    own: Callable[..., Any], values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> Any:
+    """Add a bias in place where it is not part of the product (``linear`` in ``aten/src/ATen/native/Linear.cpp``)."""
+    is_one_product = values.dim() == 2 or (values.dim() > 2 and values.is_contiguous())
+    if bias is None or is_one_product or not isinstance(bias, FakeTensor):
+        return own(values, weight, bias)
+    return own(values, weight, None).add_(bias)
 
 
 def _entropy_of_logits(  # noqa: PLR0917 - the operator's own signature

@@ -100,12 +100,8 @@ def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: b
     known = known_true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
     selecting = _selecting(args, elements, on_cuda=on_cuda)
-    selected_bytes = elements * result.element_size()
-    return TemporaryBytes(
-        before_results=max(
-            selecting.before_results, selecting.around_results + selecting.after_results + selected_bytes
-        )
-    )
+    beside = tuple(each for each in (selecting.around_results, selecting.after_results) if each)
+    return TemporaryBytes(before_results=((selecting.before_results,), elements * result.element_size(), beside))
 
 
 def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:

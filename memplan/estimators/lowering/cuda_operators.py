@@ -10,7 +10,7 @@ from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.lowering.attention import attend
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, rms_norm
 from memplan.estimators.lowering.packed_sequences import pack, pad
 from memplan.estimators.lowering.softmax import softmaxes
 
@@ -47,6 +47,7 @@ class CudaOperators:
         }
         for name, function in replacements.items():
             self._kernels.replace(name, function)
+        self._kernels.wrap("rms_norm", rms_norm)
 
     def _attention(  # noqa: PLR0917 - the operator's own signature
         self,

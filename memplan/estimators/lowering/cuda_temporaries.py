@@ -17,6 +17,8 @@ from memplan.estimators.lowering import (
     sort_temporaries,
     torchvision_temporaries,
 )
+from memplan.estimators.lowering.contiguous_copies import copies
+from memplan.estimators.lowering.cuda_copies import copying_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -35,14 +37,18 @@ def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> T
         args: the operator's positional arguments.
         result: what it returned.
     """
-    composite, rule = _COMPOSITES.get(operator), _RULES.get(operator)
-    temporaries = NO_TEMPORARIES if composite is None else composite(args, result)
-    return temporaries if rule is None else temporaries + rule(args, result)
+    temporaries = NO_TEMPORARIES
+    for rules in (_COMPOSITES, _COPIES, _RULES):
+        rule = rules.get(operator)
+        if rule is not None:
+            found = rule(args, result)
+            temporaries = found if temporaries is NO_TEMPORARIES else temporaries + found
+    return temporaries
 
 
 def has_rule(operator: str) -> bool:
     """Whether :func:`cuda_temporary_bytes` has a rule for this operator."""
-    return operator in _RULES or operator in _COMPOSITES
+    return operator in _RULES or operator in _COMPOSITES or operator in _COPIES
 
 
 def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -67,11 +73,6 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The prefix sum of the mask, which says where each element is read (``IndexKernel.cpp``, ``maskPrefixSum``)."""
     target: torch.Tensor = args[0]
     return TemporaryBytes(after_results=target.numel() * _INT64)
-
-
-def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The product of gradient and result (``softmax_backward_cuda_out`` in ``SoftMax.cu``)."""
-    return TemporaryBytes(after_results=args[0].nbytes)
 
 
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -123,6 +124,36 @@ def _has_blas_strides(matrix: torch.Tensor) -> bool:
 
 _READING_CONTIGUOUSLY = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "kthvalue")
 _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
+
+
+def _columns(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """The result in the image's size, before it is resized, and a contiguous image (``im2col_cuda``, ``Im2Col.cu``)."""
+    image: torch.Tensor = args[0]
+    sizes = (image.numel() * image.element_size(),) if result.nbytes > image.numel() * image.element_size() else ()
+    return TemporaryBytes(around_results=(*sizes, *copies((image,))))
+
+
+def _group_norm(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Scale and shift of each channel of each sample (``GroupNormKernelImplInternal`` in ``group_norm_kernel.cu``)."""
+    image, weight, bias, samples, channels, positions = args[:6]
+    if positions == 1 or (weight is None and bias is None):
+        return NO_TEMPORARIES
+    each_bytes = samples * channels * max(image.element_size(), torch.float32.itemsize)
+    return TemporaryBytes(after_results=(each_bytes, each_bytes))
+
+
+def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Sums of each channel, and what scales it and its group (``GroupNormBackwardKernelImplInternal``, likewise)."""
+    image, weight, samples, channels, positions, groups = (args[1], *args[4:9])
+    number_bytes = max(image.element_size(), torch.float32.itemsize)
+    sums_bytes, of_group_bytes = samples * channels * number_bytes, samples * groups * number_bytes
+    if positions == 1:
+        return TemporaryBytes(after_results=(sums_bytes, sums_bytes))
+    scales = () if weight is None else (sums_bytes,)
+    return TemporaryBytes(after_results=(sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
+
+
+_COPIES = copying_rules()
 _RULES: dict[str, Rule] = {
     "aten._scaled_dot_product_flash_attention_backward": attention_temporaries.flash_backward,
     "aten._scaled_dot_product_efficient_attention": attention_temporaries.efficient_forward,
@@ -133,7 +164,6 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
     **dict.fromkeys((f"aten.{name}" for name in composite_temporaries.INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
-    "aten._softmax_backward_data": _softmax_backward,
     "aten.sort": sort_temporaries.sort,
     "aten.topk": sort_temporaries.top_k,
     "aten.randperm": sort_temporaries.permutation,
@@ -147,6 +177,9 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
     ),
+    "aten.im2col": _columns,
+    "aten.native_group_norm": _group_norm,
+    "aten.native_group_norm_backward": _group_norm_backward,
     "aten._fft_r2c": fourier_temporaries.from_real,
     "aten._fft_c2r": fourier_temporaries.to_real,
     "aten._fft_c2c": fourier_temporaries.complex_numbers,

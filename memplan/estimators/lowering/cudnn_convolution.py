@@ -32,12 +32,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.convolutions import Convolution, Pass, of_each_dimension
+from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from memplan.estimators.lowering.temporary_bytes import Blocks
 
 TENSOR_CORES_FROM = {torch.float16: (7, 0), torch.bfloat16: (8, 0), torch.float32: (8, 0)}  # fp32: as TF32
 _TYPES = (*TENSOR_CORES_FROM, torch.float64)
@@ -57,27 +61,48 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
-            return NO_TEMPORARIES
+            return _contiguous_first(image, weight)
         size_bytes, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
-        return TemporaryBytes(after_results=size_bytes, after_results_of=call)
+        layout = convolution_layout((image, weight))
+        return TemporaryBytes(
+            throughout=copies((image,), layout) or 0,
+            after_results=_with_workspace(copies((weight,), layout), size_bytes),
+            after_results_of=call,
+        )
 
     def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
-            return NO_TEMPORARIES
+            return _contiguous_first(gradient, image, weight)
+        layout = convolution_layout((image, weight))
+        # the gradient is converted once where its layout is another, and for each kernel where it is in none
+        is_converted_first = transposed or suggest_memory_format(gradient) is not layout
+        converted = copies((gradient,), layout) if is_converted_first else ()
+        copied = () if converted else copies((gradient,), layout)
         call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
         of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
         # the gradient of the input is computed before that of the weight, each with its own workspace
         first_bytes, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
         second_bytes, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
         return TemporaryBytes(
-            between_results=first_bytes,
+            throughout=(*copies((image,), layout), *converted) or 0,
+            between_results=_with_workspace((*copied, *copies((weight,), layout)), first_bytes) if wanted[0] else 0,
             between_results_of=first,
-            after_results=second_bytes,
+            after_results=_with_workspace(copied, second_bytes) if wanted[1] else 0,
             after_results_of=second,
         )
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
+
+
+def _with_workspace(copied: tuple[int, ...], size_bytes: int) -> Blocks:
+    return (*copied, size_bytes) if copied else size_bytes
+
+
+def _contiguous_first(*operands: torch.Tensor) -> TemporaryBytes:
+    """Operands in the layout of ATen's own kernels, copied before the results exist (``DepthwiseConv2d.cu``)."""
+    copied = copies(operands, convolution_layout(operands[-2:]))
+    return TemporaryBytes(throughout=copied) if copied else NO_TEMPORARIES
 
 
 def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: bool, groups: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memplan.estimators.fake_tensors.host_recurrence import padded_bytes, scratch_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
+from memplan.estimators.lowering.contiguous_copies import CONTIGUOUS_OPERANDS, convolution_layout, copies
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
@@ -18,6 +20,15 @@ _INT64_BYTES = 8
 _FP32_BYTES = 4
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
+# Positions of image and weight, which decide the layout, and of all operands converted to it (``Convolution.cpp``).
+_CONVOLUTIONS = {"aten.convolution": ((0, 1), (0, 1)), "aten.convolution_backward": ((1, 2), (0, 1, 2))}
+_CONTIGUOUS_OPERANDS = {
+    **CONTIGUOUS_OPERANDS,
+    "aten._softmax": (0,),  # this and the next three in ``SoftMax.cpp``
+    "aten._log_softmax": (0,),
+    "aten._softmax_backward_data": (0, 1),
+    "aten._log_softmax_backward_data": (0, 1),
+}
 _SMALL_SIDES = 128  # pixels of height and width together
 
 
@@ -30,7 +41,16 @@ def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> T
         result: what it returned.
     """
     rule = _RULES.get(operator)
-    return NO_TEMPORARIES if rule is None else rule(args, result)
+    temporaries = NO_TEMPORARIES if rule is None else rule(args, result)
+    copied = _copied(operator, args)
+    return replace(temporaries, throughout=copied) if copied else temporaries
+
+
+def _copied(operator: str, args: tuple[Any, ...]) -> tuple[int, ...]:
+    if operator in _CONVOLUTIONS:
+        deciding, places = _CONVOLUTIONS[operator]
+        return copies((args[each] for each in places), convolution_layout([args[each] for each in deciding]))
+    return copies(args[each] for each in _CONTIGUOUS_OPERANDS.get(operator, ()))
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -1,4 +1,4 @@
-"""Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass.
+"""Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass, or by one kernel.
 
 cuDNN's batch norm accepts channels-last as well (``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in
 ``aten/src/ATen/native/Normalization.cpp``), ATen's group norm does not (``group_norm.cpp``). cuDNN's reserve space,
@@ -7,8 +7,13 @@ which is empty except in its persistent mode, is not counted.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch._prims_common import suggest_memory_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LARGEST_TRAINED, _LARGEST_EVALUATED = 880_801, 65_535  # samples
 
@@ -25,7 +30,7 @@ def batch_norm(  # noqa: PLR0917 - the operator's own signature
     cudnn_enabled: bool,
 ) -> torch.Tensor:
     """Normalise a copy in cuDNN's layout, or the input itself if ATen's kernel runs."""
-    if cudnn_enabled and _suits_cudnn(image, weight, training=training):
+    if cudnn_enabled and suits_cudnn(image, weight, training=training):
         image = image.contiguous(memory_format=suggest_memory_format(image))
     normalised: torch.Tensor = torch.ops.aten.native_batch_norm(
         image, weight, bias, running_mean, running_var, training, momentum, eps
@@ -50,8 +55,53 @@ def group_norm(
     return normalised
 
 
-def _suits_cudnn(image: torch.Tensor, weight: torch.Tensor | None, *, training: bool) -> bool:
+def suits_cudnn(image: torch.Tensor, weight: torch.Tensor | None, *, training: bool) -> bool:
+    """Whether cuDNN normalises a batch of images."""
     if weight is None or image.dim() < 3 or torch.bfloat16 in (image.dtype, weight.dtype):
         return False
     fits = image.shape[0] <= (_LARGEST_TRAINED if training else _LARGEST_EVALUATED)
     return fits and (image.dtype is not torch.float16 or weight.dtype is torch.float32)
+
+
+def rms_norm(
+    own: Callable[..., Any],
+    values: torch.Tensor,
+    shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> Any:
+    """Normalise by one kernel, except images that lie channels-last and weights of another type.
+
+    Those run as several operators, as all do on the CPU (``rms_norm_symint`` in ``layer_norm.cpp``).
+    """
+    is_composed = suggest_memory_format(values) is not torch.contiguous_format or values.is_complex()
+    if is_composed or (weight is not None and weight.dtype is not values.dtype):
+        return own(values, shape, weight, eps)
+    return _RmsNorm.apply(values, shape, weight)  # type: ignore[no-untyped-call]  # untyped in torch
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Allocates what ``_fused_rms_norm_cuda`` and its backward allocate (``cuda/layer_norm_kernel.cu``)."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, shape: list[int], weight: torch.Tensor | None) -> torch.Tensor:
+        in_order = values.contiguous()
+        normalised = torch.empty_like(in_order)
+        kept = values.shape[: values.dim() - len(shape)]
+        deviations = values.new_empty(*kept, *(1 for _ in shape), dtype=_accumulated(values.dtype))
+        ctx.save_for_backward(values, weight, deviations)
+        return normalised
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor | None]:
+        values, weight, _deviations = ctx.saved_tensors
+        in_order = values.contiguous()
+        of_values = torch.empty_like(in_order)
+        of_weight = None if weight is None else torch.empty_like(weight)
+        gradient = gradient.contiguous()
+        return of_values, None, of_weight
+
+
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which CUDA kernels accumulate (``at::toAccumulateType``)."""
+    return dtype if dtype is torch.float64 else torch.float32

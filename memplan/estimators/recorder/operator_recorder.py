@@ -22,7 +22,6 @@ from memplan.estimators.fake_tensors.known_values import is_known, run_with_know
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.attention import adds_mask_in_place
-from memplan.estimators.lowering.contiguous_copies import copied_bytes
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.step_trace import Category
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.estimators.lowering.kernel_rules import KernelRules
+    from memplan.estimators.lowering.temporary_bytes import Blocks
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
@@ -199,20 +199,20 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
         between, between_results_of = temporaries.between_results, temporaries.between_results_of
-        copies = self._allocate(copied_bytes(operator, args), operator)
-        around = self._allocate(temporaries.around_results, operator)
-        self._free(self._allocate(temporaries.before_results, operator))
+        throughout = self._hold(temporaries.throughout, operator)
+        around = self._hold(temporaries.around_results, operator)
+        self._free(self._hold(temporaries.before_results, operator))
         for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-                self._free(self._allocate(between, operator, between_results_of))
+                self._free(self._hold(between, operator, between_results_of))
                 between, between_results_of = 0, None
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
             self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
         self._free(around)
-        self._free(self._allocate(temporaries.after_results, operator, temporaries.after_results_of))
-        self._free(self._allocate(temporaries.before_return, operator, temporaries.before_return_of))
-        self._free(copies)
+        self._free(self._hold(temporaries.after_results, operator, temporaries.after_results_of))
+        self._free(throughout)
+        self._free(self._hold(temporaries.before_return, operator, temporaries.before_return_of))
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)
@@ -245,21 +245,32 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
         return before != self._summed_by_formula
 
-    def _allocate(
-        self, size_bytes: int, operator: str, kernel_call: Convolution | Reduction | None = None
-    ) -> int | None:
-        if not size_bytes and kernel_call is None:
-            return None
-        return self._recording.allocate(
-            size_bytes,
+    def _hold(
+        self, blocks: Blocks, operator: str, kernel_call: Convolution | Reduction | None = None
+    ) -> tuple[int, ...]:
+        """Allocate blocks, the last for a call, and free those of each scope at its end; return the rest."""
+        if isinstance(blocks, tuple):
+            held: tuple[int, ...] = ()
+            for place, each in enumerate(blocks, 1):
+                opened = self._hold(each, operator, kernel_call if place == len(blocks) else None)
+                if isinstance(each, tuple):
+                    self._free(opened)
+                else:
+                    held += opened
+            return held
+        if not blocks and kernel_call is None:
+            return ()
+        block = self._recording.allocate(
+            blocks,
             Category.TEMPORARIES,
             module=self._paths.current,
             operator=f"{INSIDE}{operator}",
             kernel_call=kernel_call,
         )
+        return (block,)
 
-    def _free(self, block: int | None) -> None:
-        if block is not None:
+    def _free(self, blocks: tuple[int, ...]) -> None:
+        for block in blocks:
             self._recording.free(block)
 
     def _allocate_blas_workspace(self, size_bytes: int) -> None:

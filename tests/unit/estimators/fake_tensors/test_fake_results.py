@@ -26,7 +26,8 @@ def test_batch_norm_on_the_cpu_is_laid_out_as_by_the_kernel(order: tuple[int, ..
         with fakes:
             results = corrected_result(operator, faked, on_host=True)
         assert [each.stride() for each in results] == [each.stride() for each in operator(*args)]
-        assert corrected_result(operator, faked, on_host=False) is None
+        with fakes:
+            assert corrected_result(operator, faked, on_host=False) is None
 
 
 def test_batch_norm_of_single_pixels_which_lie_in_both_orders_is_contiguous() -> None:
@@ -42,3 +43,28 @@ def test_batch_norm_of_single_pixels_which_lie_in_both_orders_is_contiguous() ->
 def test_batch_norm_keeps_channels_last() -> None:
     image = torch.zeros(4, 6, 8, 5).permute(0, 3, 1, 2)
     assert corrected_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None
+
+
+@pytest.mark.parametrize(("dtype", "is_corrected"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_statistics_of_half_types_are_single_precision_on_a_card(dtype: torch.dtype, *, is_corrected: bool) -> None:
+    with TraceFakeMode():
+        values, image = torch.empty(4, 6, 8, dtype=dtype), torch.empty(4, 6, 8, 8, dtype=dtype)
+        layers = corrected_result(
+            torch.ops.aten.native_layer_norm.default, (values, [8], None, None, 1e-5), on_host=False
+        )
+        batches = corrected_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=False)
+    if not is_corrected:
+        assert layers is None
+        assert batches is None
+        return
+    assert [(each.shape, each.dtype) for each in layers] == [
+        ((4, 6, 8), dtype), ((4, 6, 1), torch.float32), ((4, 6, 1), torch.float32),
+    ]  # fmt: skip
+    assert [each.dtype for each in batches] == [dtype, torch.float32, torch.float32]
+
+
+def test_the_logarithm_of_sigmoid_keeps_nothing_on_a_card() -> None:
+    with TraceFakeMode():
+        values = torch.empty(4, 6)
+        made, kept = corrected_result(torch.ops.aten.log_sigmoid_forward.default, (values,), on_host=False)
+    assert (made.shape, kept.numel()) == ((4, 6), 0)

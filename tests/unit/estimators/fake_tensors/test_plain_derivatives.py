@@ -69,3 +69,14 @@ def test_a_target_that_is_learnt_is_left_to_autograd() -> None:
         logits, target = torch.rand(4, requires_grad=True), torch.rand(4, requires_grad=True)
         loss = functional.binary_cross_entropy_with_logits(logits, target)
     assert not _is_answered(loss)
+
+
+@pytest.mark.parametrize("values", [torch.rand(2, 4, 6).transpose(0, 1), torch.rand(3, 2, 4, 6).transpose(1, 2)])
+def test_a_bias_is_added_in_place_to_the_product_of_what_is_not_contiguous(values: torch.Tensor) -> None:
+    weight, bias = torch.rand(8, 6, requires_grad=True), torch.rand(8, requires_grad=True)
+    with FakeTensorMode() as mode:
+        given = [mode.from_tensor(each) for each in (values, weight, bias)]
+        made = functional.linear(*given)
+        in_one = functional.linear(given[0].contiguous(), *given[1:])
+    assert (made._version, in_one._version) == (1, 0)
+    assert made.shape == functional.linear(values, weight, bias).shape

@@ -67,7 +67,7 @@ def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
 def test_half_precision_is_converted_from_volta_on_unless_it_is_channels_last() -> None:
     pixels, kernel = image(dtype=HALF), weight(dtype=HALF)
     assert forward(pixels, kernel, capability=VOLTA).after_results == 3 * MIB // 2
-    assert forward(in_channels_last(pixels), kernel).after_results == 0
+    assert forward(in_channels_last(pixels), in_channels_last(kernel)).after_results == 0
 
 
 def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
@@ -197,3 +197,14 @@ def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
 )
 def test_other_convolutions_without_tensor_cores_take_nothing_by_rule(found: TemporaryBytes) -> None:
     assert found.after_results == 0
+
+
+def test_a_weight_is_converted_once_the_output_exists_and_a_gradient_once_or_for_each_kernel() -> None:
+    pixels = in_channels_last(image())
+    found = forward(pixels, weight())
+    assert (found.throughout, found.after_results) == (0, (MIB, 0))
+    found = backward(pixels, weight(), image())
+    assert (found.throughout, found.between_results, found.after_results) == ((MIB,), (MIB, 0), 0)
+    same = image()[:, :1, :1, :1].expand(1, 64, 64, 64)  # the gradient of a sum, which is in no layout
+    found = backward(image(), weight(), same)
+    assert (found.throughout, found.between_results, found.after_results) == (0, (MIB, 3 * MIB), (MIB, 3 * MIB))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, rms_norm
 
 
 def saved_input(image: torch.Tensor, *, cudnn: bool = True, affine: bool = True) -> torch.Tensor:
@@ -53,3 +53,24 @@ def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool) -> Non
     assert saved.is_contiguous()
     assert saved.data_ptr() != image.data_ptr()
     torch.testing.assert_close(made, torch.group_norm(image, 2, weight, bias))
+
+
+def test_root_mean_squares_are_divided_by_in_one_kernel_that_keeps_one_number_a_row() -> None:
+    values, weight = torch.rand(4, 6, 8, dtype=torch.bfloat16, requires_grad=True), torch.rand(8, dtype=torch.bfloat16)
+    made: Any = rms_norm(torch.rms_norm, values, [8], weight.requires_grad_())
+    kept, of_weight, deviations = made.grad_fn.saved_tensors
+    assert (kept.data_ptr(), of_weight.data_ptr()) == (values.data_ptr(), weight.data_ptr())
+    assert (deviations.shape, deviations.dtype) == ((4, 6, 1), torch.float32)
+    made.backward(made)
+    assert (values.grad is not None, weight.grad is not None) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "weight"),
+    [(torch.rand(4, 8), torch.rand(8).bfloat16()), (torch.rand(2, 8, 4, 6).permute(0, 3, 1, 2), None)],
+)
+def test_other_types_of_weights_and_channels_last_are_composed(
+    values: torch.Tensor, weight: torch.Tensor | None
+) -> None:
+    composed: Any = rms_norm(lambda *given: given, values, [values.shape[-1]], weight)
+    assert composed == (values, [values.shape[-1]], weight, None)

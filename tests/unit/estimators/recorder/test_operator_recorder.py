@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.lowering.kernel_rules import cuda_kernels, host_kernels
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
@@ -190,3 +192,19 @@ def test_images_folded_from_columns_take_the_memory_of_the_columns() -> None:
         images = torch.nn.functional.fold(columns, (64, 64), 3, padding=1)
         assert images.shape == (1, 4, 64, 64)
     assert [each // 1024 for each in session.recording.block_bytes] == [576, 576]
+
+
+def test_blocks_of_a_scope_are_freed_before_the_next_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(capability=(8, 0))
+    blocks = TemporaryBytes(throughout=1, around_results=(2, (3, 4), 5), after_results=(6, 7), before_return=8)
+    kernels = replace(cuda_kernels((8, 0), 108), temporary_bytes=lambda *_: blocks)
+    monkeypatch.setattr(session.recorder, "_kernels", kernels)
+    with session.fakes, session.recorder:
+        made = torch.empty(9, dtype=torch.int8)
+    del made
+    recording = session.recording
+    sizes = [
+        recording.block_bytes[block] * (1 if allocates else -1)
+        for block, allocates in zip(recording.event_blocks, recording.event_allocates, strict=True)
+    ]
+    assert sizes == [1, 2, 3, 4, -3, -4, 5, 9, -2, -5, 6, 7, -6, -7, -1, 8, -8, -9]

@@ -1,0 +1,96 @@
+"""Copies that CUDA kernels make of operands that lie in another layout than they read.
+
+Each kernel's own source in ``aten/src/ATen/native/cuda`` of torch 2.13 says so by ``contiguous``: ``SoftMax.cu``,
+``AveragePool2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``; for batch normalisation
+``cudnn/BatchNorm.cpp``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from memplan.estimators.lowering.contiguous_copies import CONTIGUOUS_OPERANDS, copies
+from memplan.estimators.lowering.normalisation import suits_cudnn
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Rule = Callable[[tuple[Any, ...], Any], TemporaryBytes]
+
+
+def copying_rules() -> dict[str, Rule]:
+    """Return the rules by operator name without overload; convolutions and products have rules of their own."""
+    return {
+        **{name: _first(places) for name, places in CONTIGUOUS_OPERANDS.items()},
+        "aten.fractional_max_pool2d_backward": _first((0,)),
+        **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
+        **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
+        **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
+        "aten.native_batch_norm_backward": _batch_norm_backward,
+        "aten._softmax_backward_data": _softmax_backward,
+        "aten._log_softmax_backward_data": _log_softmax_backward,
+    }
+
+
+_READING_CONTIGUOUSLY = (
+    "_softmax", "_log_softmax", "avg_pool3d_backward", "max_pool3d_with_indices_backward",
+    "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+    "reflection_pad1d_backward", "reflection_pad2d_backward", "nll_loss_backward", "col2im",
+)  # fmt: skip
+_LIKE_THE_IMAGE = ("avg_pool2d_backward", "max_pool2d_with_indices_backward")
+_IN_OWN_LAYOUT = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "_adaptive_avg_pool2d",
+)  # fmt: skip
+
+
+def _first(places: tuple[int, ...]) -> Rule:
+    """Operands that are copied before the results are allocated."""
+    return lambda args, _result: _throughout(copies(args[each] for each in places))
+
+
+def _throughout(copied: tuple[int, ...]) -> TemporaryBytes:
+    return TemporaryBytes(throughout=copied) if copied else NO_TEMPORARIES
+
+
+def _afterwards(copied: tuple[int, ...]) -> TemporaryBytes:
+    return TemporaryBytes(after_results=copied) if copied else NO_TEMPORARIES
+
+
+def _contiguous(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    return _afterwards(copies(args[:1]))
+
+
+def _like_the_image(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    return _afterwards(copies(args[:1], suggest_memory_format(args[1])))
+
+
+def _in_own_layout(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    return _afterwards(copies(args[:1], suggest_memory_format(args[0])))
+
+
+def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    gradient, image, weight = args[:3]
+    training = args[7]
+    if not training or not suits_cudnn(image, weight, training=training):
+        return NO_TEMPORARIES
+    return _throughout(copies((gradient,), suggest_memory_format(image)))
+
+
+def _log_softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    return _afterwards(copies(args[:2]))
+
+
+def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """The product of gradient and output (``softmax_backward_cuda_out``), which lies as the gradient does."""
+    gradient, output = args[:2]
+    product_bytes = output.numel() * torch.result_type(gradient, output).itemsize
+    is_broadcast = not any(gradient.stride())
+    copied = (*(() if is_broadcast else copies((gradient,))), *copies((output,)))
+    return TemporaryBytes(after_results=(product_bytes, *copied) if copied else product_bytes)

@@ -1,0 +1,74 @@
+"""Operands that CUDA kernels copy into the layout that they read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
+from memplan.units import KIB, MIB
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+SMALL, LARGE = meta(4, 64, 32, 32), meta(4, 64, 64, 64)  # 1 and 4 MiB
+SAME = meta(1).expand(4, 64, 32, 32)  # the gradient of a sum
+
+
+@pytest.mark.parametrize(
+    "operator", ["avg_pool2d_backward", "max_pool2d_with_indices_backward", "upsample_nearest2d_backward", "col2im"]
+)
+def test_the_gradient_of_a_sum_is_written_out_once_the_result_exists(operator: str) -> None:
+    assert cuda_temporary_bytes(f"aten.{operator}", (SAME, LARGE), LARGE).after_results == (MIB,)
+    assert cuda_temporary_bytes(f"aten.{operator}", (SMALL, LARGE), LARGE) is NO_TEMPORARIES
+
+
+def test_pooling_reads_the_gradient_as_the_image_lies_and_resampling_as_it_lies_itself() -> None:
+    image = in_channels_last(LARGE)
+    assert cuda_temporary_bytes("aten.avg_pool2d_backward", (SMALL, image), image).after_results == (MIB,)
+    assert cuda_temporary_bytes("aten.avg_pool2d_backward", (in_channels_last(SMALL), image), image) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.upsample_nearest2d_backward", (SMALL, [64, 64]), image) is NO_TEMPORARIES
+
+
+def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
+    result, operator = meta(512, 512), "aten._softmax_backward_data"
+    assert cuda_temporary_bytes(operator, (result, result, 1), result).after_results == MIB
+    assert cuda_temporary_bytes(operator, (meta(1).expand(512, 512), result, 1), result).after_results == MIB
+    assert cuda_temporary_bytes(operator, (result.t(), result, 1), result).after_results == (MIB, MIB)
+
+
+def test_cudnn_normalises_gradients_in_the_layout_of_the_image() -> None:
+    weight = meta(64)
+
+    def throughout(gradient: torch.Tensor, image: torch.Tensor, *, training: bool = True) -> object:
+        args = (gradient, image, weight, None, None, None, None, training)
+        return cuda_temporary_bytes("aten.native_batch_norm_backward", args, None).throughout
+
+    assert throughout(SAME, SMALL) == throughout(SMALL, in_channels_last(SMALL)) == (MIB,)
+    assert throughout(SMALL, SMALL) == throughout(SAME, SMALL, training=False) == 0
+    assert throughout(SAME.bfloat16(), SMALL.bfloat16()) == 0  # a kernel of ATen's own
+
+
+def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> None:
+    image, weight, each_bytes = meta(16, 64, 16), meta(64), 4 * KIB  # 16 * 64 * 4
+    args = (image, weight, weight, 16, 64, 16, 4, 1e-5)
+    assert cuda_temporary_bytes("aten.native_group_norm", args, None).after_results == (each_bytes, each_bytes)
+    backward = (image, image, None, None, weight, 16, 64, 16, 4, [True, True, True])
+    of_groups = 16 * 4 * 4
+    assert cuda_temporary_bytes("aten.native_group_norm_backward", backward, None).after_results == (
+        each_bytes, each_bytes, of_groups, of_groups, each_bytes,
+    )  # fmt: skip
+
+
+def test_columns_are_first_made_as_large_as_the_image() -> None:
+    columns = meta(4, 64 * 9, 1024)
+    assert cuda_temporary_bytes("aten.im2col", (SMALL,), columns).around_results == (MIB,)
+    assert cuda_temporary_bytes("aten.im2col", (SAME,), columns).around_results == (MIB, MIB)
+    assert cuda_temporary_bytes("aten.im2col", (LARGE,), meta(4, 64, 256)).around_results == ()
