@@ -34,6 +34,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
         "aten._safe_softmax": _safe_softmax,
+        "aten.roll": partial(_roll, on_cuda=on_cuda),
         "aten.mse_loss": _reduced_loss,
         "aten.smooth_l1_loss": _reduced_loss,
         "aten.huber_loss": _reduced_loss,
@@ -139,6 +140,16 @@ def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
     """Masks of elements and of rows that are minus infinity (``_safe_softmax`` in ``SoftMax.cpp``)."""
     columns = result.shape[args[1]] if result.dim() else 1
     return TemporaryBytes(after_results=result.numel() + result.numel() // max(columns, 1))
+
+
+def _roll(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
+    """What is rolled along the dimensions before the last (``roll_common`` in ``TensorTransformations.h``).
+
+    Along one dimension, CUDA's kernel reads a contiguous copy (``roll_cuda`` in ``TensorTransformations.cu``).
+    """
+    dims = args[2] if len(args) > 2 else ()
+    copied = 1 if on_cuda and not args[0].is_contiguous() else 0
+    return TemporaryBytes(around_results=(result.nbytes,) * max(len(dims) - 1, copied))
 
 
 def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:

@@ -29,7 +29,7 @@ _PLAIN = frozenset(
         "random_", "scalar_tensor", "zero_", "zeros", "zeros_like", "eye", "lift_fresh", "lift_fresh_copy", "lift",
         "detach", "alias", "resize_", "set_", "_local_scalar_dense", "equal", "item", "_unsafe_view",
         "unfold_backward", "select_backward", "slice_backward", "select_scatter", "slice_scatter",
-        "as_strided_scatter", "diagonal_scatter", "diagonal_backward", "diagonal_copy", "constant_pad_nd", "roll",
+        "as_strided_scatter", "diagonal_scatter", "diagonal_backward", "diagonal_copy", "constant_pad_nd",
         "flip", "repeat", "repeat_interleave", "tril", "triu", "tril_indices", "triu_indices", "one_hot", "where",
         "masked_fill", "embedding", "floor_divide", "gather", "take_along_dim", "im2col", "col2im", "pixel_shuffle",
         "pixel_unshuffle", "native_dropout", "native_dropout_backward", "_softmax",

@@ -54,6 +54,7 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
+_LAST_FIRST = ("aten.native_dropout",)  # the mask is allocated before the result (``cuda/Dropout.cu``)
 # Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
 # Formulas that multiply in place, except under a dispatch mode (``binary_cross_entropy_target_backward`` there).
@@ -202,7 +203,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         throughout = self._hold(temporaries.throughout, operator)
         around = self._hold(temporaries.around_results, operator)
         self._free(self._hold(temporaries.before_results, operator))
-        for value in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
+        results = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+        for value in reversed(results) if operator in _LAST_FIRST else results:
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator, between_results_of))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memplan.estimators.lowering.attention import AttentionCall, Backend, choose_backend
+from memplan.estimators.lowering.attention import AttentionCall, Backend, attend, choose_backend
 
 AMPERE, TURING, HOPPER, BLACKWELL, CONSUMER_AMPERE = (8, 0), (7, 5), (9, 0), (10, 0), (8, 6)
 CALL = AttentionCall(
@@ -65,3 +65,9 @@ def test_the_first_kernel_whose_checks_pass_is_chosen(
 def test_a_kernel_that_the_user_switched_off_is_not_chosen() -> None:
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
         assert choose_backend(CALL, AMPERE) is Backend.MATH
+
+
+def test_a_mask_of_truth_values_hides_what_is_false() -> None:
+    query, mask = torch.rand(1, 1, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril()
+    found = attend(query, query, query, mask, dropout=0.0, causal=False, scale=None, grouped=False, capability=AMPERE)
+    torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(query, query, query, mask))

@@ -34,6 +34,16 @@ def test_the_gradient_of_softmax_takes_the_product_of_gradient_and_result() -> N
     assert cuda_temporary_bytes("aten._log_softmax_backward_data", (scores, scores, -1), scores) is NO_TEMPORARIES
 
 
+def test_a_roll_along_several_dimensions_takes_one_after_the_other() -> None:
+    image = meta(8, 64, 512)
+    assert cuda_temporary_bytes("aten.roll", (image, [1], [0]), image).around_results == ()
+    assert cuda_temporary_bytes("aten.roll", (image, [5]), image).around_results == ()
+    assert cuda_temporary_bytes("aten.roll", (image, [1, 1, 1], [0, 1, 2]), image).around_results == (MIB, MIB)
+    turned = image.transpose(0, 1)
+    assert cuda_temporary_bytes("aten.roll", (turned, [1], [0]), image).around_results == (MIB,)
+    assert cuda_temporary_bytes("aten.roll", (turned, [1, 1], [0, 1]), image).around_results == (MIB,)
+
+
 def test_the_entropy_of_logits_takes_two_tensors_of_their_size() -> None:
     logits = meta(512, 512)
     arguments = (logits, logits)

@@ -82,6 +82,8 @@ CALLS: dict[str, Call] = {
         .contiguous()
     ),
     "norm of complex numbers": lambda x, y: torch.linalg.vector_norm(torch.complex(x, y)),
+    "roll along all dimensions": lambda x, _: x.roll((1, 1, 1), (0, 1, 2)),
+    "roll of what lies otherwise": lambda x, _: x.transpose(0, 1).roll(1, 0),
     "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
     "softmax of rows that may be masked": lambda x, _: x.sum() + torch._safe_softmax(x.detach(), -1).sum(),
     "selection by a mask": lambda x, y: x[y > 0],

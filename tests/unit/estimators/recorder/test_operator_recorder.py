@@ -208,3 +208,11 @@ def test_blocks_of_a_scope_are_freed_before_the_next_is_allocated(monkeypatch: p
         for block, allocates in zip(recording.event_blocks, recording.event_allocates, strict=True)
     ]
     assert sizes == [1, 2, 3, 4, -3, -4, 5, 9, -2, -5, 6, 7, -6, -7, -1, 8, -8, -9]
+
+
+def test_the_mask_of_dropout_is_allocated_before_its_result() -> None:
+    session = Session((8, 0))
+    with session.fakes, session.recorder:
+        kept = torch.ops.aten.native_dropout(torch.empty(512, 512), 0.5, True)
+    assert session.recording.block_bytes == [MIB, MIB // 4, MIB]
+    assert session.ledger.block_of(kept[0]) == 2
