@@ -11,12 +11,15 @@
 - Layer norm and batch norm of half types on CUDA keep their statistics in single precision (``acc_type`` in
   ``cuda/layer_norm_kernel.cu`` and ``cuda/Normalization.cu``), and the logarithm of sigmoid keeps nothing
   (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
+- Gradients of what CUDA normalised lie as it does, not as the gradient of the result (``layer_norm_backward_cuda``,
+  ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
   (``suggest_memory_format_contig`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +47,11 @@ _REDUCTION_ARGUMENT = {
 }
 _NORMALISE = torch.ops.aten.native_batch_norm.default
 _IMAGE_ARGUMENT = {_NORMALISE: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
+_NORMALISED_BACKWARD = (
+    torch.ops.aten.native_layer_norm_backward.default,
+    torch.ops.aten.native_group_norm_backward.default,
+    torch.ops.aten.native_batch_norm_backward.default,
+)
 NO_REDUCTION = 0
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -101,6 +109,16 @@ def _batch_norm(*args: Any) -> tuple[torch.Tensor, ...] | None:
     return result, mean.to(torch.float32), deviation.to(torch.float32)
 
 
+def _like_what_was_normalised(
+    operator: OpOverload, gradient: torch.Tensor, values: torch.Tensor, *others: Any
+) -> tuple[torch.Tensor, ...] | None:
+    layout = suggest_memory_format(values)
+    if gradient.is_contiguous(memory_format=layout) or not values.is_contiguous(memory_format=layout):
+        return None
+    results: tuple[torch.Tensor, ...] = operator(torch.empty_like(values), values, *others)
+    return results
+
+
 def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(values), values.new_empty(0)
 
@@ -143,6 +161,7 @@ def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -
 _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     torch.ops.aten.native_layer_norm.default: _layer_norm,
     _NORMALISE: _batch_norm,
+    **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
     torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
 }
 _REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {

@@ -68,3 +68,27 @@ def test_the_logarithm_of_sigmoid_keeps_nothing_on_a_card() -> None:
         values = torch.empty(4, 6)
         made, kept = corrected_result(torch.ops.aten.log_sigmoid_forward.default, (values,), on_host=False)
     assert (made.shape, kept.numel()) == ((4, 6), 0)
+
+
+def test_the_gradient_of_normalised_images_lies_as_they_do_on_a_card() -> None:
+    with TraceFakeMode():
+        image, weight, of_groups = torch.empty(4, 6, 8, 8), torch.empty(6), torch.empty(4, 2)
+        gradient = image.to(memory_format=torch.channels_last)
+        calls = {
+            BACKWARD: (weight, None, None, weight, weight, True, 1e-5, [True, True, True]),
+            torch.ops.aten.native_group_norm_backward.default: (
+                *(of_groups, of_groups, weight, 4, 6, 64, 2, [True, True, True]),
+            ),
+        }
+        for operator, settings in calls.items():
+            found = corrected_result(operator, (gradient, image, *settings), on_host=False)[0]
+            assert found.stride() == image.stride() != gradient.stride()
+            assert corrected_result(operator, (image, image, *settings), on_host=False) is None
+
+
+def test_the_gradient_of_a_normalised_layer_is_contiguous_on_a_card() -> None:
+    with TraceFakeMode():
+        values, weight, kept = torch.empty(8, 8), torch.empty(8), torch.empty(8, 1)
+        args = (values.t(), values, [8], kept, kept, weight, weight, [True, True, True])
+        found = corrected_result(torch.ops.aten.native_layer_norm_backward.default, args, on_host=False)[0]
+    assert found.stride() == (8, 1)
