@@ -11,8 +11,8 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
-from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, peaks_at
-from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate
+from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, outcome_under_limit, peaks_at
+from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
-    from memplan.estimators.step_trace import StepTrace
+    from memplan.estimators.step_trace import StepTrace, Timeline
 
 _INTERPOLATIONS = 8
 
@@ -59,6 +59,7 @@ def estimate(
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
+        outcome=_outcome(trace, micro_batch_size, device, allocator, figures.peaks, context_bytes or 0),
         context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
         top_modules=figures.top_modules,
@@ -167,12 +168,39 @@ def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
     return trace.host_context_bytes if device.context_bytes is None else device.context_bytes
 
 
-def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings) -> Figures:
+def _outcome(  # noqa: PLR0917 - what an estimate has at hand
+    trace: StepTrace,
+    micro_batch_size: int,
+    device: DeviceSpec,
+    allocator: AllocatorSettings,
+    peaks: Peaks,
+    context_bytes: int,
+) -> OutcomeKind:
+    """Say how the step ends on the device; between two traced sizes a step whose blocks have room is one of retries."""
+    room_bytes = device.total_bytes - context_bytes
+    if peaks.process_bytes <= room_bytes:
+        return OutcomeKind.FITS
+    if device.kind is DeviceKind.CPU:
+        return OutcomeKind.HOST_OUT_OF_MEMORY
+    timeline = _timeline(trace, micro_batch_size)
+    if timeline is not None:
+        return outcome_under_limit(timeline, micro_batch_size, allocator.cuda, limit_bytes=room_bytes)
+    has_room = peaks.allocated_bytes <= room_bytes
+    return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
+
+
+def _timeline(trace: StepTrace, micro_batch_size: int) -> Timeline | None:
+    """Return the timeline of a micro-batch size; None where it lies between traced ones."""
     if len(trace.timelines) == 1:
-        return figures_at(trace.timelines[0], micro_batch_size, device, allocator)
+        return trace.timelines[0]
+    return dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True)).get(micro_batch_size)
+
+
+def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings) -> Figures:
+    timeline = _timeline(trace, micro_batch_size)
+    if timeline is not None:
+        return figures_at(timeline, micro_batch_size, device, allocator)
     of_size = dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True))
-    if micro_batch_size in of_size:
-        return figures_at(of_size[micro_batch_size], micro_batch_size, device, allocator)
     low, high = _neighbours(sorted(of_size), micro_batch_size)
     small, large = figures_at(of_size[low], low, device, allocator), figures_at(of_size[high], high, device, allocator)
     return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))

@@ -13,13 +13,14 @@ from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.step_trace import PHASES
-from memplan.results import BreakdownBytes, PeakShare, Phase
+from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
 from memplan.units import MIB
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceSpec
+    from memplan.estimators.allocators.allocator_config import AllocatorConfig
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.allocators.host_heap import HeapConfig
     from memplan.estimators.step_trace import Timeline
@@ -101,6 +102,17 @@ def peaks_at(
         process_bytes=peaks.peak_reserved_bytes,
         event=int(events.positions[peaks.peak_event_index]),
     )
+
+
+def outcome_under_limit(
+    timeline: Timeline, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int
+) -> OutcomeKind:
+    """Say how the steps end on a card where the caching allocator may hold no more than a limit."""
+    events = events_at(timeline, micro_batch_size)
+    found = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=config, limit_bytes=limit_bytes)
+    if found.ran_out_at is not None:
+        return OutcomeKind.DEVICE_OUT_OF_MEMORY
+    return OutcomeKind.ALLOCATOR_RETRIES if found.alloc_retries else OutcomeKind.FITS
 
 
 def figures_at(

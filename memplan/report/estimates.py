@@ -9,7 +9,8 @@ from rich.text import Text
 
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
-from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, share_text
+from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, outcome_text, share_text
+from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,9 +27,11 @@ _REMARK_INDENT = 2
 def estimate_table(estimates: Sequence[Estimate]) -> Table:
     """Compare estimates of several recipes on one device."""
     first = estimates[0]
+    all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in", caption=_caption(estimates),
+        "recipe", "allocated", "reserved", "process", "of device", "peak in", *(() if all_fit else ("outcome",)),
+        caption=_caption(estimates),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -38,6 +41,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
             bytes_text(each.peak_process_bytes),
             Text(share_text(each.utilisation), style=GOOD if each.utilisation <= 1 else BAD),
             str(each.peak_phase),
+            *(() if all_fit else (outcome_text(each.outcome),)),
         )
     return table
 
@@ -45,6 +49,9 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
 def _caption(estimates: Sequence[Estimate]) -> str:
     """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
     written = f"recipe: precision, {RECIPE_SIZES}"
+    if any(each.outcome is OutcomeKind.ALLOCATOR_RETRIES for each in estimates):
+        short = outcome_text(OutcomeKind.ALLOCATOR_RETRIES)
+        written += f"\n{short}: runs, but only by returning cached memory to the driver, which is slow"
     ranges = [(each.peak_process_bytes, found) for each in estimates if (found := each.peak_process_range_bytes)]
     if not ranges:
         return written

@@ -9,6 +9,7 @@ from typing import Any
 from memplan.json_documents import json_ready
 from memplan.recipe import Precision, Recipe
 from memplan.results.breakdown import BreakdownBytes, PeakShare, Phase
+from memplan.results.outcome_kinds import OutcomeKind
 from memplan.units import format_bytes
 
 
@@ -42,6 +43,8 @@ class Estimate:
             for each; what ``uncounted`` names comes on top. None where the context is measured and samples are alike.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
+        outcome: how it ends on the device with nothing else on it: fits, out of memory, or allocator retries, where a
+            request is met only once cached memory was returned to the driver.
         context_basis: where the figure for the context comes from; None where there is none.
         top_modules: largest holders at the peak by module path, largest first.
         top_operators: largest holders at the peak by operator, largest first.
@@ -60,6 +63,7 @@ class Estimate:
     breakdown: BreakdownBytes
     peak_phase: Phase
     method: str
+    outcome: OutcomeKind = OutcomeKind.FITS
     context_basis: ContextBasis | None = None
     peak_process_range_bytes: tuple[int, int] | None = None
     top_modules: tuple[PeakShare, ...] = ()
@@ -79,7 +83,7 @@ class Estimate:
             f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n"
             f"peak reserved: {format_bytes(self.peak_reserved_bytes)}\n"
             f"peak process: {format_bytes(self.peak_process_bytes)}, {self.utilisation:.0%} of "
-            f"{format_bytes(self.device_total_bytes)}"
+            f"{format_bytes(self.device_total_bytes)}{'' if self.outcome is OutcomeKind.FITS else f': {self.outcome}'}"
         )
 
     def to_dict(self) -> dict[str, Any]:

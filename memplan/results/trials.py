@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Any
 
 from memplan.json_documents import json_ready
 from memplan.recipe import Precision, Recipe
 from memplan.results.breakdown import BreakdownBytes
 from memplan.results.estimates import Estimate
-
-
-class OutcomeKind(StrEnum):
-    """How a trial ended."""
-
-    FITS = "fits"
-    DEVICE_OUT_OF_MEMORY = "out of memory (device)"
-    HOST_OUT_OF_MEMORY = "out of memory (host)"
-    ALLOCATOR_RETRIES = "allocator retries"
-    KERNEL_FAILURE = "kernel failure"
-    USER_ERROR = "user error"
-    NON_FINITE_LOSS = "non-finite loss"
-    NEVER_STEPPED = "never stepped"
-    TIMEOUT = "timeout"
-    CRASH = "crash"
-
-    @property
-    def is_too_large(self) -> bool:
-        """Whether a smaller micro-batch could help; true for nothing but memory."""
-        return self in (
-            OutcomeKind.DEVICE_OUT_OF_MEMORY,
-            OutcomeKind.HOST_OUT_OF_MEMORY,
-            OutcomeKind.ALLOCATOR_RETRIES,
-        )
+from memplan.results.outcome_kinds import OutcomeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from memplan.estimators.answers import estimate, largest_micro_batch, process_pe
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
 from memplan.recipe import Recipe
-from memplan.results import ContextBasis, PeakShare, Phase
+from memplan.results import ContextBasis, OutcomeKind, PeakShare, Phase
 from memplan.units import GIB, MIB
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
@@ -132,3 +132,41 @@ def test_the_process_peak_alone_is_that_of_the_estimate() -> None:
     peak_at = process_peak(made, card)
     for size in range(1, 40):
         assert peak_at(size) == estimate(made, micro_batch_size=size, device=card).peak_process_bytes
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "outcome"),
+    [
+        (191, OutcomeKind.FITS),  # 20 for the weights, 30 and 40 for the activations, 101 of context
+        (190, OutcomeKind.ALLOCATOR_RETRIES),  # the 40 are had once the 30 are returned
+        (161, OutcomeKind.ALLOCATOR_RETRIES),
+        (160, OutcomeKind.DEVICE_OUT_OF_MEMORY),
+    ],
+)
+def test_what_exceeds_a_card_is_replayed_under_its_limit(total_mib: int, outcome: OutcomeKind) -> None:
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context_bytes=101 * MIB)
+    two_sizes = replace(timeline(0, 0), size_terms=np.array([[4, 30, 40], [0, 0, 0], [0, 0, 0]]) * float(MIB))
+    made = replace(trace(two_sizes), device_kind=DeviceKind.CUDA)
+    assert estimate(made, micro_batch_size=1, device=card).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("total_mib", "outcome"),
+    [
+        (168, OutcomeKind.FITS),  # halfway between segments of 20 + 32 and of 20 + 64 MiB
+        (167, OutcomeKind.ALLOCATOR_RETRIES),
+        (152, OutcomeKind.ALLOCATOR_RETRIES),
+        (151, OutcomeKind.DEVICE_OUT_OF_MEMORY),  # halfway between blocks of 4 + 32 and of 4 + 64 MiB
+    ],
+)
+def test_between_two_traced_sizes_the_blocks_decide(total_mib: int, outcome: OutcomeKind) -> None:
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context_bytes=100 * MIB)
+    made = replace(trace(timeline(0, 4), timeline(0, 4), sizes=(8, 16)), device_kind=DeviceKind.CUDA)
+    assert estimate(made, micro_batch_size=12, device=card).outcome is outcome
+
+
+def test_what_exceeds_the_budget_of_a_cpu_runs_out_of_memory() -> None:
+    fits, not_at_all = (replace(CPU, total_bytes=size * MIB) for size in (800, 80))
+    made = trace(timeline(0, 1))
+    assert estimate(made, micro_batch_size=10, device=fits).outcome is OutcomeKind.FITS
+    assert estimate(made, micro_batch_size=10, device=not_at_all).outcome is OutcomeKind.HOST_OUT_OF_MEMORY

@@ -154,9 +154,13 @@ def test_what_was_presumed_for_several_recipes_is_said_once() -> None:
 
 
 def test_estimates_of_several_recipes(golden) -> None:
-    recipes = [Recipe(micro_batch_size=size) for size in (8, 16)]
-    table = estimate_table([estimate(peak, recipe) for peak, recipe in zip((600, 1100), recipes, strict=True)])
-    golden("reports/estimates.txt", rendered(table))
+    recipes = [Recipe(micro_batch_size=size) for size in (8, 16, 32)]
+    outcomes = (OutcomeKind.FITS, OutcomeKind.ALLOCATOR_RETRIES, OutcomeKind.DEVICE_OUT_OF_MEMORY)
+    estimates = [
+        replace(estimate(peak, recipe), outcome=outcome)
+        for peak, recipe, outcome in zip((600, 1100, 2100), recipes, outcomes, strict=True)
+    ]
+    golden("reports/estimates.txt", rendered(estimate_table(estimates)))
 
 
 def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
