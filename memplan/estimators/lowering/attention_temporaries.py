@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -16,15 +17,21 @@ _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have tw
 
 
 def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Fp32 accumulator of the query's gradient, and the row sums (``flash_api.cpp``, ``mha_bwd``)."""
-    gradient, query, key = args[:3]
+    """Row sums, and the fp32 accumulator of the query's gradient (``flash_api.cpp``, ``mha_bwd``).
+
+    Output and gradient are read by position first, then by head (``_flash_attention_backward`` in
+    ``attention_backward.cu``).
+    """
+    gradient, query, key, _, output = args[:5]
     batch, heads, length, head_dim = query.shape
     rows = batch * heads * _rounded_up(length, 128)
     accumulator = rows * _rounded_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32
-    expanded = 0
+    expanded: tuple[int, ...] = ()
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
-        expanded = 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
-    return TemporaryBytes(around_results=_copied_bytes(gradient), after_results=accumulator + rows * _FP32 + expanded)
+        expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
+    return TemporaryBytes(
+        throughout=_by_position(gradient, output), after_results=(rows * _FP32, accumulator, *expanded)
+    )
 
 
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -38,7 +45,8 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Row sums, then an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
 
-    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output.
+    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output,
+    and then copied.
     Wide heads in half types have accumulators of the key's and value's gradients, too; they are counted once, as they
     are where batch and heads fill the card (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``;
     cards before Volta accumulate in place).
@@ -53,10 +61,9 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     of_head = blocks * (rows * columns * _FP32 + _BLOCK_HEADER)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
         of_head += 2 * _BLOCK * _rounded_up(head_dim, rows) * _FP32
+    product = () if is_half else ((gradient.numel() * gradient.element_size(), sums),)
     return TemporaryBytes(
-        around_results=_copied_bytes(gradient),
-        after_results=0 if is_half else gradient.nbytes + sums,
-        before_return=sums + batch * heads * of_head,
+        throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head)
     )
 
 
@@ -69,13 +76,14 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     gradient, query = args[:2]
     rows = query.shape[:-1].numel()
-    copied = 0 if gradient.stride(-1) == 1 else gradient.nbytes
-    return TemporaryBytes(after_results=copied + rows * (query.shape[-1] + 1) * _FP32)
+    workspace_bytes = rows * (query.shape[-1] + 1) * _FP32
+    is_dense = gradient.stride(-1) == 1
+    return TemporaryBytes(after_results=workspace_bytes if is_dense else (*copies((gradient,)), workspace_bytes))
 
 
-def _copied_bytes(gradient: torch.Tensor) -> int:
-    """Return the copy of the output's gradient, which kernels read by position first, then by head."""
-    return 0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes
+def _by_position(*operands: torch.Tensor) -> tuple[int, ...]:
+    """Return the copies of operands that kernels read by position first, then by head."""
+    return copies(each.transpose(1, 2) for each in operands)
 
 
 def _rounded_up(value: int, multiple: int) -> int:

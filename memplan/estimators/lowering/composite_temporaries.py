@@ -139,7 +139,7 @@ def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
 def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Masks of elements and of rows that are minus infinity (``_safe_softmax`` in ``SoftMax.cpp``)."""
     columns = result.shape[args[1]] if result.dim() else 1
-    return TemporaryBytes(after_results=result.numel() + result.numel() // max(columns, 1))
+    return TemporaryBytes(after_results=(result.numel(), result.numel() // max(columns, 1)))
 
 
 def _roll(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
