@@ -43,6 +43,7 @@ _BAG = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an opera
 _REDUCTION_ARGUMENT = {
     torch.ops.aten.mse_loss.default: 2,
     torch.ops.aten.smooth_l1_loss.default: 2,
+    torch.ops.aten.soft_margin_loss.default: 2,
     torch.ops.aten.binary_cross_entropy.default: 3,  # after the weight
 }
 _NORMALISE = torch.ops.aten.native_batch_norm.default

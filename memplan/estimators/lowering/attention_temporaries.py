@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 _FP32 = 4
+_HOPPER = (9, 0)
+_ENGINE = 128  # bytes that cuDNN's engines ask for besides
 _BLOCK_HEADER = 16  # a lock and a counter before each block (``GradQTempStorage``)
 _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kKeepOutputInRF``)
 _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
+
+
+def attention_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+    """Return the rules for a card of a compute capability, by operator."""
+    on_cudnn = partial(cudnn_backward, accumulates_narrow_heads=capability != _HOPPER)
+    return {
+        "aten._scaled_dot_product_flash_attention_backward": flash_backward,
+        "aten._scaled_dot_product_efficient_attention": efficient_forward,
+        "aten._scaled_dot_product_efficient_attention_backward": efficient_backward,
+        "aten._scaled_dot_product_cudnn_attention_backward": on_cudnn,
+    }
 
 
 def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -62,21 +78,27 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
         of_head += 2 * _BLOCK * _rounded_up(head_dim, rows) * _FP32
     product = () if is_half else ((gradient.numel() * gradient.element_size(), sums),)
-    return TemporaryBytes(
-        throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head)
-    )
+    return TemporaryBytes(throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head))
 
 
-def cudnn_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Fp32 accumulator of the query's gradient, and the row sums: cudnn-frontend's part of the workspace.
+def cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_heads: bool) -> TemporaryBytes:
+    """Fp32 accumulator of the query's gradient, and the row sums; then what the engine takes.
 
-    Source: ``get_fe_workspace_size_node`` in ``scaled_dot_product_flash_attention.h``, from cuDNN 9 on. The engine that
-    cuDNN chooses may need more. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
-    dimension is not dense.
+    The first two are cudnn-frontend's part of the workspace (``get_fe_workspace_size_node`` in
+    ``scaled_dot_product_flash_attention.h``). The engine that cuDNN 9.20 proposes for capabilities 8.0 to 12.0 has an
+    accumulator of its own, of eight rows at once, but for heads up to 64 wide on Hopper; and, where heads are
+    shared, gradients of key and value for every query head. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a
+    gradient whose last dimension is not dense.
     """
-    gradient, query = args[:2]
-    rows = query.shape[:-1].numel()
-    workspace_bytes = rows * (query.shape[-1] + 1) * _FP32
+    gradient, query, key = args[:3]
+    batch, heads, length, head_dim = query.shape
+    workspace_bytes = batch * heads * length * (head_dim + 1) * _FP32
+    if accumulates_narrow_heads or head_dim > _BLOCK:
+        workspace_bytes += batch * heads * _rounded_up(length, 8) * head_dim * _FP32 + _ENGINE
+    else:
+        workspace_bytes += 2 * _ENGINE
+    if key.shape[1] != heads:
+        workspace_bytes += 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
     is_dense = gradient.stride(-1) == 1
     return TemporaryBytes(after_results=workspace_bytes if is_dense else (*copies((gradient,)), workspace_bytes))
 

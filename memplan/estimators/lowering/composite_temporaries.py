@@ -113,7 +113,9 @@ def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> Tempor
     """
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
     if on_cuda:
-        return TemporaryBytes(around_results=elements * len(shape) * _INT64_BYTES)
+        is_broadcast = args[1].shape != shape
+        written = ((shape.numel(),),) if is_broadcast else ()
+        return TemporaryBytes(around_results=(elements * len(shape) * _INT64_BYTES, *written))
     mask_bytes = shape.numel() * _INT64_BYTES
     on_one_thread = torch.get_num_threads() == 1 or args[0].numel() < _GRAIN_ELEMENTS
     is_serial = on_one_thread and all(each.shape == shape and each.is_contiguous() for each in args[:2])
@@ -131,9 +133,12 @@ def _scan(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     return _converted(args[0], result)
 
 
-def _logsumexp(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
-    """Exponentials of the input less its maximum (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
-    return TemporaryBytes(after_results=args[0].nbytes)
+def _logsumexp(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """Maxima, which of them are finite, and the exponentials (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
+    source: torch.Tensor = args[0]
+    return TemporaryBytes(
+        around_results=(result.nbytes, (result.nbytes, result.numel()), source.numel() * source.element_size())
+    )
 
 
 def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -165,7 +170,8 @@ def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> Temporary
 
     Without a reduction, the second of them is the result.
     """
-    return TemporaryBytes(after_results=max(2 * args[0].nbytes - result.nbytes, 0))
+    each_bytes = args[0].numel() * args[0].element_size()
+    return TemporaryBytes(after_results=(each_bytes,) * (1 if result.dim() and result.nbytes == each_bytes else 2))
 
 
 def _selection(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -202,7 +208,7 @@ def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     The first set is scaled before the second gets its columns, which are there already (``Distance.cpp``).
     """
     first, second = (each.nbytes + each.nbytes // each.shape[-1] * 2 for each in args[:2])
-    return TemporaryBytes(before_results=max(first - args[1].nbytes, 0), around_results=first + second)
+    return TemporaryBytes(before_results=max(first - args[1].nbytes, 0), around_results=(first, second))
 
 
 def _bilinear_form(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:

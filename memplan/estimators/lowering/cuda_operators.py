@@ -12,6 +12,7 @@ from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
 from memplan.estimators.lowering.normalisation import batch_norm, group_norm, rms_norm
 from memplan.estimators.lowering.packed_sequences import pack, pad
+from memplan.estimators.lowering.recurrent_cells import gru_cell, lstm_cell
 from memplan.estimators.lowering.softmax import softmaxes
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class CudaOperators:
             "ctc_loss.Tensor": ctc_loss,
             "_pack_padded_sequence": pack,
             "_pad_packed_sequence": pad,
+            "lstm_cell": lstm_cell,
+            "gru_cell": gru_cell,
             **recurrences(),
             **softmaxes(),
         }

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.lowering import (
-    attention_temporaries,
     composite_temporaries,
     fourier_temporaries,
     sort_temporaries,
@@ -70,9 +69,14 @@ def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The prefix sum of the mask, which says where each element is read (``IndexKernel.cpp``, ``maskPrefixSum``)."""
-    target: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=target.numel() * _INT64)
+    """The prefix sum of the mask, which says where each element is read (``IndexKernel.cpp``, ``maskPrefixSum``).
+
+    A mask that is broadcast is written out before.
+    """
+    target, mask = args[:2]
+    is_read_as_it_is = mask.shape == target.shape and mask.is_contiguous()
+    written = () if is_read_as_it_is else (target.numel(),)
+    return TemporaryBytes(after_results=(target.numel() * _INT64, *written))
 
 
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -99,7 +103,7 @@ def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     weights: torch.Tensor = args[0]
     with_replacement = len(args) > 2 and bool(args[2])
-    return TemporaryBytes(after_results=(3 if with_replacement and args[1] > 1 else 1) * weights.nbytes)
+    return TemporaryBytes(after_results=(weights.nbytes,) * (3 if with_replacement and args[1] > 1 else 1))
 
 
 def _contiguous_input(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -124,6 +128,34 @@ def _has_blas_strides(matrix: torch.Tensor) -> bool:
 
 _READING_CONTIGUOUSLY = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "kthvalue")
 _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
+
+
+def _count_nonzero(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """A mask of what is not zero, as integers (``count_nonzero_cuda`` in ``TensorAdvancedIndexing.cpp``)."""
+    count = args[0].numel()
+    return TemporaryBytes(after_results=(count, count * _INT64))
+
+
+def _bernoulli(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Probabilities of half types in single precision (``bernoulli_kernel`` in ``DistributionBernoulli.cu``)."""
+    chances: torch.Tensor = args[0]
+    is_converted = not isinstance(args[-1], float) and chances.element_size() < torch.float32.itemsize
+    return TemporaryBytes(after_results=chances.numel() * torch.float32.itemsize) if is_converted else NO_TEMPORARIES
+
+
+def _soft_margin_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """The exponential, from a negative target and its product (``soft_margin_loss_backward_out`` in ``Loss.cpp``)."""
+    each_bytes = args[1].numel() * args[1].element_size()
+    return TemporaryBytes(around_results=(each_bytes, (each_bytes, each_bytes)))
+
+
+def _scatter_mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """Ones that are counted, and where the count is zero (``scatter_reduce_two`` in ``TensorAdvancedIndexing.cpp``)."""
+    source, reduction = args[3:5]
+    if reduction != "mean":
+        return NO_TEMPORARIES
+    ones_bytes = source.numel() * source.element_size()
+    return TemporaryBytes(after_results=(ones_bytes, result.numel() * result.element_size(), (result.numel(),)))
 
 
 def _columns(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -155,12 +187,6 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 _COPIES = copying_rules()
 _RULES: dict[str, Rule] = {
-    "aten._scaled_dot_product_flash_attention_backward": attention_temporaries.flash_backward,
-    "aten._scaled_dot_product_efficient_attention": attention_temporaries.efficient_forward,
-    "aten._scaled_dot_product_efficient_attention_backward": attention_temporaries.efficient_backward,
-    "aten._scaled_dot_product_cudnn_attention_backward": attention_temporaries.cudnn_backward,
-    "aten.embedding_dense_backward": sort_temporaries.embedding_backward,
-    "aten._embedding_bag_backward": sort_temporaries.embedding_bag_backward,
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
     **dict.fromkeys((f"aten.{name}" for name in composite_temporaries.INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
@@ -178,6 +204,13 @@ _RULES: dict[str, Rule] = {
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
     ),
     "aten.im2col": _columns,
+    "aten.count_nonzero": _count_nonzero,
+    "aten.bernoulli": _bernoulli,
+    "aten.soft_margin_loss_backward": _soft_margin_backward,
+    **dict.fromkeys(
+        (f"aten.{name}" for name in ("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_")),
+        _scatter_mean,
+    ),
     "aten.native_group_norm": _group_norm,
     "aten.native_group_norm_backward": _group_norm_backward,
     "aten._fft_r2c": fourier_temporaries.from_real,

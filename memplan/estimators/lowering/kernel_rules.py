@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.lowering.attention_temporaries import attention_rules
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes, has_rule
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
+from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+
+KEYWORDS_READ = {"aten.sort": ("stable", "dim")}  # keyword arguments that rules read after the others, in this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +55,24 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         capability: compute capability.
         multiprocessors: of the card; None where only its memory is known, and its reductions are not counted.
     """
-    convolutions = convolution_rules(capability)
+    of_card = {
+        **convolution_rules(capability),
+        **attention_rules(capability),
+        **embedding_rules(multiprocessors),
+    }
 
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-        rule = convolutions.get(operator)
-        temporaries = cuda_temporary_bytes(operator, args, result) if rule is None else rule(args, result)
+        temporaries, rule = cuda_temporary_bytes(operator, args, result), of_card.get(operator)
+        if rule is not None:
+            found = rule(args, result)
+            temporaries = found if temporaries is NO_TEMPORARIES else temporaries + found
         reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
         if reduction is None or temporaries.before_return:
             return temporaries
         return replace(temporaries, before_return=reduction.staging_bytes(), before_return_of=reduction)
 
     def are_known(operator: OpOverload, name: str) -> bool:
-        return not is_chosen_on_card(name) and (name in convolutions or has_rule(name) or is_plain(operator))
+        return not is_chosen_on_card(name) and (name in of_card or has_rule(name) or is_plain(operator))
 
     return KernelRules(
         temporary_bytes=temporary_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)

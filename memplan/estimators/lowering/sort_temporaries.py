@@ -10,19 +10,19 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.composite_temporaries import selected_positions
+from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     import torch
+
+    from memplan.estimators.lowering.temporary_bytes import Blocks
 
 _INT64, _INT32 = 8, 4
 _LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
 _FEWEST_SORTED_ONE_BY_ONE = 1_000_000
 _FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
-_FEW_EMBEDDINGS = 3072
-_INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
-_MAX_MODE = 2  # ``EmbeddingBagMode::MAX``
 # of ``topk``
 _COUNT_BYTES = 2
 _DIGITS = 256
@@ -38,55 +38,63 @@ _MULTIBLOCK_FROM_ELSE = 400
 def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Return the temporaries of a sort along a dimension (``Sort.cpp``, ``SortStable.cu``).
 
-    The dimension of a stable sort is not among the positional arguments; the last is assumed.
+    Args:
+        args: keys and dimension; of a stable sort whether it is, keys and dimension.
+        _result: sorted keys and positions.
     """
     keys: torch.Tensor = args[0]
-    dim = args[1] if len(args) > 1 else -1
-    if not keys.dim() or keys.shape[dim] <= _LARGEST_SORTED_IN_PLACE:
+    dim = next((each for each in args[1:3] if isinstance(each, int) and not isinstance(each, bool)), -1)
+    if not keys.dim():
         return NO_TEMPORARIES
-    in_order = 0 if keys.stride(dim) == 1 else 2 * keys.nbytes + keys.numel() * _INT64
-    return TemporaryBytes(after_results=in_order + sorting_bytes(keys, keys.shape[dim]))
-
-
-def sorting_bytes(keys: torch.Tensor, size: int) -> int:
-    """Return the bytes of a sort of slices beside its results: 0 for slices of up to 4096 elements."""
+    size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64
     if size <= _LARGEST_SORTED_IN_PLACE:
-        return 0
+        return TemporaryBytes(after_results=size * _INT64)
+    in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
+    return TemporaryBytes(after_results=(*in_order, *sorting_bytes(keys, size)))
+
+
+def sorting_bytes(keys: torch.Tensor, size: int) -> tuple[Blocks, ...]:
+    """Return the blocks of a sort of slices beside its results: none for slices of up to 4096 elements."""
+    if size <= _LARGEST_SORTED_IN_PLACE:
+        return ()
     segments = keys.numel() // size
     pair_bytes = keys.element_size() + _INT64
     if segments == 1 or size >= _FEWEST_SORTED_ONE_BY_ONE:
-        return size * (_INT64 + pair_bytes)
+        return size * _INT64, size * pair_bytes
     if segments < _FEWEST_SEGMENTS_SORTED_AS_SUCH:  # positions with their segments twice, and sorted keys
-        return keys.numel() * (2 * _INT64 + keys.element_size() + pair_bytes)
-    return keys.numel() * (_INT64 + pair_bytes)
+        positions_bytes = keys.numel() * _INT64
+        return positions_bytes, positions_bytes, keys.numel() * keys.element_size(), keys.numel() * pair_bytes
+    return keys.numel() * _INT64, keys.numel() * pair_bytes
 
 
 def permutation(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
     count = result.numel()
-    key_bytes = 4 if count <= _MOST_NARROW_KEYS else _INT64
-    positions_and_keys = result.nbytes + 2 * count * key_bytes
-    return TemporaryBytes(after_results=positions_and_keys + count * (key_bytes + result.element_size()))
+    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else _INT64)
+    return TemporaryBytes(after_results=(result.nbytes, key_bytes, key_bytes, key_bytes + result.nbytes))
 
 
 def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A sort of all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension a contiguous copy."""
     source: torch.Tensor = args[0]
-    copied = 0 if source.is_contiguous() else source.nbytes
+    copied = copies((source,))
     if len(args) > 1:
-        return TemporaryBytes(after_results=copied)
+        return TemporaryBytes(after_results=copied or 0)
     count = source.numel()
-    return TemporaryBytes(before_results=copied + source.nbytes + count * _INT64 + sorting_bytes(source, count))
+    made = (count * source.element_size(), count * _INT64)
+    return TemporaryBytes(before_results=(*copied, *made, *sorting_bytes(source, count)))
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Sorted elements, with their positions if the inverse is returned (``UniqueCub.cu``)."""
     source: torch.Tensor = args[0]
-    copied = 0 if source.is_contiguous() else source.nbytes
-    positions = source.numel() * _INT64 if len(args) > 2 and args[2] else 0
-    return TemporaryBytes(
-        before_results=source.nbytes + 2 * positions, around_results=copied + source.nbytes + positions
-    )
+    copied = copies((source,))
+    sorted_bytes = source.numel() * source.element_size()
+    if len(args) <= 2 or not args[2]:
+        return TemporaryBytes(around_results=(*copied, sorted_bytes, (sorted_bytes,)))
+    places_bytes = source.numel() * _INT64
+    sorting = (places_bytes, sorted_bytes + places_bytes)
+    return TemporaryBytes(around_results=(*copied, sorted_bytes, places_bytes, sorting, places_bytes))
 
 
 def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -100,8 +108,9 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     positions = selected_positions(source, indices, values)
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
-    copied = 0 if is_read_as_it_is else elements * values.element_size()
-    return TemporaryBytes(after_results=6 * positions * _INT64 + copied)
+    copied = () if is_read_as_it_is else (elements * values.element_size(),)
+    each_bytes = positions * _INT64
+    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, 2 * each_bytes)))
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
@@ -113,41 +122,6 @@ def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) 
             sizes += source.shape[place : place + taken]
         place += taken
     return math.prod(sizes)
-
-
-def embedding_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return the temporaries of ``embedding_dense_backward_cuda`` in ``Embedding.cu``."""
-    indices: torch.Tensor = args[1]
-    by_frequency = len(args) > 4 and bool(args[4])
-    if indices.numel() <= _FEW_EMBEDDINGS and not by_frequency:
-        return NO_TEMPORARIES
-    return _summed_by_index(indices, result, by_frequency=by_frequency)
-
-
-def embedding_bag_backward(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return the temporaries of ``embedding_bag_backward_cuda_sum_avg`` in ``EmbeddingBag.cu``; maxima have none."""
-    by_frequency, mode, is_sparse = args[7:10]
-    if mode == _MAX_MODE or is_sparse:
-        return NO_TEMPORARIES
-    return _summed_by_index(args[1], result, by_frequency=by_frequency)
-
-
-def _summed_by_index(indices: torch.Tensor, gradient: torch.Tensor, *, by_frequency: bool) -> TemporaryBytes:
-    """Sorted indices, segments of equal ones, and partial sums of ten gradients each, in at least fp32.
-
-    ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu``. For a table of few rows, newer versions add
-    in place, which needs less.
-    """
-    count, (rows, width) = indices.numel(), gradient.shape
-    segments = min(count, rows)
-    partials = count // _INDICES_OF_A_PARTIAL_SUM + segments
-    running = count + 2 * segments + partials
-    sums = partials * width * max(gradient.element_size(), 4)
-    return TemporaryBytes(
-        before_results=3 * indices.nbytes,
-        around_results=(3 if by_frequency else 2) * indices.nbytes,
-        after_results=running * indices.element_size() + sums,
-    )
 
 
 def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -163,18 +137,24 @@ def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     size, found = (keys.shape[dim], values.shape[dim]) if keys.dim() else (1, 1)
     if not size or not found:
         return NO_TEMPORARIES
-    copied = 0 if keys.is_contiguous() else keys.nbytes
-    selecting = copied + _counts_bytes(keys.numel() // size, size, keys.element_size())
-    sorting = sorting_bytes(values, found) if is_sorted else 0
-    beside_results = values.nbytes + values.numel() * _INT64 + sorting if sorting else 0
-    return TemporaryBytes(after_results=max(selecting, beside_results))
+    selecting = (*copies((keys,)), *_counts(keys.numel() // size, size, keys.element_size()))
+    sorting = sorting_bytes(values, found) if is_sorted else ()
+    positions_bytes = values.numel() * _INT64
+    beside_results = (positions_bytes, values.nbytes, sorting, positions_bytes) if sorting else ()
+    return TemporaryBytes(after_results=(selecting, beside_results)) if selecting or beside_results else NO_TEMPORARIES
 
 
-def _counts_bytes(slices: int, size: int, element_bytes: int) -> int:
-    """Digit counts of each block and each slice, and the selection state of each slice."""
+def _counts(slices: int, size: int, element_bytes: int) -> tuple[int, ...]:
+    """Return the digit counts of each block and each slice, and the selection state of each slice."""
     if size < next((least for most, least in _MULTIBLOCK_FROM if slices <= most), _MULTIBLOCK_FROM_ELSE):
-        return 0
+        return ()
     items = min(max(-(-slices * size // _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
     blocks = slices * -(-size // (items * _THREADS))
-    of_slice = element_bytes + 2 * _INT32 + 2 * element_bytes + _DIGITS * _INT32
-    return blocks * (_DIGITS * _COUNT_BYTES + 2 * _INT32) + slices * of_slice
+    of_slice = 2 * _INT32 + 3 * element_bytes
+    return (
+        blocks * _DIGITS * _COUNT_BYTES,
+        slices * _DIGITS * _INT32,
+        blocks * _INT32,
+        blocks * _INT32,
+        slices * of_slice,
+    )

@@ -22,6 +22,7 @@ from memplan.estimators.fake_tensors.known_values import is_known, run_with_know
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.attention import adds_mask_in_place
+from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.step_trace import Category
@@ -57,8 +58,14 @@ _WRITES_INTO_ZEROS = (
 _LAST_FIRST = ("aten.native_dropout",)  # the mask is allocated before the result (``cuda/Dropout.cu``)
 # Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
-# Formulas that multiply in place, except under a dispatch mode (``binary_cross_entropy_target_backward`` there).
+# Formulas that run these in place, except under a dispatch mode (``binary_cross_entropy_target_backward``,
+# ``clamp_backward`` and ``evenly_distribute_backward`` there).
+_EVENLY_DISTRIBUTED = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 _IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)
+_JOINED_MASKS = {
+    torch.ops.aten.logical_and.default: ("ClampBackward0", "ClampBackward1", *_EVENLY_DISTRIBUTED),
+    torch.ops.aten.logical_or.default: _EVENLY_DISTRIBUTED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +162,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self.resolve_pending_reuse()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - in no public attribute
+        if self._fakes is not None and func in _JOINED_MASKS and _is_in(_JOINED_MASKS[func]):
+            return args[0]  # the second mask is written into the first
         operand_block = self._reusable_block(func, args)
         try:
             result = self._run_or_presume(func, args, kwargs)
@@ -163,7 +172,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 raise
             return self.presumed.answer(args[0])
         if not self._paused:
-            self._record(func, args, result)
+            self._record(func, args, kwargs, result)
             if operand_block is not None:
                 storage = dense_parts(result)[-1].untyped_storage()
                 self._pending = _PendingReuse(result=storage, operand_block=operand_block)
@@ -192,10 +201,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return made
         return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
-    def _record(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._host_copies is not None and self._host_copies.keep(args, result):
             return
         operator = str(func.overloadpacket)
+        if kwargs and operator in KEYWORDS_READ:
+            args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))
         temporaries = self._kernels.temporary_bytes(operator, args, result)
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
@@ -233,11 +244,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return self._ledger.block_of(first) if owns_storage and _is_dense(first) else None
 
     def _autograd_runs_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether autograd runs this sum or product in place where no dispatch mode is active."""
+        """Whether autograd runs this operator in place where no dispatch mode is active."""
         if func is _SUM:
             return _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
-        node = torch._C._current_autograd_node() if func is _PRODUCT else None  # noqa: SLF001 - public under no other name
-        return node is not None and node.name() in _IN_PLACE_PRODUCTS
+        return func is _PRODUCT and _is_in(_IN_PLACE_PRODUCTS)
 
     def _is_in_out_of_place_formula(self) -> bool:
         """Whether a sum in backward is the first of a formula that sums out of place."""
@@ -281,6 +291,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if in_backward not in self._phases_with_cublas:
             self._phases_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+
+
+def _is_in(formulas: tuple[str, ...]) -> bool:
+    """Whether one of these derivative formulas runs."""
+    node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
+    return node is not None and node.name() in formulas
 
 
 def _are_alike(first: torch.Tensor, second: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from memplan.estimators.lowering.attention_temporaries import (
-    cudnn_backward,
+    attention_rules,
     efficient_backward,
     efficient_forward,
     flash_backward,
@@ -20,54 +20,70 @@ def heads(count: int, *, length: int = 1024, width: int = 64, dtype: torch.dtype
 
 def test_flash_attention_accumulates_the_gradient_of_the_query_in_single_precision() -> None:
     query = heads(8)
-    temporaries = flash_backward((query, query, query, query), None)
-    assert temporaries.after_results == 2 * MIB + 32 * KIB  # 8 * 1024 * 64 * 4 bytes, and 8 * 1024 row sums
-    assert temporaries.around_results == 0
+    temporaries = flash_backward((query,) * 5, None)
+    assert temporaries.after_results == (32 * KIB, 2 * MIB)  # 8 * 1024 row sums, and 8 * 1024 * 64 * 4 bytes
+    assert temporaries.throughout == ()
 
 
 def test_wide_heads_are_rounded_up_further() -> None:
     query = heads(8, width=160)
-    assert flash_backward((query,) * 4, None).after_results == 6 * MIB + 32 * KIB  # 192 wide
+    assert flash_backward((query,) * 5, None).after_results == (32 * KIB, 6 * MIB)  # 192 wide
 
 
 def test_shared_heads_are_expanded_in_the_backward_pass() -> None:
     query, key = heads(8), heads(2)
-    temporaries = flash_backward((query, query, key, key), None)
-    assert temporaries.after_results == 2 * MIB + 32 * KIB + 2 * MIB  # dk and dv of 8 heads, 1 MiB each
+    temporaries = flash_backward((query, query, key, key, query), None)
+    assert temporaries.after_results == (32 * KIB, 2 * MIB, MIB, MIB)  # dk and dv of 8 heads
 
 
-def test_a_gradient_that_lies_by_heads_first_is_copied() -> None:
+def test_what_lies_by_heads_first_is_copied() -> None:
     query = heads(8)
     gradient = query.contiguous()
-    assert flash_backward((gradient, query, query, query), None).around_results == MIB
-    assert efficient_backward((gradient, query, query, query), None).around_results == MIB
+    assert flash_backward((gradient, query, query, query, query), None).throughout == (MIB,)
+    assert flash_backward((gradient, query, query, query, gradient), None).throughout == (MIB, MIB)
+    assert efficient_backward((gradient, query, query, query), None).throughout == (MIB,)
 
 
 def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
     query = heads(8, length=1000)  # 16 blocks of 64 x 64 each, with a header of 16 bytes, and the row sums
-    assert efficient_backward((query,) * 4, None).before_return == 2 * MIB + 8 * 16 * 16 + 32_000
+    assert efficient_backward((query,) * 4, None).after_results == (32_000, 2 * MIB + 8 * 16 * 16)
     wide = heads(8, length=1025, width=128)  # 9 blocks of 128 x 128 each
-    assert efficient_backward((wide,) * 4, None).before_return == 8 * 9 * (64 * KIB + 16) + 8 * 1025 * 4
+    assert efficient_backward((wide,) * 4, None).after_results == (8 * 1025 * 4, 8 * 9 * (64 * KIB + 16))
 
 
 def test_efficient_attention_accumulates_all_gradients_of_wide_heads_in_half_types() -> None:
     wide = heads(1, length=128, width=256)  # 4 blocks of 128 x 64; key and value 64 x 256 each
-    assert efficient_backward((wide,) * 4, None).before_return == 4 * (32 * KIB + 16) + 2 * 64 * KIB + 512
+    assert efficient_backward((wide,) * 4, None).after_results == (512, 4 * (32 * KIB + 16) + 2 * 64 * KIB)
 
 
 def test_in_single_precision_efficient_attention_makes_a_product_first() -> None:
     query = heads(8, dtype=torch.float32)
     temporaries = efficient_backward((query,) * 4, None)
-    assert temporaries.after_results == 2 * MIB + 32 * KIB
-    assert temporaries.before_return == 2 * MIB + 8 * 16 * 16 + 32 * KIB
+    assert temporaries.after_results == (32 * KIB, (2 * MIB, 32 * KIB), 2 * MIB + 8 * 16 * 16)
 
 
-def test_cudnn_accumulates_without_rounding_up() -> None:
-    query, key = heads(8, length=1000), heads(2, length=1000)
-    assert cudnn_backward((query, query, key, key), None).after_results == 8 * 1000 * (64 + 1) * 4
-    assert cudnn_backward((query.mT.contiguous().mT, query, key, key), None).after_results == 8 * 1000 * (
-        (64 + 1) * 4 + 64 * 2
-    )
+def cudnns_workspace(query: torch.Tensor, key: torch.Tensor, capability: tuple[int, int] = (9, 0)) -> object:
+    rule = attention_rules(capability)["aten._scaled_dot_product_cudnn_attention_backward"]
+    return rule((query, query, key, key), None).after_results
+
+
+def test_cudnn_accumulates_narrow_heads_once_on_hopper_and_others_twice() -> None:
+    narrow, wide = heads(8, length=1001), heads(8, length=1001, width=128)
+    assert cudnns_workspace(narrow, narrow) == 8 * 1001 * (64 + 1) * 4 + 256
+    assert cudnns_workspace(narrow, narrow, (10, 0)) == 8 * 1001 * (64 + 1) * 4 + 8 * 1008 * 64 * 4 + 128
+    assert cudnns_workspace(wide, wide) == 8 * 1001 * (128 + 1) * 4 + 8 * 1008 * 128 * 4 + 128
+
+
+def test_cudnn_makes_gradients_of_shared_heads_for_every_query_head() -> None:
+    query, key = heads(8), heads(2, length=2048)
+    assert cudnns_workspace(query, key) == 2 * MIB + 32 * KIB + 256 + 2 * 2 * MIB
+
+
+def test_cudnn_reads_gradients_whose_last_dimension_is_dense() -> None:
+    query = heads(8)
+    rule = attention_rules((9, 0))["aten._scaled_dot_product_cudnn_attention_backward"]
+    gradient = query.mT.contiguous().mT
+    assert rule((gradient, query, query, query), None).after_results == (MIB, 2 * MIB + 32 * KIB + 256)
 
 
 def test_efficient_attention_accumulates_the_output_of_wide_heads_in_single_precision() -> None:

@@ -216,3 +216,24 @@ def test_the_mask_of_dropout_is_allocated_before_its_result() -> None:
         kept = torch.ops.aten.native_dropout(torch.empty(512, 512), 0.5, True)
     assert session.recording.block_bytes == [MIB, MIB // 4, MIB]
     assert session.ledger.block_of(kept[0]) == 2
+
+
+@pytest.mark.parametrize("call", [lambda x, y: x.clamp(y, y), lambda x, _y: x.max()], ids=["clamp", "max"])
+def test_masks_of_a_derivative_are_joined_in_place(call: Taken) -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        values = torch.empty(512, 512, requires_grad=True)
+        result = call(values, torch.empty(512, 512)).sum()
+        session.recording.phase = Phase.BACKWARD
+        result.backward()
+        session.recorder.resolve_pending_reuse()
+    masks = [size for size in session.recording.block_bytes if size == MIB // 4]
+    assert len(masks) == 2
+
+
+def test_the_dimension_of_a_stable_sort_is_read_by_name() -> None:
+    session = Session(capability=(8, 0))
+    with session.fakes, session.recorder:
+        kept = torch.sort(torch.empty(4, 8192), dim=0, stable=True)
+    assert len(kept) == 2
+    assert max(session.recording.block_bytes) == 4 * 8192 * 8  # along four elements nothing but the results is made

@@ -1,0 +1,68 @@
+"""What the gradients of embeddings take on a card."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memplan.estimators.lowering.embedding_temporaries import embedding_rules
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.units import KIB, MIB
+
+RULES = embedding_rules(108)
+EACH = 80 * KIB  # 10240 * 8
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def hidden(count: int, rows: int, *, by_frequency: bool = False, dtype: torch.dtype = torch.float32) -> TemporaryBytes:
+    indices, gradient = meta(count, dtype=torch.int64), meta(count, 256, dtype=dtype)
+    args = (gradient, indices, rows, -1, by_frequency)
+    return RULES["aten.embedding_dense_backward"](args, meta(rows, 256, dtype=dtype))
+
+
+def test_gradients_of_embeddings_are_summed_ten_at_a_time() -> None:
+    found = hidden(10240, 1024)
+    assert found.throughout == (EACH, EACH, (EACH, 2 * EACH))
+    sums = 2 * MIB  # of 1024 tens and up to as many beginnings, 256 numbers each
+    assert found.after_results == (EACH, (EACH,), 8 * KIB, 8 * KIB, 16 * KIB, sums)
+
+
+def test_few_embeddings_are_added_up_at_once() -> None:
+    assert hidden(3072, 64) == NO_TEMPORARIES
+    assert hidden(3072, 300, by_frequency=True).throughout == (
+        24 * KIB, 24 * KIB, (24 * KIB, 48 * KIB), 24 * KIB,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "in_single"), [(torch.float32, ()), (torch.bfloat16, (256 * KIB,))])
+def test_tables_of_few_rows_are_added_to_in_place(dtype: torch.dtype, in_single: tuple[int, ...]) -> None:
+    places = (1024 + 256) * 8
+    assert hidden(10240, 256, dtype=dtype).after_results == (
+        EACH,
+        (EACH,),
+        2 * KIB,
+        2 * KIB,
+        places,
+        places,
+        *in_single,
+    )
+    assert hidden(102400, 432).after_results[-1] == (10240 + 432) * KIB  # 4 * 108 rows
+
+
+def test_up_to_256_rows_are_sorted_by_in_one_pass() -> None:
+    assert hidden(10240, 255).throughout == (EACH, EACH, (EACH,))
+
+
+def test_bags_of_embeddings_are_summed_likewise_unless_only_the_largest_counts() -> None:
+    indices, bags, gradient = meta(10240, dtype=torch.int64), meta(64, dtype=torch.int64), meta(1024, 256)
+
+    def of_bags(mode: int, *, sparse: bool = False) -> TemporaryBytes:
+        sizes = (meta(10240, dtype=torch.int64), bags, bags)
+        arguments = (meta(64, 256), indices, bags, *sizes, 1024, False, mode, sparse, None, -1)
+        return RULES["aten._embedding_bag_backward"](arguments, gradient)
+
+    assert of_bags(0) == hidden(10240, 1024)
+    assert of_bags(2) == of_bags(0, sparse=True) == NO_TEMPORARIES
