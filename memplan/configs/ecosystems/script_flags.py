@@ -8,12 +8,16 @@ are left alone: they are optimizer steps to Megatron-LM's ``--train-iters`` and 
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.ecosystems.usual_names import MAE_STEPS, USUAL_NAMES
+from memplan.configs.ecosystems.usual_names import (
+    MAE_STEPS,
+    STEP_LENGTHS,
+    USUAL_NAMES,
+    counts_iterations,
+)
 from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
 from memplan.configs.knobs import RECIPE_KNOBS
@@ -34,19 +38,6 @@ if TYPE_CHECKING:
 _NAMES = {**USUAL_NAMES, KnobName.PRECISION: (*USUAL_NAMES[KnobName.PRECISION], "fp16")}
 _MAE_RATE = "blr"
 _FLOORS = ("min_lr", "warmup_lr")
-_STEPS = (
-    "max_train_steps",
-    "max_steps",
-    "warmup_steps",
-    "num_warmup_steps",
-    "lr_warmup_steps",
-    "save_steps",
-    "checkpointing_steps",
-    "eval_steps",
-    "validation_steps",
-    "logging_steps",
-)
-_ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
 
 
 class _ScriptFlags(Ecosystem):
@@ -70,7 +61,7 @@ class _ScriptFlags(Ecosystem):
         return {
             **found,
             KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else (),
-            KnobName.OPTIMIZER_STEPS: tuple(each for each in _STEPS if is_count(values.get(each))),
+            KnobName.OPTIMIZER_STEPS: tuple(each for each in STEP_LENGTHS if is_count(values.get(each))),
         }
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
@@ -138,10 +129,10 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys) -> Iterator[str]:
     counted = keys.get(KnobName.OPTIMIZER_STEPS, ())
     if counted:
         yield f"{_listed(counted)} taken to count optimizer steps"
-    if computed := tuple(each for each in _STEPS if "$" in str(document.values.get(each))):
+    if computed := tuple(each for each in STEP_LENGTHS if "$" in str(document.values.get(each))):
         yield f"{_listed(computed)} worked out by the script, and left alone"
     known = (*counted, *keys.get(KnobName.ITERATIONS, ()))
-    counts = (name for name, value in document.values.items() if _ITERATIONS.fullmatch(name) and is_count(value))
+    counts = (name for name, value in document.values.items() if counts_iterations(name) and is_count(value))
     if unclear := tuple(each for each in counts if each not in known):
         hint = f"--map iterations={unclear[0]} for forward/backward passes, or --map optimizer_steps={unclear[0]}"
         yield f"{_listed(unclear)} left alone, as scripts differ in what they count: {hint}"

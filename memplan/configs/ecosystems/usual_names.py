@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from memplan.configs.keys import get, is_count, is_outside_training, keys_named
@@ -34,6 +35,25 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
         "use_checkpoint",
     ),
 }
+# Lengths that scripts usually count in optimizer steps.
+STEP_LENGTHS = (
+    "max_train_steps",
+    "max_steps",
+    "warmup_steps",
+    "num_warmup_steps",
+    "lr_warmup_steps",
+    "save_steps",
+    "checkpointing_steps",
+    "eval_steps",
+    "validation_steps",
+    "logging_steps",
+)
+_ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
+
+
+def counts_iterations(name: str) -> bool:
+    """Return whether a name is one of a length in iterations, whatever a program means by one."""
+    return _ITERATIONS.fullmatch(name) is not None
 
 
 def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:

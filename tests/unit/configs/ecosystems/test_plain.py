@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,3 +196,19 @@ def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
 def test_where_the_batch_may_be_is_said(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config_of(tmp_path, text, {})
+
+
+def test_lengths_that_may_follow_the_batch_are_named_and_left_alone(tmp_path: Path) -> None:
+    text = "batch_size: 4\nschedule: {max_iters: 100, warmup_iters: 10}\nval: {max_iters: 5}\n"
+    said = (
+        "schedule.max_iters, schedule.warmup_iters are left alone; where they count forward/backward passes, name them"
+    )
+    assert any(each.startswith(said) for each in config_of(tmp_path, text, {}).notes)
+
+
+def test_declared_lengths_follow_the_batch_and_are_not_asked_about(tmp_path: Path) -> None:
+    text = "batch_size: 4\nmax_iters: 100\n"
+    config = config_of(tmp_path, text, {"iterations": "max_iters"})
+    assert not any("left alone" in each for each in config.notes)
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8), iteration_factor=Fraction(1, 2))
+    assert "+max_iters: 50" in changed_lines(plan_patch(config, change))
