@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_LONGEST_TEXT = 300
+
 
 class MemplanError(Exception):
     """One line for the user: where it happened, what is wrong, what to do.
@@ -116,6 +118,20 @@ class ChildError(MemplanError):
 
 class MissingExtraError(MemplanError, ImportError):
     """A package is missing that an optional part of memplan needs; an ``ImportError`` too, as imports raise it."""
+
+
+def raised_text(error: BaseException) -> str:
+    """Return what was raised, and what explicitly caused it in the first place, in one line; long texts are cut."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return _one_line(error) if first is error else f"{_one_line(error)} (from {_one_line(first)})"
+
+
+def _one_line(error: BaseException) -> str:
+    name, text = type(error).__name__, " ".join(str(error).split()).rstrip(".")
+    line = f"{name}: {text}" if text else name
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 3]}..."
 
 
 def hint_on_names(name: str, known: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from memplan.errors import (
     NothingFitsError,
     UsageError,
     WorkloadError,
+    raised_text,
 )
 from memplan.json_documents import json_document
 from memplan.version import __version__
@@ -120,7 +121,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
         if debug:
             traceback.print_exc()
-        typer.echo(f"memplan: unexpected {type(error).__name__}: {error}; --debug shows where", err=True)
+        typer.echo(f"memplan: unexpected {raised_text(error)}; --debug shows where", err=True)
         _tell_programs(error)
         sys.exit(ExitCode.UNEXPECTED)
 

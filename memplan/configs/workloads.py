@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
-from memplan.errors import MemplanError, WorkloadError
+from memplan.errors import MemplanError, WorkloadError, raised_text
 from memplan.user_places import place_of_error
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
@@ -112,5 +112,4 @@ def _module_of(source: WorkloadReference, name: str) -> ModuleType:
 
 def _user_error(what: str, error: BaseException) -> WorkloadError:
     trace = "".join(traceback.format_exception(error))
-    problem = f"{what}: {type(error).__name__}: {error}"
-    return WorkloadError(problem, where=place_of_error(error), detail=trace)
+    return WorkloadError(f"{what}: {raised_text(error)}", where=place_of_error(error), detail=trace)

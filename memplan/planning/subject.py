@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.children.pickling import pickled
 from memplan.configs import expressible, for_replicas
-from memplan.errors import UsageError
+from memplan.errors import UsageError, raised_text
 from memplan.planning.digests.code_digest import code_digest
 from memplan.planning.digests.value_digest import value_digest
 from memplan.probe.commands.template import PlaceholderName, command_obstacle, parse_template
@@ -111,7 +111,7 @@ def subject_of_workload(
         payload = pickled(workload)
     except Exception as error:
         raise UsageError(
-            f"the workload cannot be handed to a child process: {type(error).__name__}: {error}",
+            f"the workload cannot be handed to a child process: {raised_text(error)}",
             hint="its callables must not hold open files, locks, CUDA tensors or compiled functions; modules may",
         ) from error
     if recipe.world_size == 1 and world_size is not None:

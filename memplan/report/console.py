@@ -87,8 +87,9 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(precision_table(report))
     if report.throughput:
         parts.append(throughput_plot(report))
-    if any(trial.fits and accumulates(trial) for trial in report.trials):
-        parts.append(accumulation_table(report))
+    accumulation = accumulation_table(report)
+    if accumulation.row_count > 1 and any(trial.fits and accumulates(trial) for trial in report.trials):
+        parts.append(accumulation)
     if report.subject is not None:
         parts.append(component_table(report.subject, report.components))
         if report.subject.typical_samples_per_s is not None:

@@ -6,7 +6,7 @@ Layers are 512 x 512 without bias, 1 MiB of weights, and batches of 512 rows are
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -40,8 +40,9 @@ def trace(template: Template) -> Trace:
         model: Callable[[], nn.Module],
         batch: Callable[[int], Any] = lambda count: torch.zeros(count, 512),
         loss: Callable[[nn.Module, Any], torch.Tensor] = lambda model, batch: model(batch).sum(),
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.Adagrad,
     ) -> StepTrace:
-        workload = Workload(model=model, batch=batch, loss=loss, optimizer=torch.optim.Adagrad)
+        workload = Workload(model=model, batch=batch, loss=loss, optimizer=optimizer)
         return trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD, template=template)
 
     return run
@@ -83,6 +84,28 @@ def test_a_loss_of_another_model_is_refused(trace: Trace) -> None:
     other = layer()
     with pytest.raises(WorkloadError, match=r"depends on no parameter of the model it was given; compute"):
         trace(layer, loss=lambda _model, batch: other(batch).sum())
+
+
+def test_an_optimizer_of_another_model_is_refused(trace: Trace) -> None:
+    others = [nn.Parameter(torch.zeros(4))]
+    with pytest.raises(WorkloadError, match=r"has none of the model's parameters; make it of the parameters that"):
+        trace(layer, optimizer=lambda _parameters: torch.optim.SGD(others, lr=0.1))
+
+
+def test_an_optimizer_of_master_weights_is_not_taken_for_one_of_another_model(trace: Trace) -> None:
+    def masters(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        own = list(parameters)
+        copies = [each.detach().clone().requires_grad_() for each in own]
+        optimizer = torch.optim.SGD(copies, lr=0.1)
+
+        def take_gradients(*_: object) -> None:
+            for each, copy in zip(own, copies, strict=True):
+                copy.grad = each.grad
+
+        optimizer.register_step_pre_hook(take_gradients)
+        return optimizer
+
+    assert held(trace(layer, optimizer=masters))[0] == 1
 
 
 def test_sparse_gradients_hold_the_rows_that_the_batch_names(trace: Trace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from memplan.errors import ConfigError, MemplanError
+from memplan.errors import ConfigError, MemplanError, raised_text
 
 
 def test_an_error_reads_as_place_problem_and_hint() -> None:
@@ -20,3 +20,22 @@ def test_an_error_keeps_its_parts_through_pickle() -> None:
     error = pickle.loads(pickle.dumps(ConfigError("p", where="w", hint="h", detail="d")))
     assert type(error) is ConfigError
     assert (error.problem, error.where, error.hint, error.detail) == ("p", "w", "h", "d")
+
+
+def test_a_text_of_several_lines_is_told_in_one() -> None:
+    assert raised_text(TypeError("got a list, but expected:\n * (Tensor input)\n")) == (
+        "TypeError: got a list, but expected: * (Tensor input)"
+    )
+    assert raised_text(KeyError()) == "KeyError"
+
+
+def test_a_long_text_is_cut() -> None:
+    told = raised_text(ValueError("x" * 400))
+    assert (len(told), told[-4:]) == (300, "x...")
+
+
+def test_the_first_cause_is_told_too() -> None:
+    error = ImportError("no such model.")
+    error.__cause__ = RuntimeError("the package failed")
+    error.__cause__.__cause__ = OSError("no library")
+    assert raised_text(error) == "ImportError: no such model (from OSError: no library)"

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.languages.invalid_text import invalid_text
 from memplan.configs.languages.spans import Edit, Location, Span, line_at
 from memplan.errors import ConfigError
 
@@ -25,7 +26,7 @@ def load_json(text: str, *, where: str) -> Any:
     try:
         return json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"invalid JSON: {error.msg}", where=f"{where}:{error.lineno}") from None
+        raise invalid_text("JSON", error.msg, text, where=where, line=error.lineno) from None
     except ValueError as error:  # a number with too many digits
         raise ConfigError(f"invalid JSON: {error}", where=where) from None
     except RecursionError:

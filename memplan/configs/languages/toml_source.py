@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.languages.invalid_text import invalid_text
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_at, line_start, lines_below
 from memplan.errors import ConfigError
 
@@ -25,6 +26,7 @@ _STRING = re.compile(
 _BARE_VALUE = re.compile(r"[^,\]}#\r\n]*[^,\]}#\r\n \t]")
 _KEY_PART = re.compile(r"[A-Za-z0-9_-]+")
 _TABLE = re.compile(r"\[\[?")
+_PLACE = re.compile(r"(.*) \(at line (\d+), column \d+\)")  # of tomllib's errors
 
 
 def load_toml(text: str, *, where: str) -> dict[str, Any]:
@@ -36,7 +38,9 @@ def load_toml(text: str, *, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     except ValueError as error:
-        raise ConfigError(f"invalid TOML: {error}", where=where) from None
+        said = _PLACE.fullmatch(str(error))
+        problem, line = (said[1], int(said[2])) if said else (str(error), None)
+        raise invalid_text("TOML", problem, text, where=where, line=line) from None
     except RecursionError:
         raise ConfigError("it is nested too deeply", where=where) from None
 

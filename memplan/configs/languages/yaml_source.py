@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from memplan.configs.languages.invalid_text import invalid_text
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending, line_start, lines_below
 from memplan.errors import ConfigError
 
@@ -61,11 +62,12 @@ def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
             raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
-        raise ConfigError(f"invalid YAML: {error.problem or error.context}", where=f"{where}{line}") from None
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        problem = str(error.problem or error.context)
+        raise invalid_text("YAML", problem, text, where=where, line=line) from None
     except (yaml.YAMLError, ValueError) as error:
         problem = str(error).splitlines()[0]
-        raise ConfigError(f"invalid YAML: {problem}", where=where) from None
+        raise invalid_text("YAML", problem, text, where=where) from None
     except RecursionError:
         raise ConfigError("it is nested too deeply", where=where) from None
 

@@ -14,7 +14,7 @@ from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.gradient_buckets import make_buckets
 from memplan.estimators.recorder.user_calls import call_user
-from memplan.estimators.recorder.workload_contract import checked_loss, checked_optimizer, name_of
+from memplan.estimators.recorder.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase
@@ -98,6 +98,7 @@ class TracedStep:
             foreach = True if self._on_cuda else None
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
+        check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
         self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Category.OPTIMIZER_STATE))
         self._update_average()

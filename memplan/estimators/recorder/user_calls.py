@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from memplan.errors import MemplanError, WorkloadError
+from memplan.errors import MemplanError, WorkloadError, raised_text
 from memplan.estimators.recorder.workload_contract import name_of
 from memplan.user_places import place_of_error
 
@@ -45,7 +45,7 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise WorkloadError(
-            f"the workload's {role} {name_of(function)} raised {type(error).__name__}: {str(error).rstrip('.')}",
+            f"the workload's {role} {name_of(function)} raised {raised_text(error)}",
             where=place_of_error(error),
             hint=_hint_for(error),
             detail="".join(traceback.format_exception(error)),
@@ -65,7 +65,7 @@ def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Modul
     except Exception as error:
         raise WorkloadError(
             f"the workload's model {type(model).__name__} cannot be copied, which each traced run needs: "
-            f"{type(error).__name__}: {error}",
+            f"{raised_text(error)}",
             where=place_of_error(error),
             hint="let copy.deepcopy(model) work, e.g. by a __deepcopy__ of the module that refuses",
             detail="".join(traceback.format_exception(error)),

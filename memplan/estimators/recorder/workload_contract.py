@@ -51,6 +51,23 @@ def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer
     )
 
 
+def check_step(optimizer: Optimizer, model: nn.Module, function: Callable[..., Any]) -> None:
+    """Check that an optimizer's step had something to do; one of copies, such as master weights, has their gradients.
+
+    Raises:
+        WorkloadError: no parameter of it is the model's or has a gradient, and it keeps no state.
+    """
+    own = {id(each) for each in model.parameters()}
+    stepped = (each for group in optimizer.param_groups for each in group["params"])
+    is_left_to_it = any(each.grad is not None for each in model.parameters())  # hooks of the backward pass free them
+    if not is_left_to_it or optimizer.state or any(id(each) in own or each.grad is not None for each in stepped):
+        return
+    raise WorkloadError(
+        f"the workload's optimizer {name_of(function)} has none of the model's parameters",
+        hint="make it of the parameters that the function is given",
+    )
+
+
 def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
     """Return the loss.
 

@@ -45,6 +45,7 @@ _AIM_SHARE_ON_CPU = 0.9
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
+_HOW_TO_BE_FINITE = "let the batch function make values like those of the data, or lower the learning rate"
 # Only against these could a smaller size help: memory, and steps that take too long.
 _MAY_BE_OF_SIZE = frozenset(kind for kind in OutcomeKind if kind.is_too_large) | {OutcomeKind.TIMEOUT}
 
@@ -306,10 +307,12 @@ class LiveSearch:
         trials = self._session.trials
         if not any(trial.outcome.kind.is_too_large or trial.fits for trial in trials):
             worst = trials[-1].outcome
-            return WorkloadError(f"no trial completed; the last: {worst.kind}: {worst.evidence}", detail=worst.log_tail)
+            said = f"no trial completed; the last: {worst.kind}: {worst.evidence}"
+            hint = _HOW_TO_BE_FINITE if worst.kind is OutcomeKind.NON_FINITE_LOSS else None
+            return WorkloadError(said, hint=hint, detail=worst.log_tail)
         remarks = {precision: each.remark for precision, each in self._searches.items() if each.best is None}
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
-        said = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
-        said = said or ["every trial is above the band"]
-        said += [f"{precision} was not tried: {why}" for precision, why in self._obstacles.items() if why is not None]
-        return nothing_fits(self._band, "; ".join(said), needed_device_bytes=needed)
+        why = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
+        why = why or ["every trial is above the band"]
+        why += [f"{each} was not tried: {obstacle}" for each, obstacle in self._obstacles.items() if obstacle]
+        return nothing_fits(self._band, "; ".join(why), needed_device_bytes=needed)

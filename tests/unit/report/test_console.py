@@ -220,6 +220,11 @@ def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
     assert "global batch" not in rendered(plan_view(report_run("run-1", (CURRENT, failed), None)))
 
 
+def test_accumulation_is_not_compared_with_nothing() -> None:
+    alone = trial(4, 300, accumulation_steps=2)
+    assert "global batch" not in rendered(plan_view(report_run("run-1", (alone,), None)))
+
+
 def test_a_recipe_that_ran_twice_has_the_speed_of_its_fastest_run_in_every_table() -> None:
     runs = (trial(4, 300, samples_per_s=10), trial(4, 310, accumulation_steps=2), trial(4, 300, samples_per_s=20))
     assert fastest_run(runs[0].recipe, report_run("run-1", runs, None).trials) == 20

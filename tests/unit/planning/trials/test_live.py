@@ -32,7 +32,7 @@ SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
 
 class SimulatedDevice:
     """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000
-    means that it never steps, 3000 that the user's code raises.
+    means that it never steps, 3000 that the user's code raises, 4000 that the loss is not a number.
 
     Accumulation keeps gradients of ``mib_of_gradients`` beside the activations, a precision its ``mib_kept_in``.
     """
@@ -68,7 +68,9 @@ class SimulatedDevice:
         self.asked.append((recipe, step_limit_s))
         peak_mib = self.peak_mib(recipe)
         kind, evidence = OutcomeKind.FITS, ""
-        if self.mib_per_sample[recipe.precision] >= 3000:
+        if self.mib_per_sample[recipe.precision] >= 4000:
+            kind, evidence = OutcomeKind.NON_FINITE_LOSS, "losses nan"
+        elif self.mib_per_sample[recipe.precision] >= 3000:
             kind, evidence = OutcomeKind.USER_ERROR, "expected Float but found Half"
         elif self.mib_per_sample[recipe.precision] >= 2000:
             kind, evidence = OutcomeKind.TIMEOUT, "step 1 still running"
@@ -256,6 +258,12 @@ def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
     assert device.trials[-1].recipe == replace(choice.trial.recipe, accumulation_steps=2)
+
+
+def test_where_no_loss_is_finite_the_error_says_what_to_look_at() -> None:
+    device = SimulatedDevice({Precision.FP32: 4000})
+    with pytest.raises(WorkloadError, match=r"non-finite loss: losses nan; let the batch function make values like"):
+        search_on(device, precisions=(Precision.FP32,)).compare()
 
 
 def test_where_one_sample_does_not_fit_the_error_says_what_it_would_take() -> None:
