@@ -58,6 +58,14 @@ def test_weight_gradients_of_windows_of_one_pixel_are_made_image_by_image() -> N
 
 
 @needs_cudnn
+def test_windows_of_one_pixel_are_matrix_products_in_single_precision_wherever_images_lie() -> None:
+    image = (4, 64, 7, 7)  # 196 bytes a channel, no multiple of eight
+    product = replace(CALL, input_shape=image, weight_shape=(64, 64, 1, 1), output_shape=image, padding=(0, 0))
+    of_weight = replace(product, kernel=Pass.WEIGHT_GRADIENT)
+    assert answers_for(product, of_weight, capability=HOPPER) == (0, 4 * 64 * 64 * 4)
+
+
+@needs_cudnn
 def test_cudnn_converts_input_weight_and_output_for_the_tensor_cores() -> None:
     weight_bytes = 64 * 64 * 9 * 4
     (found,) = answers_for(CALL, capability=HOPPER)
