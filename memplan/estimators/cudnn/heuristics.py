@@ -3,25 +3,18 @@
 PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
 from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
 
-For windows of one pixel those engines are cuBLASLt's matrix products, which cuDNN leaves out where cuBLASLt finds no
-card. With a cuBLASLt that always finds an algorithm, 9.19 and 9.20 propose them first for capabilities from 7.5 to
-12.0: in single precision for all shapes, in half types mostly where matrices lie at multiples of eight bytes, and
-published profiles show plain matrix products there. So their workspace is worked out, not asked; for gradients of the
-weight in half types, where other engines come first if they take less, the smaller of the two counts. For 3,535 passes
-with shapes of ResNet, MobileNet, ShuffleNet and EfficientNet on five capabilities this agrees to 1 MiB with what cuDNN
-9.20 answers beside such a cuBLASLt in 3,246, the bare answer in 1,928. What else needs the driver to be there is left
-out, too: some engines for grouped convolutions.
+Where there is no card, cuDNN leaves engines out; :mod:`memplan.estimators.engines_for_cards` works those out.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import accumulate
-from math import prod
 from typing import TYPE_CHECKING
 
 from memplan.estimators.convolutions import Pass
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes, is_for_cublaslt, matrix_product_bytes
 
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
@@ -29,8 +22,6 @@ if TYPE_CHECKING:
 _INSTANT = 0  # CUDNN_HEUR_MODE_INSTANT
 _CROSS_CORRELATION = 1
 _ALIGNMENT_BYTES = 32  # the most that PyTorch says of an address (``getAlignment``); blocks begin at multiples of 512
-_MATRIX_ALIGNMENT_BYTES = 8
-_NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
 _OPERATIONS = {
     Pass.FORWARD: (Kind.OPERATION_FORWARD, Attribute.OPERATION_FORWARD),
@@ -80,6 +71,7 @@ class Heuristics:
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
+        self._capability = capability
         self._library = Library()
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
         self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability).encode())
@@ -92,7 +84,10 @@ class Heuristics:
 
     def workspace_bytes(self, convolution: Convolution) -> int | None:
         """Return the workspace of the engine that a card would be proposed first; None where none is."""
-        if not _is_for_cublaslt(convolution):
+        sums_bytes = depthwise_sums_bytes(convolution, self._capability)
+        if sums_bytes is not None:
+            return sums_bytes
+        if not is_for_cublaslt(convolution):
             return self._first_proposals_bytes(convolution)
         per_image = matrix_product_bytes(convolution)
         if convolution.dtype == "float32":
@@ -176,27 +171,6 @@ def device_description(capability: tuple[int, int]) -> str:
 def _refused_notes(convolution: Convolution) -> frozenset[int]:
     rounds = () if convolution.with_tf32 or convolution.dtype != "float32" else (_TENSOR_CORE, _ROUNDS_INPUTS)
     return frozenset((*rounds, *((_NONDETERMINISTIC,) if convolution.deterministic else ())))
-
-
-def _is_for_cublaslt(convolution: Convolution) -> bool:
-    """Whether it is a matrix product, in half types of matrices that lie at multiples of eight bytes."""
-    if convolution.dtype == "float32":
-        return convolution.is_matrix_product
-    image_bytes = prod(convolution.output_shape[2:]) * _NUMBER_BYTES[convolution.dtype]
-    is_aligned = convolution.channels_last or image_bytes % _MATRIX_ALIGNMENT_BYTES == 0
-    return convolution.is_matrix_product and is_aligned
-
-
-def matrix_product_bytes(convolution: Convolution) -> int:
-    """Return the workspace of a matrix product in cuBLASLt: gradients of the weight of single images, to be summed.
-
-    In channels-last all pixels of all images are one matrix, and nothing is left to sum; nor is where an image is one
-    pixel. What cuBLASLt itself may take is not counted.
-    """
-    is_split = not convolution.channels_last and prod(convolution.output_shape[2:]) > 1
-    if convolution.kernel is not Pass.WEIGHT_GRADIENT or not is_split:
-        return 0
-    return convolution.samples * prod(convolution.weight_shape) * max(_NUMBER_BYTES[convolution.dtype], 4)
 
 
 def strides_of(shape: tuple[int, ...], *, channels_last: bool) -> tuple[int, ...]:

@@ -21,8 +21,9 @@ Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7
 directions, that github.com/Slimakanzer/cudnn-benchmark lists. For Turing, cuDNN 9.19 proposes kernels that need next to
 nothing.
 
-Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions, and of the weight's gradient
-without tensor cores. Images of up to four channels are read directly.
+Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions (but see
+:mod:`memplan.estimators.engines_for_cards`), and of the weight's gradient without tensor cores. Images of up to four
+channels are read directly.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.convolutions import Convolution, Pass, of_each_dimension
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
@@ -161,6 +163,9 @@ def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
+    sums_bytes = depthwise_sums_bytes(call, capability)
+    if sums_bytes is not None:
+        return sums_bytes
     if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
         return _winograd_bytes(call)
     if not _is_copied_to_channels_last(call, capability):

@@ -13,7 +13,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
-from memplan.estimators.cudnn.heuristics import matrix_product_bytes, strides_of
+from memplan.estimators.cudnn.heuristics import strides_of
 from memplan.estimators.step_trace import Category, StepTrace, Timeline
 from memplan.recipe import Recipe
 from memplan.units import MIB
@@ -47,16 +47,6 @@ def test_strides_follow_the_layout() -> None:
     assert strides_of((2, 3, 4, 5, 6), channels_last=True) == (360, 1, 90, 18, 3)
 
 
-def test_weight_gradients_of_windows_of_one_pixel_are_made_image_by_image() -> None:
-    product = replace(CALL, weight_shape=(64, 64, 1, 1), padding=(0, 0))
-    of_weight = replace(product, kernel=Pass.WEIGHT_GRADIENT)
-    assert product.is_matrix_product
-    assert matrix_product_bytes(of_weight) == of_weight.samples * 64 * 64 * 4
-    assert matrix_product_bytes(product) == 0
-    assert matrix_product_bytes(replace(of_weight, channels_last=True)) == 0
-    assert matrix_product_bytes(replace(of_weight, output_shape=(of_weight.samples, 64, 1, 1))) == 0
-
-
 @needs_cudnn
 def test_windows_of_one_pixel_are_matrix_products_in_single_precision_wherever_images_lie() -> None:
     image = (4, 64, 7, 7)  # 196 bytes a channel, no multiple of eight
@@ -78,6 +68,14 @@ def test_half_precision_channels_last_needs_no_conversion() -> None:
     (found,) = answers_for(replace(CALL, dtype="float16", channels_last=True))
     assert found is not None
     assert found < MIB // 8
+
+
+@needs_cudnn
+def test_what_cudnn_leaves_out_without_a_card_is_worked_out() -> None:
+    depthwise = replace(
+        CALL, kernel=Pass.WEIGHT_GRADIENT, weight_shape=(64, 1, 7, 7), dtype="bfloat16", channels_last=True
+    )
+    assert answers_for(depthwise) == (8 * 16 * 64 * 49 * 4,)
 
 
 @needs_cudnn

@@ -1,0 +1,81 @@
+"""Engines that cuDNN names only where there is a card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes, is_for_cublaslt, matrix_product_bytes
+
+AMPERE, TURING = (8, 0), (7, 5)
+IMAGE = (10, 64, 32, 32)
+PRODUCT = Convolution(
+    kernel=Pass.FORWARD,
+    input_shape=IMAGE,
+    weight_shape=(64, 64, 1, 1),
+    output_shape=IMAGE,
+    dtype="float32",
+    channels_last=False,
+    stride=(1, 1),
+    padding=(0, 0),
+    dilation=(1, 1),
+)
+DEPTHWISE = replace(
+    PRODUCT,
+    kernel=Pass.WEIGHT_GRADIENT,
+    weight_shape=(64, 1, 3, 3),
+    dtype="bfloat16",
+    channels_last=True,
+    padding=(1, 1),
+)
+
+
+def test_weight_gradients_of_windows_of_one_pixel_are_made_image_by_image() -> None:
+    of_weight = replace(PRODUCT, kernel=Pass.WEIGHT_GRADIENT)
+    assert is_for_cublaslt(PRODUCT)
+    assert matrix_product_bytes(of_weight) == 10 * 64 * 64 * 4
+    assert matrix_product_bytes(PRODUCT) == 0
+    assert matrix_product_bytes(replace(of_weight, channels_last=True)) == 0
+    assert matrix_product_bytes(replace(of_weight, output_shape=(10, 64, 1, 1))) == 0
+
+
+def test_depthwise_weight_gradients_are_eight_sums_of_every_image() -> None:
+    assert depthwise_sums_bytes(DEPTHWISE, AMPERE) == 8 * 10 * 64 * 9 * 4
+
+
+def test_their_channels_come_in_multiples_of_32() -> None:
+    narrow = replace(DEPTHWISE, input_shape=(10, 33, 32, 32), weight_shape=(33, 1, 3, 3))
+    assert depthwise_sums_bytes(narrow, AMPERE) == depthwise_sums_bytes(DEPTHWISE, AMPERE)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "side", "capability", "is_summed"),
+    [
+        ("bfloat16", 7, AMPERE, True),
+        ("bfloat16", 9, AMPERE, False),
+        ("bfloat16", 7, TURING, False),
+        ("float16", 7, TURING, True),
+        ("float16", 5, AMPERE, False),
+        ("float32", 7, AMPERE, False),
+    ],
+)
+def test_type_window_and_card_decide(dtype: str, side: int, capability: tuple[int, int], is_summed: bool) -> None:
+    call = replace(DEPTHWISE, dtype=dtype, weight_shape=(64, 1, side, side))
+    assert (depthwise_sums_bytes(call, capability) is not None) is is_summed
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kernel": Pass.INPUT_GRADIENT},
+        {"channels_last": False},
+        {"weight_shape": (64, 2, 3, 3)},
+        {"weight_shape": (128, 1, 3, 3)},
+        {"weight_shape": (64, 1, 3, 1)},
+        {"dilation": (2, 2)},
+    ],
+)
+def test_other_convolutions_have_other_engines(other: dict[str, object]) -> None:
+    assert depthwise_sums_bytes(replace(DEPTHWISE, **other), AMPERE) is None
