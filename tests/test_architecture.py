@@ -52,6 +52,7 @@ LAYERS_OF_CONFIGS = (
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
     ("convolutions", "reductions"),
+    ("engines_for_cards",),
     ("step_trace",),
     ("cudnn",),
     ("tracing",),
