@@ -56,6 +56,7 @@ def estimate(
 ) -> None:
     """Predict what one training step needs on a device, without one."""
     from memplan.configs import MemplanOptions, read_config
+    from memplan.errors import WorkloadError
     from memplan.planning.estimating import EstimateRequest, estimate_config
     from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_duration
     from memplan.report.live import LiveView
@@ -76,8 +77,14 @@ def estimate(
         with_snapshot=snapshot is not None,
         trace_limit_s=read_duration(trace_limit),
     )
-    with LiveView(console_for(to_stderr=True)) as view:
-        found = estimate_config(opened, request, view)
+    console = console_for(to_stderr=True)
+    try:
+        with LiveView(console) as view:
+            found = estimate_config(opened, request, view)
+    except WorkloadError:
+        for note in opened.notes:  # what was left open may be the cause
+            say(console, f"note: {note}")
+        raise
     print_results = _document_printer(found) if as_json else _table_printer(found)
     if (
         snapshot is not None and found.snapshot is not None

@@ -85,3 +85,12 @@ def test_a_broken_model_is_told_with_the_users_own_line(project: Path) -> None:
     line = network.read_text().splitlines().index("        return model(images).square().mean()") + 1
     assert ended.status == 2
     assert f"net.py:{line}: the workload's loss" in ended.err
+
+
+def test_what_a_config_left_open_is_said_before_the_failure_that_may_follow_from_it(project: Path) -> None:
+    network, config = project / "net.py", project / "config.yaml"
+    network.write_text(network.read_text().replace("nn.Linear(256, 8))", "nn.Linear(100, 8))"))
+    config.write_text(f"{config.read_text()}max_iters: 9\n")
+    ended = memplan("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", cwd=project)
+    assert ended.status == 2
+    assert ended.err.startswith("note: max_iters is left alone")

@@ -27,6 +27,7 @@ _SELF = "_self_"
 _HEADER = re.compile(r"^[ \t]*#[ \t]*@package[ \t]+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"(?:(?P<kind>optional|override)\s+)?(?P<group>[^@\s]+)(?:@(?P<package>\S+))?")
 _MAX_FILES = 200
+_NAMED_CHOICES = 8
 _OWN_GROUP = "hydra"
 
 
@@ -112,7 +113,9 @@ class _Composition:
         path = self.root / f"{relative.removesuffix('.yaml')}.yaml"
         if not is_there(path, self.texts):
             if not is_optional:
-                self.notes.append(f"{place.source.path.name} names {relative}, which is not in {self.root.name}")
+                self.notes.append(
+                    f"{place.source.path.name} names {relative}, which is not in {self.root.name}{_others(path)}"
+                )
             return
         source = read_source(path, texts=self.texts)
         values = as_plain(load_yaml(source.text, where=str(path), empty={}), self.notes)
@@ -122,6 +125,12 @@ class _Composition:
         group = relative.rpartition("/")[0]
         package = place.package if has_own_package else _own_package(_HEADER.search(source.text), group, place.package)
         self.lay(_Place(source=source, group=group, package=package), require_keys(values, path))
+
+
+def _others(missing: Path) -> str:
+    """Name the choices that a missing one's folder has."""
+    found = sorted(each.stem for each in missing.parent.glob("*.yaml"))
+    return f": {missing.parent.name} has {', '.join(found[:_NAMED_CHOICES])}" if found else ""
 
 
 def has_defaults(values: Any) -> bool:

@@ -45,7 +45,7 @@ _AIM_SHARE_ON_CPU = 0.9
 # A recipe that peaks above the band when it is run again with its learning rate is made this much smaller.
 _STEP_DOWN = 0.92
 _CONFIRMATIONS = 3
-_HOW_TO_BE_FINITE = "let the batch function make values like those of the data, or lower the learning rate"
+_WHERE_NAN_COMES_FROM = "check the values in the batch, and the learning rate"
 # Only against these could a smaller size help: memory, and steps that take too long.
 _MAY_BE_OF_SIZE = frozenset(kind for kind in OutcomeKind if kind.is_too_large) | {OutcomeKind.TIMEOUT}
 
@@ -308,7 +308,7 @@ class LiveSearch:
         if not any(trial.outcome.kind.is_too_large or trial.fits for trial in trials):
             worst = trials[-1].outcome
             said = f"no trial completed; the last: {worst.kind}: {worst.evidence}"
-            hint = _HOW_TO_BE_FINITE if worst.kind is OutcomeKind.NON_FINITE_LOSS else None
+            hint = _WHERE_NAN_COMES_FROM if worst.kind is OutcomeKind.NON_FINITE_LOSS else None
             return WorkloadError(said, hint=hint, detail=worst.log_tail)
         remarks = {precision: each.remark for precision, each in self._searches.items() if each.best is None}
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)

@@ -103,6 +103,12 @@ def test_what_is_not_followed_is_said(tmp_path: Path, entry: str, note: str) -> 
     assert note in document.notes[0]
 
 
+def test_the_choices_beside_a_missing_one_are_named(tmp_path: Path) -> None:
+    files = {"config.yaml": "defaults:\n  - data: smal\n", "data/small.yaml": "a: 1\n", "data/big.yaml": "a: 2\n"}
+    (note,) = composed(tmp_path, files).notes
+    assert note == f"config.yaml names data/smal, which is not in {tmp_path.name}: data has big, small"
+
+
 def test_lists_that_name_each_other_are_refused(tmp_path: Path) -> None:
     files = {
         "config.yaml": "defaults:\n  - one\n",

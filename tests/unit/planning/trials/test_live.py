@@ -262,7 +262,7 @@ def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
 
 def test_where_no_loss_is_finite_the_error_says_what_to_look_at() -> None:
     device = SimulatedDevice({Precision.FP32: 4000})
-    with pytest.raises(WorkloadError, match=r"non-finite loss: losses nan; let the batch function make values like"):
+    with pytest.raises(WorkloadError, match=r"non-finite loss: losses nan; check the values in the batch"):
         search_on(device, precisions=(Precision.FP32,)).compare()
 
 
