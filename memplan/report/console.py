@@ -49,7 +49,8 @@ def run_view(report: RunReport) -> RenderableType:
     parts = [spaced(again)] if report.trials else []
     trained = [spaced(_check_table(report))] if report.checks else []
     ranged = [spaced(range_table(report.trials))] if any(map(has_range, report.trials)) else []
-    return Group(_heading(report), "", trial_table(report), *ranged, *parts, plan_view(report), *trained)
+    trials: list[RenderableType] = ["", trial_table(report)] if report.trials else []
+    return Group(_heading(report), *trials, *ranged, *parts, plan_view(report), *trained)
 
 
 def _heading(report: RunReport) -> Text:

@@ -220,6 +220,12 @@ def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
     assert "global batch" not in rendered(plan_view(report_run("run-1", (CURRENT, failed), None)))
 
 
+def test_a_run_that_ended_before_its_first_trial_has_no_table() -> None:
+    assert rendered(run_view(report_run("run-1", (), None))).splitlines() == [
+        "Run run-1: ended before there was a plan"
+    ]
+
+
 def test_accumulation_is_not_compared_with_nothing() -> None:
     alone = trial(4, 300, accumulation_steps=2)
     assert "global batch" not in rendered(plan_view(report_run("run-1", (alone,), None)))
