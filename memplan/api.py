@@ -14,7 +14,7 @@ from memplan.planning.commands import card_count
 from memplan.planning.estimating import estimate_subject
 from memplan.planning.options import read_budget, read_duration, request_from
 from memplan.planning.question import question_of
-from memplan.planning.subject import subject_of_workload
+from memplan.planning.subject import require_workload, subject_of_workload
 from memplan.planning.target import read_target
 from memplan.planning.trials.waiting import wait_for_memory
 from memplan.plans import PlanRequest
@@ -108,6 +108,7 @@ def probe(
         NothingFitsError: not even a micro-batch of 1 fits.
         UsageError, DeviceError, WorkloadError, TraceError: as for :func:`estimate`.
     """
+    require_workload(workload, recipe)
     request = PlanRequest(
         device=device,
         budget_bytes=read_budget(budget),

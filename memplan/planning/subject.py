@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from memplan.children.pickling import pickled
@@ -12,11 +13,11 @@ from memplan.errors import UsageError, raised_text
 from memplan.planning.digests.code_digest import code_digest
 from memplan.planning.digests.value_digest import value_digest
 from memplan.probe.commands.template import PlaceholderName, command_obstacle, parse_template
+from memplan.recipe import Recipe
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
     from memplan.configs import UserConfig
-    from memplan.recipe import Recipe
     from memplan.workload import WorkloadSource
 
 
@@ -97,6 +98,27 @@ def subject_of_config(config: UserConfig, *, world_size: int | None = None) -> S
     return Subject(source=config.workload, current=current, config=config, label=str(config.path.name))
 
 
+def no_workload(given: object) -> UsageError:
+    """Return the error for something else than a workload."""
+    if isinstance(given, str | PurePath):
+        hint = "memplan.plan and the command memplan estimate take a config"
+        return UsageError(f"{str(given)!r} is no workload", hint=hint)
+    hint = "pass memplan.Workload(model=..., batch=..., loss=..., optimizer=...)"
+    return UsageError(f"a {type(given).__name__} is no workload", hint=hint)
+
+
+def require_workload(workload: object, recipe: object) -> None:
+    """Make sure that a caller has passed a workload and a recipe.
+
+    Raises:
+        UsageError: either is something else.
+    """
+    if not isinstance(workload, Workload):
+        raise no_workload(workload)
+    if not isinstance(recipe, Recipe):
+        raise UsageError(f"recipe={recipe!r} is no recipe", hint="pass recipe=memplan.Recipe(micro_batch_size=8)")
+
+
 def subject_of_workload(
     workload: Workload, recipe: Recipe, search_path: tuple[str, ...], *, world_size: int | None = None
 ) -> Subject:
@@ -105,8 +127,9 @@ def subject_of_workload(
     A recipe for one replica is taken to be for ``world_size`` of them, where that is given.
 
     Raises:
-        UsageError: a callable cannot be pickled.
+        UsageError: a callable cannot be pickled, or something else was passed for the workload or the recipe.
     """
+    require_workload(workload, recipe)
     try:
         payload = pickled(workload)
     except Exception as error:

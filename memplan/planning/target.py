@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +11,11 @@ from typing import TYPE_CHECKING
 from memplan.configs import MemplanOptions
 from memplan.errors import UsageError
 from memplan.planning.commands import command_options, config_beside, subject_for
-from memplan.planning.subject import subject_of_workload
+from memplan.planning.subject import no_workload, subject_of_workload
 from memplan.recipe import Recipe
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from memplan.configs import UserConfig
     from memplan.planning.commands import CommandOptions
     from memplan.planning.subject import Subject
@@ -74,20 +73,27 @@ def read_target(
         format_name: ecosystem of the config.
 
     Raises:
-        UsageError: arguments exclude each other.
+        UsageError: arguments exclude each other, or are neither configs nor a workload.
         ConfigError: a config cannot be read.
     """
     name, keys = options.workload, options.knobs
     if isinstance(config_or_workload, Workload):
         has_config_options = bool(keys or format_name or name)
         return _workload_target(config_or_workload, recipe, command_line, has_config_options=has_config_options)
+    paths = _paths_of(config_or_workload)
     if recipe is not None:
         raise UsageError("recipe= goes with a workload; a config says its own recipe")
-    configs = [config_or_workload] if isinstance(config_or_workload, str | Path) else config_or_workload
-    paths = tuple(map(Path, configs))
     command = command_options(command_line, paths, steps=steps, batch_size=batch_size, workload=name)
     config, notes = config_beside(command, paths, format_name=format_name, knob_keys=keys, workload=name)
     return Target(command=command, config=config, notes=notes)
+
+
+def _paths_of(given: object) -> tuple[Path, ...]:
+    if isinstance(given, str | Path):
+        return (Path(given),)
+    if not isinstance(given, Sequence):
+        raise no_workload(given)
+    return tuple(map(Path, given))
 
 
 def _workload_target(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -128,3 +128,30 @@ def test_a_change_of_the_command_alone_is_neither_applied_nor_written(
 def test_a_recipe_is_refused_with_a_config() -> None:
     with pytest.raises(UsageError, match="recipe= goes with a workload"):
         memplan.plan("config.yaml", recipe=memplan.Recipe(micro_batch_size=1))
+
+
+@pytest.mark.parametrize(
+    ("passed", "recipe", "said"),
+    [
+        (
+            "config.yaml",
+            memplan.Recipe(1),
+            "'config.yaml' is no workload; memplan.plan and the command memplan estimate",
+        ),
+        (len, memplan.Recipe(1), r"a builtin_function_or_method is no workload; pass memplan\.Workload"),
+        (
+            Workload(model=list, batch=range, loss=len, optimizer=list),
+            {"b": 1},
+            r"recipe=\{'b': 1\} is no recipe; pass",
+        ),
+    ],
+)
+def test_what_is_no_workload_or_recipe_is_told(passed: Any, recipe: Any, said: str) -> None:
+    for function in (memplan.estimate, memplan.probe):
+        with pytest.raises(UsageError, match=said):
+            function(passed, recipe)
+
+
+def test_a_plan_of_neither_config_nor_workload_is_refused() -> None:
+    with pytest.raises(UsageError, match="a builtin_function_or_method is no workload"):
+        memplan.plan(len)  # type: ignore[arg-type]
