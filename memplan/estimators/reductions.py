@@ -20,6 +20,8 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from memplan.estimators.ruled_blocks import GrowingRuledBlock
+
 _MOST_THREADS = 512  # of a thread block; complex doubles, which have 256, are not told apart
 _WARP = 32
 _LEAST_VALUES, _MOST_VALUES = 16, 256  # of one output in a thread
@@ -111,17 +113,17 @@ class GrowingReduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedReductions:
-    """The blocks of a timeline in which reductions put partial results together.
+    """The blocks of a timeline whose bytes follow no line: partial results of reductions, and blocks by other rules.
 
     Args:
         blocks: block numbers, ascending.
         numbers: index into ``reductions`` of each of these blocks.
-        reductions: the different reductions.
+        reductions: the different reductions and rules.
     """
 
     blocks: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
     numbers: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
-    reductions: tuple[GrowingReduction, ...] = ()
+    reductions: tuple[GrowingReduction | GrowingRuledBlock, ...] = ()
 
     def among(self, kept: npt.NDArray[np.bool_]) -> StagedReductions:
         """Return those of the blocks that are kept, given whether each block of the timeline is."""

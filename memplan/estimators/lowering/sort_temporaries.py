@@ -12,27 +12,18 @@ from typing import TYPE_CHECKING, Any
 from memplan.estimators.lowering.composite_temporaries import selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.ruled_blocks import ruled_blocks
+from memplan.estimators.sorts import digit_counts, sorting
 
 if TYPE_CHECKING:
     import torch
 
     from memplan.estimators.lowering.temporary_bytes import Blocks
+    from memplan.estimators.ruled_blocks import RuledBlock
 
-_INT64, _INT32 = 8, 4
+_INT64 = 8
 _LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
-_FEWEST_SORTED_ONE_BY_ONE = 1_000_000
-_FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
-# of ``topk``
-_COUNT_BYTES = 2
-_DIGITS = 256
-_THREADS = 256
-_FEWEST_ITEMS, _MOST_ITEMS = 4, 64  # of each thread
-_THREADS_AT_ONCE = 132 * 6 * _THREADS  # six blocks, of 40 registers a thread, on each multiprocessor of an H100
-# (slices, elements): several blocks read a slice of at least so many elements, of up to so many slices
-# (``should_use_multiblock``).
-_MULTIBLOCK_FROM = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800))
-_MULTIBLOCK_FROM_ELSE = 400
 
 
 def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -50,21 +41,11 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if size <= _LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=size * _INT64)
     in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
-    return TemporaryBytes(after_results=(*in_order, *sorting_bytes(keys, size)))
+    return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
 
 
-def sorting_bytes(keys: torch.Tensor, size: int) -> tuple[Blocks, ...]:
-    """Return the blocks of a sort of slices beside its results: none for slices of up to 4096 elements."""
-    if size <= _LARGEST_SORTED_IN_PLACE:
-        return ()
-    segments = keys.numel() // size
-    pair_bytes = keys.element_size() + _INT64
-    if segments == 1 or size >= _FEWEST_SORTED_ONE_BY_ONE:
-        return size * _INT64, size * pair_bytes
-    if segments < _FEWEST_SEGMENTS_SORTED_AS_SUCH:  # positions with their segments twice, and sorted keys
-        positions_bytes = keys.numel() * _INT64
-        return positions_bytes, positions_bytes, keys.numel() * keys.element_size(), keys.numel() * pair_bytes
-    return keys.numel() * _INT64, keys.numel() * pair_bytes
+def _sorting(keys: torch.Tensor, size: int) -> tuple[RuledBlock, ...]:
+    return ruled_blocks(sorting, keys.numel() // max(size, 1), size, keys.element_size())
 
 
 def permutation(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -82,7 +63,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         return TemporaryBytes(after_results=copied or 0)
     count = source.numel()
     made = (count * source.element_size(), count * _INT64)
-    return TemporaryBytes(before_results=(*copied, *made, *sorting_bytes(source, count)))
+    return TemporaryBytes(before_results=(*copied, *made, *_sorting(source, count)))
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -137,24 +118,10 @@ def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     size, found = (keys.shape[dim], values.shape[dim]) if keys.dim() else (1, 1)
     if not size or not found:
         return NO_TEMPORARIES
-    selecting = (*copies((keys,)), *_counts(keys.numel() // size, size, keys.element_size()))
-    sorting = sorting_bytes(values, found) if is_sorted else ()
+    counts = ruled_blocks(digit_counts, keys.numel() // size, size, keys.element_size())
+    selecting: Blocks = (*copies((keys,)), *counts)
+    if not is_sorted or found <= _LARGEST_SORTED_IN_PLACE:
+        return TemporaryBytes(after_results=selecting)
     positions_bytes = values.numel() * _INT64
-    beside_results = (positions_bytes, values.nbytes, sorting, positions_bytes) if sorting else ()
-    return TemporaryBytes(after_results=(selecting, beside_results)) if selecting or beside_results else NO_TEMPORARIES
-
-
-def _counts(slices: int, size: int, element_bytes: int) -> tuple[int, ...]:
-    """Return the digit counts of each block and each slice, and the selection state of each slice."""
-    if size < next((least for most, least in _MULTIBLOCK_FROM if slices <= most), _MULTIBLOCK_FROM_ELSE):
-        return ()
-    items = min(max(-(-slices * size // _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
-    blocks = slices * -(-size // (items * _THREADS))
-    of_slice = 2 * _INT32 + 3 * element_bytes
-    return (
-        blocks * _DIGITS * _COUNT_BYTES,
-        slices * _DIGITS * _INT32,
-        blocks * _INT32,
-        blocks * _INT32,
-        slices * of_slice,
-    )
+    beside_results = (positions_bytes, values.nbytes, _sorting(values, found), positions_bytes)
+    return TemporaryBytes(after_results=(selecting, beside_results))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
     from memplan.estimators.reductions import Reduction
+    from memplan.estimators.ruled_blocks import RuledBlock
 
-# The bytes of one block, or of several in the order in which they are allocated. A tuple among them is a scope: its
-# blocks are allocated there, and freed before the next one is.
-Blocks: TypeAlias = "int | tuple[Blocks, ...]"
+# One block, by its bytes or a rule, or several in the order in which they are allocated. A tuple among them is a scope:
+# its blocks are allocated there, and freed before the next one is.
+Blocks: TypeAlias = "int | RuledBlock | tuple[Blocks, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,4 +64,4 @@ def _together(first: Blocks, second: Blocks) -> Blocks:
 
 
 def _several(blocks: Blocks) -> tuple[Blocks, ...]:
-    return (blocks,) if isinstance(blocks, int) else blocks
+    return blocks if isinstance(blocks, tuple) else (blocks,)

@@ -9,6 +9,7 @@ import numpy as np
 
 from memplan.estimators.convolutions import Convolution, GrowingConvolution, Workspaces
 from memplan.estimators.reductions import GrowingReduction, Reduction, StagedReductions
+from memplan.estimators.ruled_blocks import GrowingRuledBlock, RuledBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
 
-Call = TypeVar("Call", Convolution, Reduction)
-Growing = TypeVar("Growing", GrowingConvolution, GrowingReduction)
+Call = TypeVar("Call", Convolution, Reduction, RuledBlock)
+Growing = TypeVar("Growing", GrowingConvolution, GrowingReduction, GrowingRuledBlock)
 _Blocks = list[tuple[int, int]]  # block number, and index of its call among the different ones
 
 
@@ -41,16 +42,18 @@ def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
 
 
 def growing_reductions(recordings: Sequence[Recording]) -> StagedReductions | None:
-    """Return the partial results of the runs' reductions whose lengths are linear in the micro-batch; None without any.
+    """Return the reductions and other rules of blocks whose lengths are linear in the micro-batch; None without any.
 
     Args:
         recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
     """
     numbers, found = _numbered(_blocks_of(recordings, Reduction), _growing_reduction)
-    if not found:
+    rules, ruled = _numbered(_blocks_of(recordings, RuledBlock), _growing_rule)
+    if not found and not ruled:
         return None
-    blocks, of_blocks = _columns(found)
-    return StagedReductions(blocks=blocks, numbers=of_blocks, reductions=numbers)
+    both = sorted([*found, *((block, len(numbers) + number) for block, number in ruled)])
+    blocks, of_blocks = _columns(both)
+    return StagedReductions(blocks=blocks, numbers=of_blocks, reductions=(*numbers, *rules))
 
 
 def _blocks_of(
@@ -95,6 +98,14 @@ def _growing_reduction(calls: Sequence[Reduction], sizes: Sequence[int]) -> Grow
         reduction=replace(calls[0], outputs=outputs, values_per_output=values),
         outputs_per_item=outputs_per_item,
         values_per_item=values_per_item,
+    )
+
+
+def _growing_rule(calls: Sequence[RuledBlock], sizes: Sequence[int]) -> GrowingRuledBlock:
+    lines = [_line(lengths, sizes) for lengths in zip(*(each.lengths for each in calls), strict=True)]
+    return GrowingRuledBlock(
+        block=replace(calls[0], lengths=tuple(at_zero for at_zero, _ in lines)),
+        per_item=tuple(rise for _, rise in lines),
     )
 
 

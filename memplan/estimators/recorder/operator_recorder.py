@@ -25,6 +25,7 @@ from memplan.estimators.lowering.attention import adds_mask_in_place
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
+from memplan.estimators.ruled_blocks import RuledBlock
 from memplan.estimators.step_trace import Category
 from memplan.results import Phase
 
@@ -258,7 +259,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return before != self._summed_by_formula
 
     def _hold(
-        self, blocks: Blocks, operator: str, kernel_call: Convolution | Reduction | None = None
+        self, blocks: Blocks, operator: str, kernel_call: Convolution | Reduction | RuledBlock | None = None
     ) -> tuple[int, ...]:
         """Allocate blocks, the last for a call, and free those of each scope at its end; return the rest."""
         if isinstance(blocks, tuple):
@@ -270,6 +271,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 else:
                     held += opened
             return held
+        if isinstance(blocks, RuledBlock):
+            kernel_call, blocks = blocks, blocks.staging_bytes()
         if not blocks and kernel_call is None:
             return ()
         block = self._recording.allocate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.estimators.recorder.kernel_call_blocks import growing_reductions, growing_workspaces
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.reductions import Reduction
+from memplan.estimators.ruled_blocks import RuledBlock, ruled_blocks
 from memplan.estimators.step_trace import Category
 from tests.making import convolution
 
@@ -29,7 +30,7 @@ def bias_gradient(rows: int, columns: int = 128) -> Reduction:
     )
 
 
-def run(size: int, *calls: Convolution | Reduction | None) -> Recording:
+def run(size: int, *calls: Convolution | Reduction | RuledBlock | None) -> Recording:
     recording = Recording(micro_batch_size=size)
     for call in calls:
         recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", kernel_call=call))
@@ -93,3 +94,20 @@ def test_reductions_and_convolutions_are_told_apart() -> None:
     assert workspaces is not None
     assert reductions is not None
     assert (workspaces.blocks.tolist(), reductions.blocks.tolist()) == ([1], [0])
+
+
+def above_eight(samples: int, item_bytes: int) -> tuple[int, ...]:
+    return (samples * item_bytes if samples > 8 else 0, item_bytes)
+
+
+def test_a_rule_with_a_threshold_is_followed_beyond_it() -> None:
+    recordings = [run(size, None, bias_gradient(64 * size), *ruled_blocks(above_eight, size + 1, 4)) for size in (2, 3)]
+    found = growing_reductions(recordings)
+    assert found is not None
+    assert found.blocks.tolist() == [1, 2, 3]
+    assert found.block_bytes(7)[1:].tolist() == [0, 4]
+    assert found.block_bytes(8)[1:].tolist() == [36, 4]
+
+
+def test_a_rule_whose_lengths_lie_on_no_line_is_left_out() -> None:
+    assert growing_reductions([run(size, *ruled_blocks(above_eight, size**2, 4)) for size in (2, 3, 5)]) is None
