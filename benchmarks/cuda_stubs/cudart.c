@@ -12,6 +12,7 @@
 #include "card.h"
 
 #define GRANULARITY (2ul << 20)
+#define RANGE_BYTES (32ul << 20)
 #define ADDRESSES (8ul << 40)
 #define LARGE_COPY (1ul << 20)  // larger ones are not made on the device: nobody reads what nobody computed
 #define STREAM_BYTES 64
@@ -25,6 +26,13 @@ struct block {
   struct block *next;
 };
 static struct block *blocks;
+
+// Addresses that blocks share; what is given back is not used again.
+struct range {
+  char *next, *end;
+  struct range *newer;
+};
+static struct range *ranges;
 
 static cudaError_t failed(cudaError_t error) { return last_error = error; }
 
@@ -58,8 +66,8 @@ static int map_at(char *address, size_t bytes, int protection) {
 }
 
 static char *reserved_addresses(size_t bytes) {
-  char *found = mmap(NULL, bytes + GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return found == MAP_FAILED ? NULL : (char *)rounded_up((size_t)found, GRANULARITY);
+  char *found = mmap(NULL, bytes + RANGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return found == MAP_FAILED ? NULL : (char *)rounded_up((size_t)found, RANGE_BYTES);
 }
 
 static void remember(char *at, size_t bytes) {
@@ -81,18 +89,34 @@ static size_t forget(char *at) {
   return 0;
 }
 
-// Memory. Addresses rise from call to call.
+// Memory. As on cards on Linux: ranges of 32 MiB and its multiples, each below the one before; inside one, upwards.
+
+// Returns where the next block begins: in the oldest range with room, or in a new one; NULL where no addresses are left.
+static char *place(size_t bytes) {
+  static char *lowest, *first;
+  struct range **at = &ranges;
+  while (*at && (*at)->next + bytes > (*at)->end) at = &(*at)->newer;
+  if (!*at) {
+    size_t whole = rounded_up(bytes, RANGE_BYTES);
+    if (!lowest && (first = reserved_addresses(ADDRESSES))) lowest = first + ADDRESSES;
+    if (!lowest || whole > (size_t)(lowest - first)) return NULL;
+    lowest -= whole;
+    *at = malloc(sizeof **at);
+    **at = (struct range){lowest, lowest + whole, NULL};
+  }
+  char *found = (*at)->next;
+  (*at)->next += bytes;
+  return found;
+}
 
 cudaError_t cudaMalloc(void **at, size_t bytes) {
-  static char *next, *end;
   size_t whole = rounded_up(bytes, GRANULARITY);
   pthread_mutex_lock(&lock);
-  if (!next && (next = reserved_addresses(ADDRESSES))) end = next + ADDRESSES;
-  int is_given = fits(whole) && next + whole <= end && !map_at(next, whole, PROT_READ | PROT_WRITE);
+  char *found = fits(whole) ? place(whole) : NULL;
+  int is_given = found && !map_at(found, whole, PROT_READ | PROT_WRITE);
   if (is_given) {
-    *at = next;
-    next += whole;
-    remember(*at, whole);
+    *at = found;
+    remember(found, whole);
     *held() += whole;
   }
   pthread_mutex_unlock(&lock);

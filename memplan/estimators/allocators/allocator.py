@@ -19,6 +19,7 @@ from memplan.estimators.allocators.allocator_pools import (
     DriverMemory,
     SegmentPool,
 )
+from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, SMALL_POOL_END, DriverAddresses
 from memplan.estimators.allocators.expandable_segments import ExpandablePool
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 DEFAULT_CONFIG = AllocatorConfig()
-_LARGE_POOL_ADDRESS_PAGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,6 @@ class CachingAllocator:
     __slots__ = (
         "_collector",
         "_config",
-        "_large_address",
         "_limit_bytes",
         "alloc_retries",
         "driver",
@@ -91,7 +90,6 @@ class CachingAllocator:
         self._config = config
         self._limit_bytes = limit_bytes
         self._collector: AgeingSegmentPool | None = None
-        self._large_address = config.large_segment_size_bytes // UNIT_BYTES * _LARGE_POOL_ADDRESS_PAGES
         self.small, self.large = self._make_pools()
 
     def allocate(self, size: int) -> tuple[int, int] | None:
@@ -105,7 +103,7 @@ class CachingAllocator:
 
     def is_small(self, address: int) -> bool:
         """Whether an address belongs to the pool of requests up to 1 MiB."""
-        return address < self._large_address
+        return address < SMALL_POOL_END
 
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
@@ -114,16 +112,16 @@ class CachingAllocator:
 
     def _make_pools(self) -> tuple[SegmentPool | ExpandablePool, SegmentPool | ExpandablePool]:
         config, driver = self._config, self.driver
-        small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
         if config.expandable_segments:
+            small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
             return (
                 ExpandablePool(driver, config, page=small_page, first_address=small_page),
-                ExpandablePool(driver, config, page=large_page, first_address=self._large_address),
+                ExpandablePool(driver, config, page=large_page, first_address=-(-SMALL_POOL_END // large_page) * large_page),
             )
-        small = SegmentPool(driver, config, small=True, first_address=small_page)
+        small = SegmentPool(driver, config, small=True, addresses=DriverAddresses(SMALL_POOL_END))
         if not config.garbage_collection_threshold or self._limit_bytes is None:
-            return small, SegmentPool(driver, config, small=False, first_address=self._large_address)
-        self._collector = AgeingSegmentPool(driver, config, small=False, first_address=self._large_address)
+            return small, SegmentPool(driver, config, small=False, addresses=DriverAddresses(LARGE_POOL_END))
+        self._collector = AgeingSegmentPool(driver, config, small=False, addresses=DriverAddresses(LARGE_POOL_END))
         return small, self._collector
 
     def extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:

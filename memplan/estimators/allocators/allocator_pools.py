@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from memplan.estimators.allocators.allocator_config import SMALL_REQUEST_BYTES, UNIT_BYTES
+from memplan.estimators.allocators.driver_addresses import DriverAddresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ UNLIMITED_UNITS = 1 << KEY_SHIFT
 SMALL_REQUEST_UNITS = SMALL_REQUEST_BYTES // UNIT_BYTES
 
 _NEVER_SPLIT = UNLIMITED_UNITS
-_SEGMENT_GAP_UNITS = 1  # so that segments never touch
 
 
 class DriverMemory:
@@ -126,16 +126,18 @@ class SegmentPool(FreeBlocks):
         driver: where segments come from.
         config: when blocks are split, and which are never.
         small: whether this is the pool of requests up to 1 MiB.
-        first_address: where this pool's addresses begin.
+        addresses: where the driver puts them.
     """
 
-    __slots__ = ("_driver", "_least_rest", "_max_rounding", "_max_split", "_next_address", "_segments")
+    __slots__ = ("_addresses", "_driver", "_least_rest", "_max_rounding", "_max_split", "_segments")
 
-    def __init__(self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, first_address: int) -> None:
+    def __init__(
+        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: DriverAddresses
+    ) -> None:
         super().__init__()
         self._driver = driver
         self._segments: dict[int, int] = {}
-        self._next_address = first_address
+        self._addresses = addresses
         self._least_rest = 0 if small else SMALL_REQUEST_UNITS
         self._max_split = max_split_units(config)
         self._max_rounding = config.max_non_split_rounding_bytes // UNIT_BYTES
@@ -154,8 +156,7 @@ class SegmentPool(FreeBlocks):
 
     def extend(self, size: int, segment: int) -> tuple[int, int]:
         """Obtain a segment and hand out its front; return address and size of the block."""
-        address = self._next_address
-        self._next_address += segment + _SEGMENT_GAP_UNITS
+        address = self._addresses.place(segment)
         self._segments[address] = segment
         self._driver.obtain("segment_alloc", address, segment, segments=1)
         self.put(address, segment)
@@ -208,8 +209,10 @@ class AgeingSegmentPool(SegmentPool):
 
     __slots__ = ("_freed_at", "_requests")
 
-    def __init__(self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, first_address: int) -> None:
-        super().__init__(driver, config, small=small, first_address=first_address)
+    def __init__(
+        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: DriverAddresses
+    ) -> None:
+        super().__init__(driver, config, small=small, addresses=addresses)
         self._requests = 0
         self._freed_at: dict[int, int] = {}
 

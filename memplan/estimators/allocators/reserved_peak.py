@@ -15,6 +15,7 @@ import numpy as np
 from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, replay, rounded_units
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.allocators.allocator_pools import ADDRESS_MASK, KEY_SHIFT, SMALL_REQUEST_UNITS
+from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, DriverAddresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +82,8 @@ def pool_units(
     free_by_start: dict[int, int] = {}
     free_by_end: dict[int, int] = {}
     live = [0] * (max(block_ids, default=0) + 1)
-    held = next_address = 0
+    addresses = DriverAddresses(LARGE_POOL_END)
+    held = 0
     for block, size in zip(block_ids, units, strict=True):
         if size:
             position = bisect_left(free, size << KEY_SHIFT)
@@ -90,8 +92,8 @@ def pool_units(
                 address, found = key & ADDRESS_MASK, key >> KEY_SHIFT
                 del free_by_start[address], free_by_end[address + found]
             else:
-                address, found = next_address, segment_units(size)
-                next_address += found + 1
+                found = segment_units(size)
+                address = addresses.place(found)
                 held += found
             rest = found - size
             if rest > least_rest:

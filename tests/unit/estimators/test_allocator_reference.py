@@ -34,6 +34,8 @@ class NaivePool:
     small: bool
     free: list[Block] = field(default_factory=list)
     unmapped: list[Block] = field(default_factory=list)
+    spare_addresses: list[range] = field(default_factory=list)  # in the order in which they were left over
+    lowest_address: int = LARGE_BASE
 
     def ordered(self) -> list[Block]:
         return sorted(self.free, key=lambda block: (block.size, block.address))
@@ -49,7 +51,6 @@ class NaiveAllocator:
         self.max_split = config.max_split_size_bytes or INFINITE
         self.pools = {True: NaivePool(small=True), False: NaivePool(small=False)}
         self.total = self.peak = self.retries = self.segments = self.peak_segments = self.calls = 0
-        self.next_address = {True: 0, False: LARGE_BASE}
 
     def malloc(self, requested: int) -> Block:
         size = self.config.rounded_bytes(requested)
@@ -107,12 +108,22 @@ class NaiveAllocator:
             return None
         if self.config.expandable_segments:
             return self.grow(pool, size)
-        block = Block(self.next_address[pool.small], segment)
-        self.next_address[pool.small] += segment
+        block = Block(self.place(pool, segment), segment)
         self.account(segment)
         self.segments += 1
         self.peak_segments = max(self.peak_segments, self.segments)
         return block
+
+    def place(self, pool: NaivePool, segment: int) -> int:
+        room = -(-segment // (2 * MIB)) * 2 * MIB
+        for spare in pool.spare_addresses:
+            if len(spare) >= room:
+                pool.spare_addresses[pool.spare_addresses.index(spare)] = spare[room:]
+                return spare.start
+        end = pool.lowest_address
+        pool.lowest_address -= -(-room // (32 * MIB)) * 32 * MIB
+        pool.spare_addresses.append(range(pool.lowest_address + room, end))
+        return pool.lowest_address
 
     def account(self, size: int) -> None:
         self.total += size
@@ -120,7 +131,7 @@ class NaiveAllocator:
 
     def grow(self, pool: NaivePool, size: int) -> Block:
         if not pool.unmapped:
-            pool.unmapped.append(Block(self.next_address[pool.small], INFINITE, mapped=False))
+            pool.unmapped.append(Block(0 if pool.small else LARGE_BASE, INFINITE, mapped=False))
         block = next(
             start
             for hole in sorted(pool.unmapped, key=lambda each: each.address)

@@ -74,6 +74,12 @@ def test_the_smallest_block_that_fits_is_used() -> None:
     assert run(*frees, ("c", 20 * MIB), ("d", 40 * MIB)).peak_reserved_bytes == 60 * MIB
 
 
+def test_of_two_equal_blocks_that_of_the_later_segment_is_used_which_lies_lower() -> None:
+    # Two segments of 20 MiB with 11 free each; 5 go into the second, so that the first is whole for the 15.
+    elevens = [("a", 9 * MIB), ("b", 9 * MIB), ("c", 9 * MIB), ("b", 0)]
+    assert run(*elevens, ("d", 5 * MIB), ("a", 0), ("e", 15 * MIB)).peak_reserved_bytes == 40 * MIB
+
+
 def test_neighbours_in_one_segment_merge() -> None:
     halves = [("a", 8 * MIB), ("b", 12 * MIB - 512), ("a", 0), ("b", 0)]
     assert run(*halves, ("c", 20 * MIB)).peak_reserved_bytes == 20 * MIB

@@ -1,0 +1,43 @@
+"""Where segments lie: ranges of 32 MiB fall, what they have left is filled upwards."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, DriverAddresses
+
+MIB_UNITS = 2048
+
+
+def order(*sizes_mib: int) -> list[int]:
+    """Which of these segments lies lowest, which next, and so on."""
+    addresses = DriverAddresses(LARGE_POOL_END)
+    placed = [addresses.place(size * MIB_UNITS) for size in sizes_mib]
+    return sorted(range(len(placed)), key=placed.__getitem__)
+
+
+def test_each_large_segment_lies_below_the_one_before() -> None:
+    assert order(20, 512, 1024, 20) == [3, 2, 1, 0]
+
+
+def test_small_segments_rise_inside_a_range_and_the_next_range_lies_below() -> None:
+    assert order(*[2] * 17) == [16, *range(16)]
+
+
+def test_what_a_range_has_left_is_given_to_the_next_segment_that_fits() -> None:
+    # 34 MiB leave 30 of 64: the 20 fit above the 34, the first 12 only in a range of their own, the second above it.
+    assert order(34, 20, 12, 12) == [2, 3, 0, 1]
+
+
+def test_of_two_ranges_with_room_the_older_is_taken() -> None:
+    assert order(34, 34, 20, 20) == [1, 3, 0, 2]
+
+
+@given(st.lists(st.integers(min_value=1, max_value=200), max_size=60))
+def test_no_two_segments_touch_and_all_lie_below_the_end(sizes_mib: list[int]) -> None:
+    addresses = DriverAddresses(LARGE_POOL_END)
+    placed = sorted((addresses.place(size * MIB_UNITS), size * MIB_UNITS) for size in sizes_mib)
+    ends = [begin + size for begin, size in placed]
+    assert all(end < begin for end, (begin, _) in zip(ends, placed[1:], strict=False))
+    assert all(end <= LARGE_POOL_END for end in ends)
