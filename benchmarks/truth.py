@@ -159,7 +159,7 @@ def resident(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def measure(case: Case) -> tuple[dict[str, Any], list[list[int]] | None]:
+def measure(case: Case) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Run a case in this process, which nothing else uses, and return its record and its history."""
     if case.allocator_settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = case.allocator_settings
@@ -196,7 +196,7 @@ def measure(case: Case) -> tuple[dict[str, Any], list[list[int]] | None]:
         **read,
         "provenance": provenance(),
     }
-    return record, condensed(torch.cuda.memory._snapshot()["device_traces"][0]) if case.keeps_history else None
+    return record, history_of(torch.cuda.memory._snapshot()["device_traces"][0]) if case.keeps_history else None
 
 
 def provenance() -> dict[str, Any]:
@@ -237,6 +237,15 @@ ACTIONS = (
     "segment_unmap",
     "oom",
 )
+
+
+def history_of(trace: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the allocator's events, and where each segment was put, in the order in which they were obtained."""
+    return {
+        "actions": ACTIONS,
+        "events": condensed(trace),
+        "segment_addresses": [each["addr"] for each in trace if each["action"] == "segment_alloc"],
+    }
 
 
 def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
@@ -282,7 +291,7 @@ def in_a_process_of_its_own(case: Case, files: Files, limit_s: float) -> str:
             record, history = measure(case)
             append(files.records, record)
             if history is not None:
-                append(files.histories, {"key": case.key, "actions": ACTIONS, "events": history})
+                append(files.histories, {"key": case.key, **history})
             code = 0
         except BaseException as error:  # noqa: BLE001 - whatever happens, the child must not run the parent's loop
             traceback.print_exc()
