@@ -114,9 +114,10 @@ class CachingAllocator:
         config, driver = self._config, self.driver
         if config.expandable_segments:
             small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
+            above_small = -(-SMALL_POOL_END // large_page) * large_page
             return (
                 ExpandablePool(driver, config, page=small_page, first_address=small_page),
-                ExpandablePool(driver, config, page=large_page, first_address=-(-SMALL_POOL_END // large_page) * large_page),
+                ExpandablePool(driver, config, page=large_page, first_address=above_small),
             )
         small = SegmentPool(driver, config, small=True, addresses=DriverAddresses(SMALL_POOL_END))
         if not config.garbage_collection_threshold or self._limit_bytes is None:

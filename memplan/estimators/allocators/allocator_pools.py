@@ -11,12 +11,12 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from memplan.estimators.allocators.allocator_config import SMALL_REQUEST_BYTES, UNIT_BYTES
-from memplan.estimators.allocators.driver_addresses import DriverAddresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocators.driver_addresses import DriverAddresses
 
 KEY_SHIFT = 44  # addresses up to 2**53 bytes
 ADDRESS_MASK = (1 << KEY_SHIFT) - 1
