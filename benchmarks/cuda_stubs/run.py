@@ -92,6 +92,7 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
     major, minor = card.compute_capability
     return {
         "LD_PRELOAD": " ".join(str(BUILT / stub.library) for stub in STUBS),
+        "TRITON_LIBCUDA_PATH": str(BUILT),
         "STUB_NAME": f"stubs for {card.name}",
         "STUB_TOTAL_BYTES": str(card.total_bytes),
         "STUB_CONTEXT_BYTES": str(context_bytes(card.compute_capability, card.sm_count)),
