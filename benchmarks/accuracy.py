@@ -114,12 +114,13 @@ def predicted(row: Row) -> dict[str, Any]:
     kept: dict[str, Any] = {"key": row.key, "setting": setting()}
     try:
         trace = traced(row)
+        settings = AllocatorConfig.parse(row.allocator_settings)
         for size in filter(None, (row.recipe.micro_batch_size, row.failed_micro_batch_size)):
             found = estimate(
                 trace,
                 micro_batch_size=size,
                 device=find_card(row.device),
-                allocator=AllocatorSettings(cuda=AllocatorConfig.parse(row.allocator_settings)),
+                allocator=AllocatorSettings(cuda=replace(settings, segment_order=row.segment_order)),
             )
             kept[str(size)] = {
                 "allocated_mib": found.peak_allocated_bytes / MIB,

@@ -12,6 +12,7 @@ from truth_cases import OPTIMIZERS, Case, trainable
 
 from memplan.devices.cards import find_card
 from memplan.errors import DeviceError
+from memplan.estimators.allocators.allocator_config import SegmentOrder
 from memplan.recipe import Recipe
 from memplan.units import MIB
 from memplan.workload import Workload
@@ -66,6 +67,7 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
             ),
             device=device,
             allocator_settings=case.allocator_settings or "",
+            segment_order=SegmentOrder.of_torch(record["provenance"]["torch"]),
             peak=peak,
             measured_mib=record[name] / MIB,
             context_mib=(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"]) / MIB,

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan.estimators.allocators.allocator_config import SegmentOrder
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -45,6 +47,7 @@ class Row:
         counts_blas_workspaces: whether the caching allocator held those of cuBLAS, as it does from torch 2.0 on
             (github.com/pytorch/pytorch pull request 83461, issue 95668).
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF`` of the run.
+        segment_order: which of equally large free blocks the run's version of torch used; by address before 2.12.
         ran_out: whether the run ended out of memory, so that the measurement is only a lower bound.
         smallest_fit_mib: smallest cap of the allocator under which the run was repeated; None where it was not.
         largest_failure_mib: largest cap under which it ran out of memory.
@@ -65,6 +68,7 @@ class Row:
     context_mib: float | None = None
     counts_blas_workspaces: bool = True
     allocator_settings: str = ""
+    segment_order: SegmentOrder = SegmentOrder.ADDRESS
     ran_out: bool = False
     smallest_fit_mib: float | None = None
     largest_failure_mib: float | None = None

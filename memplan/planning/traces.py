@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -62,7 +63,9 @@ class Traces:
         self._traces: dict[_StepKind, StepTrace] = {}
         self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
-        self._allocator = AllocatorSettings.from_environment(os.environ if device.is_here else {})
+        self._allocator = AllocatorSettings.from_environment(
+            os.environ if device.is_here else {}, torch_version=importlib.metadata.version("torch")
+        )
         self._correction = 1.0
         self._measured_optimizer_name: str | None = None
 

@@ -19,13 +19,15 @@ from memplan.estimators.allocators.allocator_pools import (
     DriverMemory,
     SegmentPool,
 )
-from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, SMALL_POOL_END, DriverAddresses
 from memplan.estimators.allocators.expandable_segments import ExpandablePool
+from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+
+    from memplan.estimators.allocators.segment_addresses import SegmentAddresses
 
 DEFAULT_CONFIG = AllocatorConfig()
 
@@ -66,9 +68,11 @@ class CachingAllocator:
         limit_bytes: what it may hold from the driver, as under ``set_per_process_memory_fraction``; None for no limit.
             Garbage collection needs a limit, as in PyTorch.
         listener: called with each change of what is held, see ``DriverMemory``.
+        addresses: where segments lie; None for what the settings say. Expandable ones have their own.
     """
 
     __slots__ = (
+        "_addresses",
         "_collector",
         "_config",
         "_limit_bytes",
@@ -84,7 +88,9 @@ class CachingAllocator:
         *,
         limit_bytes: int | None = None,
         listener: Callable[[str, int, int], None] | None = None,
+        addresses: SegmentAddresses | None = None,
     ) -> None:
+        self._addresses = addresses
         self.driver = DriverMemory(listener)
         self.alloc_retries = 0
         self._config = config
@@ -103,7 +109,7 @@ class CachingAllocator:
 
     def is_small(self, address: int) -> bool:
         """Whether an address belongs to the pool of requests up to 1 MiB."""
-        return address < SMALL_POOL_END
+        return address < POOL_UNITS
 
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
@@ -114,15 +120,16 @@ class CachingAllocator:
         config, driver = self._config, self.driver
         if config.expandable_segments:
             small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
-            above_small = -(-SMALL_POOL_END // large_page) * large_page
+            above_small = -(-POOL_UNITS // large_page) * large_page
             return (
                 ExpandablePool(driver, config, page=small_page, first_address=small_page),
                 ExpandablePool(driver, config, page=large_page, first_address=above_small),
             )
-        small = SegmentPool(driver, config, small=True, addresses=DriverAddresses(SMALL_POOL_END))
+        of_small, of_large = (self._addresses or addresses_from(each, config.segment_order) for each in (0, POOL_UNITS))
+        small = SegmentPool(driver, config, small=True, addresses=of_small)
         if not config.garbage_collection_threshold or self._limit_bytes is None:
-            return small, SegmentPool(driver, config, small=False, addresses=DriverAddresses(LARGE_POOL_END))
-        self._collector = AgeingSegmentPool(driver, config, small=False, addresses=DriverAddresses(LARGE_POOL_END))
+            return small, SegmentPool(driver, config, small=False, addresses=of_large)
+        self._collector = AgeingSegmentPool(driver, config, small=False, addresses=of_large)
         return small, self._collector
 
     def extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import UsageError, hint_on_names
@@ -27,6 +28,24 @@ _FIRST_SLOT_LOG2 = 20
 _NON_SPLIT_ROUNDING_BYTES = 20 * MIB
 
 ENVIRONMENT_KEYS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in order of preference
+_FIRST_BY_AGE = (2, 12)
+
+
+class SegmentOrder(StrEnum):
+    """Which of equally large free blocks of several segments is used."""
+
+    AGE = "that of the oldest segment"
+    ADDRESS = "that of the lowest address"
+
+    @classmethod
+    def of_torch(cls, version: str) -> SegmentOrder:
+        """Return the order of a version of torch, such as ``2.13.0+cu130``.
+
+        PyTorch's pull requests 178362, in 2.12, and 183591, in 2.13. The first compares ages of blocks, not of
+        segments, which is taken for the same here.
+        """
+        major, minor = version.split(".")[:2]
+        return cls.AGE if (int(major), int(minor)) >= _FIRST_BY_AGE else cls.ADDRESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +61,7 @@ class AllocatorConfig:
         garbage_collection_threshold: share of the limit above which old free blocks are returned; 0 never does.
         large_segment_size_bytes: segment for requests between 1 and 10 MiB, and page of large expandable segments.
         per_process_memory_fraction: share of the card the allocator may take; replays take the limit in bytes instead.
+        segment_order: no setting of PyTorch's, but of its version.
 
     Raises:
         UsageError: PyTorch would not accept the value.
@@ -54,6 +74,7 @@ class AllocatorConfig:
     garbage_collection_threshold: float = 0.0
     large_segment_size_bytes: int = 20 * MIB
     per_process_memory_fraction: float = 1.0
+    segment_order: SegmentOrder = SegmentOrder.AGE
 
     def __post_init__(self) -> None:
         if self.large_segment_size_bytes <= LARGE_REQUEST_BYTES:
@@ -94,9 +115,10 @@ class AllocatorConfig:
         return cls(**settings)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> AllocatorConfig:
-        """Read the settings a process with these variables would use; none set is the defaults."""
-        return cls.parse(next((environment[key] for key in ENVIRONMENT_KEYS if environment.get(key)), ""))
+    def from_environment(cls, environment: Mapping[str, str], *, torch_version: str) -> AllocatorConfig:
+        """Read the settings a process with these variables and this torch would use; none set is the defaults."""
+        found = cls.parse(next((environment[key] for key in ENVIRONMENT_KEYS if environment.get(key)), ""))
+        return replace(found, segment_order=SegmentOrder.of_torch(torch_version))
 
     def rounded_bytes(self, requested_bytes: int) -> int:
         """Return the block size for a request of at least one byte (``round_size`` of the caching allocator)."""

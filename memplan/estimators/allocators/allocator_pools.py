@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
-    from memplan.estimators.allocators.driver_addresses import DriverAddresses
+    from memplan.estimators.allocators.segment_addresses import SegmentAddresses
 
 KEY_SHIFT = 44  # addresses up to 2**53 bytes
 ADDRESS_MASK = (1 << KEY_SHIFT) - 1
@@ -126,13 +126,13 @@ class SegmentPool(FreeBlocks):
         driver: where segments come from.
         config: when blocks are split, and which are never.
         small: whether this is the pool of requests up to 1 MiB.
-        addresses: where the driver puts them.
+        addresses: where they lie.
     """
 
     __slots__ = ("_addresses", "_driver", "_least_rest", "_max_rounding", "_max_split", "_segments")
 
     def __init__(
-        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: DriverAddresses
+        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: SegmentAddresses
     ) -> None:
         super().__init__()
         self._driver = driver
@@ -210,7 +210,7 @@ class AgeingSegmentPool(SegmentPool):
     __slots__ = ("_freed_at", "_requests")
 
     def __init__(
-        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: DriverAddresses
+        self, driver: DriverMemory, config: AllocatorConfig, *, small: bool, addresses: SegmentAddresses
     ) -> None:
         super().__init__(driver, config, small=small, addresses=addresses)
         self._requests = 0

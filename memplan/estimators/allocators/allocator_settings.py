@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSettings:
-    """Settings of both allocators; the defaults are PyTorch's and glibc's.
+    """Settings of both allocators; the defaults are those of torch 2.13 and glibc.
 
     Args:
         cuda: of the caching allocator; without effect on the CPU.
@@ -25,9 +25,12 @@ class AllocatorSettings:
     heap: HeapConfig = field(default_factory=HeapConfig)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
-        """Read the variables that PyTorch and glibc read."""
-        return cls(cuda=AllocatorConfig.from_environment(environment), heap=HeapConfig.from_environment(environment))
+    def from_environment(cls, environment: Mapping[str, str], *, torch_version: str) -> AllocatorSettings:
+        """Read the variables that PyTorch, of this version, and glibc read."""
+        return cls(
+            cuda=AllocatorConfig.from_environment(environment, torch_version=torch_version),
+            heap=HeapConfig.from_environment(environment),
+        )
 
 
 DEFAULT_SETTINGS = AllocatorSettings()

@@ -15,7 +15,7 @@ import numpy as np
 from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, replay, rounded_units
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.allocators.allocator_pools import ADDRESS_MASK, KEY_SHIFT, SMALL_REQUEST_UNITS
-from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, DriverAddresses
+from memplan.estimators.allocators.segment_addresses import addresses_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocators.segment_addresses import SegmentAddresses
 
 _REMEMBERED_POOLS = 256
 
@@ -60,7 +61,8 @@ class ReservedPeaks:
         key = block_ids.tobytes() + units.tobytes()
         held = self._known.get(key)
         if held is None:
-            held = pool_units(block_ids.tolist(), units.tolist(), least_rest, self._segment_units)
+            addresses = addresses_from(0, self._config.segment_order)
+            held = pool_units(block_ids.tolist(), units.tolist(), least_rest, self._segment_units, addresses)
             if len(self._known) < _REMEMBERED_POOLS:
                 self._known[key] = held
         return held
@@ -70,7 +72,11 @@ class ReservedPeaks:
 
 
 def pool_units(
-    block_ids: Sequence[int], units: Sequence[int], least_rest: int, segment_units: Callable[[int], int]
+    block_ids: Sequence[int],
+    units: Sequence[int],
+    least_rest: int,
+    segment_units: Callable[[int], int],
+    addresses: SegmentAddresses,
 ) -> int:
     """Return what one pool of whole segments holds after these events, all sizes in units of 512 bytes.
 
@@ -82,7 +88,6 @@ def pool_units(
     free_by_start: dict[int, int] = {}
     free_by_end: dict[int, int] = {}
     live = [0] * (max(block_ids, default=0) + 1)
-    addresses = DriverAddresses(LARGE_POOL_END)
     held = 0
     for block, size in zip(block_ids, units, strict=True):
         if size:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan.estimators.allocators.allocator import AllocatorPeaks, replay
-from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
 
@@ -36,6 +36,7 @@ class NaivePool:
     unmapped: list[Block] = field(default_factory=list)
     spare_addresses: list[range] = field(default_factory=list)  # in the order in which they were left over
     lowest_address: int = LARGE_BASE
+    highest_address: int = 0
 
     def ordered(self) -> list[Block]:
         return sorted(self.free, key=lambda block: (block.size, block.address))
@@ -115,6 +116,9 @@ class NaiveAllocator:
         return block
 
     def place(self, pool: NaivePool, segment: int) -> int:
+        if self.config.segment_order is SegmentOrder.AGE:
+            pool.highest_address += segment
+            return pool.highest_address - segment
         room = -(-segment // (2 * MIB)) * 2 * MIB
         for spare in pool.spare_addresses:
             if len(spare) >= room:
@@ -308,6 +312,7 @@ configs = st.builds(
     roundup_power2_divisions=st.sampled_from([(0,) * 16, (4,) * 16, (0, 0, 2, 8) * 4]),
     garbage_collection_threshold=st.sampled_from([0.0, 0.3, 0.8]),
     large_segment_size_bytes=st.sampled_from([20 * MIB, 20 * MIB, 24 * MIB]),
+    segment_order=st.sampled_from(SegmentOrder),
 )
 limits = st.one_of(st.none(), st.integers(40 * MIB, 400 * MIB))
 

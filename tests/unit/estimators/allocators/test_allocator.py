@@ -7,7 +7,7 @@ import pytest
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.allocator import AllocatorPeaks, replay
-from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.units import KIB, MIB
 
 MAX_SPLIT = AllocatorConfig.parse("max_split_size_mb:64")
@@ -74,10 +74,14 @@ def test_the_smallest_block_that_fits_is_used() -> None:
     assert run(*frees, ("c", 20 * MIB), ("d", 40 * MIB)).peak_reserved_bytes == 60 * MIB
 
 
-def test_of_two_equal_blocks_that_of_the_later_segment_is_used_which_lies_lower() -> None:
-    # Two segments of 20 MiB with 11 free each; 5 go into the second, so that the first is whole for the 15.
+@pytest.mark.parametrize(("order", "reserved_mib"), [(SegmentOrder.AGE, 56), (SegmentOrder.ADDRESS, 40)])
+def test_the_version_of_torch_decides_between_equal_blocks(order: SegmentOrder, reserved_mib: int) -> None:
+    # Two segments of 20 MiB with 11 free each. By age 5 go into the first, and the 15 need a segment of 16; by address
+    # they go into the second, which lies lower, and the first is whole again for the 15.
     elevens = [("a", 9 * MIB), ("b", 9 * MIB), ("c", 9 * MIB), ("b", 0)]
-    assert run(*elevens, ("d", 5 * MIB), ("a", 0), ("e", 15 * MIB)).peak_reserved_bytes == 40 * MIB
+    config = AllocatorConfig(segment_order=order)
+    taken = run(*elevens, ("d", 5 * MIB), ("a", 0), ("e", 15 * MIB), config=config)
+    assert taken.peak_reserved_bytes == reserved_mib * MIB
 
 
 def test_neighbours_in_one_segment_merge() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UsageError
-from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.units import GIB, KIB, MIB
 
 
@@ -110,10 +110,10 @@ def test_an_unknown_setting_gets_the_nearest_name() -> None:
 
 def test_the_environment_is_read_in_pytorchs_order() -> None:
     environment = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}
-    assert AllocatorConfig.from_environment(environment).max_split_size_bytes == 128 * MIB
+    assert AllocatorConfig.from_environment(environment, torch_version="2.13.0").max_split_size_bytes == 128 * MIB
     del environment["PYTORCH_CUDA_ALLOC_CONF"]
-    assert AllocatorConfig.from_environment(environment).max_split_size_bytes == 64 * MIB
-    assert AllocatorConfig.from_environment({}) == AllocatorConfig()
+    assert AllocatorConfig.from_environment(environment, torch_version="2.13.0").max_split_size_bytes == 64 * MIB
+    assert AllocatorConfig.from_environment({}, torch_version="2.13.0") == AllocatorConfig()
 
 
 @given(st.integers(1, 2**40), st.sampled_from([0, 1, 2, 4, 8, 16, 64]))
@@ -124,3 +124,12 @@ def test_a_block_holds_its_request_and_wastes_at_most_one_division(requested_byt
     assert block_bytes % 512 == 0
     assert block_bytes - requested_bytes < max(512, requested_bytes / max(divisions, 1) if divisions > 1 else 512)
     assert config.rounded_bytes(block_bytes) == block_bytes
+
+
+@pytest.mark.parametrize(
+    ("version", "order"),
+    [("2.9.1", SegmentOrder.ADDRESS), ("2.11.0+cu130", SegmentOrder.ADDRESS), ("2.12.0", SegmentOrder.AGE),
+     ("2.14.0a0+git1", SegmentOrder.AGE), ("3.0", SegmentOrder.AGE)],
+)  # fmt: skip
+def test_the_version_of_torch_decides_which_of_equal_blocks_is_used(version: str, order: SegmentOrder) -> None:
+    assert AllocatorConfig.from_environment({}, torch_version=version).segment_order is order

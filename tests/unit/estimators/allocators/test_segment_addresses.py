@@ -1,20 +1,25 @@
-"""Where segments lie: ranges of 32 MiB fall, what they have left is filled upwards."""
+"""Where segments lie: by age they rise; a driver's ranges of 32 MiB fall, what they have left is filled upwards."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.estimators.allocators.driver_addresses import LARGE_POOL_END, DriverAddresses
+from memplan.estimators.allocators.allocator_config import SegmentOrder
+from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
 
 MIB_UNITS = 2048
 
 
-def order(*sizes_mib: int) -> list[int]:
+def order(*sizes_mib: int, by: SegmentOrder = SegmentOrder.ADDRESS) -> list[int]:
     """Which of these segments lies lowest, which next, and so on."""
-    addresses = DriverAddresses(LARGE_POOL_END)
+    addresses = addresses_from(0, by)
     placed = [addresses.place(size * MIB_UNITS) for size in sizes_mib]
     return sorted(range(len(placed)), key=placed.__getitem__)
+
+
+def test_by_age_each_segment_lies_above_the_one_before() -> None:
+    assert order(20, 512, 1024, 20, by=SegmentOrder.AGE) == [0, 1, 2, 3]
 
 
 def test_each_large_segment_lies_below_the_one_before() -> None:
@@ -34,10 +39,10 @@ def test_of_two_ranges_with_room_the_older_is_taken() -> None:
     assert order(34, 34, 20, 20) == [1, 3, 0, 2]
 
 
-@given(st.lists(st.integers(min_value=1, max_value=200), max_size=60))
-def test_no_two_segments_touch_and_all_lie_below_the_end(sizes_mib: list[int]) -> None:
-    addresses = DriverAddresses(LARGE_POOL_END)
+@given(st.lists(st.integers(min_value=1, max_value=200), max_size=60), st.sampled_from(SegmentOrder))
+def test_no_two_segments_touch_and_all_lie_in_their_pool(sizes_mib: list[int], by: SegmentOrder) -> None:
+    addresses = addresses_from(POOL_UNITS, by)
     placed = sorted((addresses.place(size * MIB_UNITS), size * MIB_UNITS) for size in sizes_mib)
     ends = [begin + size for begin, size in placed]
     assert all(end < begin for end, (begin, _) in zip(ends, placed[1:], strict=False))
-    assert all(end <= LARGE_POOL_END for end in ends)
+    assert all(POOL_UNITS <= begin < 2 * POOL_UNITS for begin, _ in placed)
