@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import scale
@@ -20,6 +21,9 @@ from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from memplan.errors import NothingFitsError
     from memplan.planning.question import Question
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 _CHECK_MICRO_BATCH = 2
 # A longer step belongs to a model or number format made for cards: the plan does not wait for its check on the CPU.
 _CHECK_STEP_LIMIT_S = 30.0
+_DOES_NOT_FIT = "does not fit"
 
 
 def recommend_by_estimate(question: Question, traces: Traces, session: TrialSession) -> Recommendation:
@@ -46,14 +51,13 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
 
     Raises:
         NothingFitsError: no precision fits even at its smallest micro-batch.
+        UsageError: none that is asked for can be used.
     """
-    subject, band = question.subject, question.band
+    subject = question.subject
     verdicts = tuple(_verdict(precision, question, traces) for precision in _precisions(question))
     best = next((each.estimate for each in verdicts if each.estimate is not None), None)
     if best is None:
-        needed = traces.estimate(subject.current.with_micro_batch_size(1)).peak_process_bytes
-        why = f"micro-batch 1 needs about {format_bytes(needed)}"
-        raise nothing_fits(band, why, needed_device_bytes=needed)
+        raise _failure(verdicts, question, traces)
     check = check_on_cpu(subject, session)
     scaled = scale(best.recipe, subject, question.request, traces.optimizer_name(best.recipe))
     device_name = question.device.name
@@ -63,7 +67,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         chosen=None,
         trials=session.trials,
         verdicts=verdicts,
-        reasons=(_reason(best, band), *sentences(scaled.remark)),
+        reasons=(*_reasons(best, question), *sentences(scaled.remark)),
         notes=(
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
             check_note(check),
@@ -108,7 +112,7 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
         remark = "cannot be traced"
     if remark is None:
         estimate = _largest(recipe, question.request, question.band, traces)
-        remark = "predicted for the card, not run on it" if estimate else "does not fit"
+        remark = "predicted for the card, not run on it" if estimate else _DOES_NOT_FIT
     return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark)
 
 
@@ -127,7 +131,25 @@ def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -
     return None
 
 
-def _reason(best: Estimate, band: Band) -> str:
+def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: Traces) -> NothingFitsError | UsageError:
+    """Say what the precisions that do not fit would need, and why others were not predicted."""
+    left_out = [f"{each.precision} cannot be used: {each.remark}" for each in verdicts if each.remark != _DOES_NOT_FIT]
+    smallest = question.subject.current.with_micro_batch_size(1)
+    needed_bytes = {
+        each.precision: traces.estimate(replace(smallest, precision=each.precision)).peak_process_bytes
+        for each in verdicts
+        if each.remark == _DOES_NOT_FIT
+    }
+    if not needed_bytes:
+        return UsageError("; ".join(left_out))
+    said = [f"{precision}: micro-batch 1 needs about {format_bytes(held)}" for precision, held in needed_bytes.items()]
+    return nothing_fits(question.band, "; ".join([*said, *left_out]), needed_device_bytes=min(needed_bytes.values()))
+
+
+def _reasons(best: Estimate, question: Question) -> Iterator[str]:
+    band, size = question.band, best.recipe.micro_batch_size
     share = best.peak_process_bytes / band.total_bytes
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
-    return f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
+    yield f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
+    if size == question.request.micro_batch_cap:
+        yield f"Larger micro-batches than {size} are not looked at."

@@ -142,3 +142,22 @@ def test_the_config_is_the_same_afterwards(project: Path) -> None:
 def test_a_budget_above_the_memory_that_is_free_is_refused(project: Path) -> None:
     line = refused(project, "probe", "config.yaml", *WORKLOAD, "--device", "cpu", "--budget", "500TiB")
     assert "budget 500.0 TiB is more than the" in line
+
+
+def test_a_precision_that_the_config_cannot_say_is_not_taken_for_too_large(project: Path) -> None:
+    ended = memplan("probe", "config.yaml", *WORKLOAD, "--device", "rtx-3090", "--precision", "bf16", cwd=project)
+    assert ended.status == 2
+    assert "memplan: bf16 cannot be used: training.use_amp=False has no way to say bf16" in ended.err
+
+
+def test_what_does_not_fit_a_card_and_what_cannot_be_used_there_are_told_apart(project: Path) -> None:
+    on_card = ("--device", "rtx-3090", "--budget", "100MiB", "--precision", "fp32,bf16")
+    ended = memplan("probe", "config.yaml", *WORKLOAD, *on_card, cwd=project)
+    assert ended.status == 3
+    assert "fp32: micro-batch 1 needs about" in ended.err
+    assert "; bf16 cannot be used: training.use_amp=False has no way to say bf16" in ended.err
+
+
+def test_a_global_batch_is_refused_where_the_config_has_no_accumulation(project: Path) -> None:
+    line = refused(project, "probe", "config.yaml", *WORKLOAD, *ON_CPU, "--global-batch", "8")
+    assert "--map accumulation_steps=KEY); a global batch is held by accumulation" in line

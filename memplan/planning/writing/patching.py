@@ -50,7 +50,13 @@ def draft(subject: Subject, request: PlanRequest) -> None:
     steps = subject.current.accumulation_steps + (request.global_batch_size is not None)
     size = subject.current.micro_batch_size + 1
     changed = replace(subject.current, micro_batch_size=size, accumulation_steps=steps)
-    write_patch(scale(changed, subject, request, "the optimizer").recipe, subject, request, why="a draft")
+    try:
+        write_patch(scale(changed, subject, request, "the optimizer").recipe, subject, request, why="a draft")
+    except PatchError as error:
+        if request.global_batch_size is None:
+            raise
+        hint = "a global batch is held by accumulation, which the config must be able to say"
+        raise PatchError(error.problem, where=error.where, hint=hint) from None
 
 
 def write_patch(
