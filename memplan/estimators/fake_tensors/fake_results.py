@@ -13,6 +13,8 @@
   (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
 - Gradients of what CUDA normalised lie as it does, not as the gradient of the result (``layer_norm_backward_cuda``,
   ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
+- Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
+  ``cuda/EmbeddingBag.cu``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
   (``suggest_memory_format_contig`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
@@ -40,6 +42,7 @@ _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
 _FOLD = torch.ops.aten.col2im.default
 _CTC_LOSS = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
 _BAG = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
+_SUM_BAGS = torch.ops.aten._embedding_bag.default  # noqa: SLF001 - an operator
 _REDUCTION_ARGUMENT = {
     torch.ops.aten.mse_loss.default: 2,
     torch.ops.aten.smooth_l1_loss.default: 2,
@@ -120,6 +123,13 @@ def _like_what_was_normalised(
     return results
 
 
+def _bags(*args: Any) -> tuple[torch.Tensor, ...]:
+    result, bag_of_each, *rest = _SUM_BAGS(*args)
+    if not bag_of_each.numel():  # the CPU sums without them
+        bag_of_each = args[1].new_empty(args[1].numel())
+    return result, bag_of_each, *rest
+
+
 def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(values), values.new_empty(0)
 
@@ -164,6 +174,7 @@ _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     _NORMALISE: _batch_norm,
     **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
     torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
+    _SUM_BAGS: _bags,
 }
 _REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {
     _FOLD: _folded,

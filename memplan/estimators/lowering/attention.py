@@ -73,10 +73,14 @@ class AttentionCall:
 
 
 def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
-    """Return the first kernel in the card's order of preference whose checks pass, else the math path."""
+    """Return the first kernel in the card's order of preference whose checks pass, else the math path.
+
+    Cards that do not prefer cuDNN run it where even the math path is switched off.
+    """
     prefers_cudnn = capability[0] in (9, 10)  # torch 2.13 with the cuDNN of its own wheels, above 9.15
-    order = (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT) if prefers_cudnn else (Backend.FLASH, Backend.EFFICIENT)
-    for backend in order:
+    may_run_cudnn = prefers_cudnn or not torch.backends.cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]  # untyped in torch
+    fused = (Backend.FLASH, Backend.EFFICIENT)
+    for backend in (Backend.CUDNN, *fused) if prefers_cudnn else (*fused, Backend.CUDNN) if may_run_cudnn else fused:
         enabled, suits = _CHECKS[backend]
         if enabled() and call.is_dense and suits(call, capability):
             return backend

@@ -26,7 +26,7 @@ def copying_rules() -> dict[str, Rule]:
     """Return the rules by operator name without overload; convolutions and products have rules of their own."""
     return {
         **{name: _first(places) for name, places in CONTIGUOUS_OPERANDS.items()},
-        "aten.fractional_max_pool2d_backward": _first((0,)),
+        **dict.fromkeys(("aten.fractional_max_pool2d_backward", "aten._embedding_bag_backward"), _first((0,))),
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),

@@ -92,3 +92,12 @@ def test_the_gradient_of_a_normalised_layer_is_contiguous_on_a_card() -> None:
         args = (values.t(), values, [8], kept, kept, weight, weight, [True, True, True])
         found = corrected_result(torch.ops.aten.native_layer_norm_backward.default, args, on_host=False)[0]
     assert found.stride() == (8, 1)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_bags_remember_on_a_card_where_each_index_is(mode: int) -> None:
+    with TraceFakeMode():
+        table, indices, bags = torch.empty(16, 8), torch.empty(40, dtype=torch.long), torch.empty(4, dtype=torch.long)
+        args = (table, indices, bags, False, mode)
+        made = corrected_result(torch.ops.aten._embedding_bag.default, args, on_host=False)
+    assert [each.shape for each in made[:2]] == [(4, 8), (40,)]

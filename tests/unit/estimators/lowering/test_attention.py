@@ -71,3 +71,8 @@ def test_a_mask_of_truth_values_hides_what_is_false() -> None:
     query, mask = torch.rand(1, 1, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril()
     found = attend(query, query, query, mask, dropout=0.0, causal=False, scale=None, grouped=False, capability=AMPERE)
     torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(query, query, query, mask))
+
+
+def test_cudnn_runs_on_any_card_where_nothing_else_is_allowed() -> None:
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+        assert choose_backend(CALL, AMPERE) is Backend.CUDNN

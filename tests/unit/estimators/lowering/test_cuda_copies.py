@@ -72,3 +72,8 @@ def test_columns_are_first_made_as_large_as_the_image() -> None:
     assert cuda_temporary_bytes("aten.im2col", (SMALL,), columns).around_results == (MIB,)
     assert cuda_temporary_bytes("aten.im2col", (SAME,), columns).around_results == (MIB, MIB)
     assert cuda_temporary_bytes("aten.im2col", (LARGE,), meta(4, 64, 256)).around_results == ()
+
+
+def test_the_gradient_of_a_sum_of_bags_is_written_out_first() -> None:
+    bags = meta(1).expand(1024, 256)
+    assert cuda_temporary_bytes("aten._embedding_bag_backward", (bags,), None).throughout == (MIB,)
