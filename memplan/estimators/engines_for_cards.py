@@ -1,13 +1,13 @@
 """Workspaces of convolution engines that cuDNN names only where there is a card, worked out from the shapes.
 
 Matrix products. For windows of one pixel the engines are cuBLASLt's, which cuDNN leaves out where cuBLASLt finds no
-card. With a cuBLASLt that always finds an algorithm, 9.19 and 9.20 propose them first for capabilities from 7.5 to
-12.0: in single precision for all shapes, in half types mostly where matrices lie at multiples of eight bytes, and
-published profiles show plain matrix products there. For gradients of the weight in half types, where other engines come
-first if they take less, the smaller of the two counts. For 3,535 passes with shapes of ResNet, MobileNet, ShuffleNet
-and EfficientNet on five capabilities this agrees to 1 MiB with what cuDNN 9.20 answers beside such a cuBLASLt in 3,246,
-the bare answer in 1,928. Of 2,016 other gradients of the weight in single precision it agrees in 1,884, the smaller of
-the two in 1,048; where it does not, mostly for wide weights of small images, another engine takes less.
+card. With a cuBLASLt that always finds an algorithm, 9.19 and 9.20 propose them first: in single precision on tensor
+cores (as TF32, from 8.0 on) for images of any size, in half types mostly where matrices lie at multiples of eight
+bytes, and published profiles show plain matrix products there. For gradients of the weight, where other engines come
+first if they take less, the smaller of the two counts. Single precision on 7.5 has them for gradients of the weight
+alone. Of 6,048 passes in single precision on 7.5, 8.0, 8.6 and 9.0 this agrees to 1 MiB with what cuDNN 9.20 answers
+beside such a cuBLASLt in 5,444, the bare answer in 3,323. Each card was asked about in a process of its own, because
+the answers about a second one depend on the first.
 
 Depthwise gradients of the weight, channels-last, in half precision. Beside a library of the driver, 9.20 proposes an
 engine first that it leaves out elsewhere. Its workspace is eight sums of every image in single precision, channels in
@@ -25,6 +25,7 @@ from memplan.estimators.convolutions import Pass
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
 
+TENSOR_CORES_FOR_SINGLE_PRECISION = (8, 0)
 _NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _MATRIX_ALIGNMENT_BYTES = 8
@@ -35,8 +36,8 @@ _SUMMED_WINDOWS = {"bfloat16": ((3, 5, 7), (8, 0)), "float16": ((7,), (7, 5))}
 
 
 def is_for_cublaslt(convolution: Convolution) -> bool:
-    """Whether it is a matrix product, in half types of matrices that lie at multiples of eight bytes."""
-    if convolution.dtype == "float32":
+    """Whether it is a matrix product, except as TF32 of matrices that lie at multiples of eight bytes."""
+    if convolution.dtype == "float32" and convolution.with_tf32:
         return convolution.is_matrix_product
     image_bytes = prod(convolution.output_shape[2:]) * _NUMBER_BYTES[convolution.dtype]
     is_aligned = convolution.channels_last or image_bytes % _MATRIX_ALIGNMENT_BYTES == 0

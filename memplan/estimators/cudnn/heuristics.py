@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.convolutions import Pass
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
-from memplan.estimators.engines_for_cards import depthwise_sums_bytes, is_for_cublaslt, matrix_product_bytes
+from memplan.estimators.engines_for_cards import (
+    TENSOR_CORES_FOR_SINGLE_PRECISION,
+    depthwise_sums_bytes,
+    is_for_cublaslt,
+    matrix_product_bytes,
+)
 
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
@@ -90,8 +95,9 @@ class Heuristics:
         if not is_for_cublaslt(convolution):
             return self._first_proposals_bytes(convolution)
         per_image = matrix_product_bytes(convolution)
-        if convolution.dtype == "float32":
-            return per_image
+        if convolution.dtype == "float32" and self._capability < TENSOR_CORES_FOR_SINGLE_PRECISION:
+            is_product = convolution.kernel is Pass.WEIGHT_GRADIENT
+            return per_image if is_product else self._first_proposals_bytes(convolution)
         proposed = self._first_proposals_bytes(convolution) if per_image else None
         return per_image if proposed is None else min(per_image, proposed)
 
