@@ -129,9 +129,10 @@ def raised_text(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
+    """Put a text into one line; of a long one both ends are kept, as some quote a whole model before what is wrong."""
     name, text = type(error).__name__, " ".join(str(error).split()).rstrip(".")
     line = f"{name}: {text}" if text else name
-    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 3]}..."
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT // 2]} ... {line[-_LONGEST_TEXT // 2 :]}"
 
 
 def hint_on_names(name: str, known: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "of device", "peak in", *(() if all_fit else ("outcome",)),
+        "recipe", "allocated", "reserved", "process", "util", "peak in", *(() if all_fit else ("outcome",)),
         caption=_caption(estimates),
     )  # fmt: skip
     for each in estimates:
