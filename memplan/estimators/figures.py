@@ -107,9 +107,20 @@ def peaks_at(
 def outcome_under_limit(
     timeline: Timeline, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int
 ) -> OutcomeKind:
-    """Say how the steps end on a card where the caching allocator may hold no more than a limit."""
+    """Say how the steps end on a card where the caching allocator may hold no more than a limit.
+
+    A convolution whose workspace cannot be had runs on another of cuDNN's engines (``try_plans`` in ``Conv_v8.cpp``),
+    whose own is not counted.
+    """
     events = events_at(timeline, micro_batch_size)
-    found = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=config, limit_bytes=limit_bytes)
+    workspaces = () if timeline.workspaces is None else timeline.workspaces.blocks.tolist()
+    found = replay(
+        events.blocks.tolist(),
+        events.requests_bytes.tolist(),
+        config=config,
+        limit_bytes=limit_bytes,
+        dispensable=frozenset(workspaces),
+    )
     if found.ran_out_at is not None:
         return OutcomeKind.DEVICE_OUT_OF_MEMORY
     return OutcomeKind.ALLOCATOR_RETRIES if found.alloc_retries else OutcomeKind.FITS

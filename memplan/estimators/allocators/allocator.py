@@ -23,7 +23,7 @@ from memplan.estimators.allocators.expandable_segments import ExpandablePool
 from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     import numpy.typing as npt
 
@@ -160,6 +160,7 @@ def replay(
     *,
     config: AllocatorConfig = DEFAULT_CONFIG,
     limit_bytes: int | None = None,
+    dispensable: Container[int] = (),
 ) -> AllocatorPeaks:
     """Run events through a fresh allocator, in order.
 
@@ -168,6 +169,7 @@ def replay(
         sizes: bytes the event allocates for its block, as requested; 0 frees the block.
         config: the allocator's settings.
         limit_bytes: what the allocator may hold from the driver; None for no limit.
+        dispensable: blocks that are done without where they cannot be had.
 
     Raises:
         TraceError: a block is freed that is not allocated, or allocated twice.
@@ -184,6 +186,8 @@ def replay(
             pool = small if size <= SMALL_REQUEST_UNITS else large  # as in allocate, without its call
             found = pool.take(size) or extend(pool, size)
             if found is None:
+                if block in dispensable:
+                    continue
                 ran_out_at = index
                 break
             if block in live:
@@ -197,6 +201,8 @@ def replay(
                 peak_allocated, peak_index, reserved_at_peak = allocated, index, driver.held_units
         else:
             if block not in live:
+                if block in dispensable:
+                    continue
                 raise TraceError(f"event {index} frees block {block}, which is not allocated")
             (address, held), freed = live.pop(block)
             (small if held <= SMALL_REQUEST_UNITS else large).put(address, held)

@@ -129,6 +129,13 @@ def test_a_request_counts_against_the_limit_with_its_whole_segment() -> None:
     assert run(("a", MIB + 1), limit_bytes=20 * MIB - 1).ran_out_at == 0
 
 
+def test_a_block_that_can_be_dispensed_with_does_not_end_the_replay() -> None:
+    events = ([0, 1, 1, 2], [20 * MIB, 40 * MIB, 0, 20 * MIB])
+    assert replay(*events, limit_bytes=40 * MIB).ran_out_at == 1
+    without = replay(*events, limit_bytes=40 * MIB, dispensable={1})
+    assert (without.ran_out_at, without.alloc_retries, without.peak_reserved_bytes) == (None, 1, 40 * MIB)
+
+
 def test_figures_after_running_out_cover_the_events_before_it() -> None:
     peaks = run(("a", 10 * MIB), ("b", 20 * MIB), ("c", 5 * MIB), limit_bytes=15 * MIB)
     assert (peaks.ran_out_at, peaks.peak_requested_bytes) == (1, 10 * MIB)
