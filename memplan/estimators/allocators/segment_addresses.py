@@ -36,12 +36,16 @@ def addresses_from(begin: int, order: SegmentOrder) -> SegmentAddresses:
 
 
 class RisingAddresses:
-    """Each segment above the one before."""
+    """Each segment above the one before, none at address zero.
+
+    Args:
+        begin: the address that all lie above.
+    """
 
     __slots__ = ("_next",)
 
     def __init__(self, begin: int) -> None:
-        self._next = begin
+        self._next = begin + 1
 
     def place(self, size: int) -> int:
         """Return the address of the next segment, of ``size`` units; no two segments touch."""
