@@ -62,6 +62,7 @@ def estimate(
         outcome=_outcome(trace, micro_batch_size, device, allocator, figures.peaks, context_bytes or 0),
         context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
+        samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
         uncounted=(*trace.uncounted, *missing),

@@ -57,11 +57,14 @@ def _caption(estimates: Sequence[Estimate]) -> str:
         return written
     less = bytes_text(max(peak - low for peak, (low, _) in ranges))
     more = bytes_text(max(high - peak for peak, (_, high) in ranges))
-    off = f"up to {less} less or {more} more, as the context is not measured or samples vary"
+    is_context_open = any(low < peak for peak, (low, _) in ranges)
+    off = f"up to {less} less or {more} more" if is_context_open else f"up to {more} more"
     if less == more:
-        off = f"give or take {less}, as the context is not measured"
-    elif all(peak == low for peak, (low, _) in ranges):
-        off = f"up to {more} more, as samples vary"
+        off = f"give or take {less}"
+    causes = ["the context is not measured"] if is_context_open else []
+    if any(each.samples_vary for each in estimates):
+        causes.append("samples vary")
+    off = f"{off}, as {' and '.join(causes)}"
     return f"{written}\nprocess: {off}; what is not counted comes on top"
 
 

@@ -41,6 +41,7 @@ class Estimate:
         peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
             published figures tell, and at most with every sample as large as those of the traced batch that takes most
             for each; what ``uncounted`` names comes on top. None where the context is measured and samples are alike.
+        samples_vary: whether the upper end of that range is for larger samples than those of the batch.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
         outcome: how it ends on the device with nothing else on it: fits, out of memory, or allocator retries, where a
@@ -66,6 +67,7 @@ class Estimate:
     outcome: OutcomeKind = OutcomeKind.FITS
     context_basis: ContextBasis | None = None
     peak_process_range_bytes: tuple[int, int] | None = None
+    samples_vary: bool = False
     top_modules: tuple[PeakShare, ...] = ()
     top_operators: tuple[PeakShare, ...] = ()
     uncounted: tuple[str, ...] = ()

@@ -97,6 +97,7 @@ def test_the_range_of_the_process_peak_holds_what_samples_of_other_sizes_could_t
     found = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU)
     at_most = estimate(trace(timeline(0, 2)), micro_batch_size=10, device=CPU).peak_process_bytes
     assert found.peak_process_range_bytes == (found.peak_process_bytes, at_most)
+    assert found.samples_vary
     assert estimate(alike, micro_batch_size=10, device=CPU).peak_process_range_bytes is None
 
 

@@ -188,14 +188,18 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
     found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(580 * MIB, 650 * MIB))
     even = replace(found, peak_process_range_bytes=(550 * MIB, 650 * MIB))
     table, evenly = (" ".join(rendered(estimate_table([each])).split()) for each in (found, even))
-    assert "up to 20.00 MiB less or 50.00 MiB more" in table
+    assert "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured;" in table
     assert "give or take 50.00 MiB" in evenly
     assert "580.0 MiB to 650.0 MiB" in rendered(breakdown_view(found))
 
 
 def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
-    found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(600 * MIB, 650 * MIB))
-    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimate_table([found]), width=200)
+    found = estimate(600, Recipe(micro_batch_size=8))
+    measured = replace(found, peak_process_range_bytes=(600 * MIB, 650 * MIB), samples_vary=True)
+    reckoned = replace(measured, peak_process_range_bytes=(580 * MIB, 650 * MIB))
+    of_both = "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured and samples vary; what is"
+    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimate_table([measured]), width=200)
+    assert f"process: {of_both}" in " ".join(rendered(estimate_table([reckoned]), width=200).split())
 
 
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:
