@@ -25,7 +25,7 @@ from memplan.estimators.convolutions import Pass
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
 
-TENSOR_CORES_FOR_SINGLE_PRECISION = (8, 0)
+TENSOR_CORES_FOR_SINGLE_PRECISION = (8, 0)  # as TF32
 _NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _MATRIX_ALIGNMENT_BYTES = 8

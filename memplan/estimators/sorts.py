@@ -7,7 +7,7 @@ histograms, of some kilobytes, are not counted. Other sources are in ``aten/src/
 from __future__ import annotations
 
 _INT64, _INT32, _FP32 = 8, 4, 4
-_LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
+LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
 _FEWEST_SORTED_ONE_BY_ONE = 1_000_000
 _FEWEST_SEGMENTS_SORTED_AS_SUCH = 128
 # of ``topk`` (``TensorTopK.cu``)
@@ -33,7 +33,7 @@ def sorting(segments: int, size: int, key_bytes: int) -> tuple[int, ...]:
     Positions, these again with their segments, sorted keys, and a second pair.
     """
     pair_bytes, elements = key_bytes + _INT64, segments * size
-    if size <= _LARGEST_SORTED_IN_PLACE:
+    if size <= LARGEST_SORTED_IN_PLACE:
         return 0, 0, 0, 0
     if segments == 1 or size >= _FEWEST_SORTED_ONE_BY_ONE:
         return size * _INT64, 0, 0, size * pair_bytes

@@ -13,7 +13,7 @@ from memplan.estimators.lowering.composite_temporaries import selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.ruled_blocks import ruled_blocks
-from memplan.estimators.sorts import digit_counts, sorting
+from memplan.estimators.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, sorting
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from memplan.estimators.ruled_blocks import RuledBlock
 
 _INT64 = 8
-_LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
 
@@ -38,7 +37,7 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not keys.dim():
         return NO_TEMPORARIES
     size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64
-    if size <= _LARGEST_SORTED_IN_PLACE:
+    if size <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=size * _INT64)
     in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
     return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
@@ -120,7 +119,7 @@ def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
         return NO_TEMPORARIES
     counts = ruled_blocks(digit_counts, keys.numel() // size, size, keys.element_size())
     selecting: Blocks = (*copies((keys,)), *counts)
-    if not is_sorted or found <= _LARGEST_SORTED_IN_PLACE:
+    if not is_sorted or found <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=selecting)
     positions_bytes = values.numel() * _INT64
     beside_results = (positions_bytes, values.nbytes, _sorting(values, found), positions_bytes)
