@@ -20,7 +20,6 @@ from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
-from memplan.recipe import Precision
 from memplan.watching import PlanWarning, watch
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
@@ -46,8 +45,6 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _SHARDED = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
-# Lightning accepts 16-mixed on a CPU, but runs bf16-mixed (trainer/connectors/accelerator_connector.py).
-_CPU_PRECISIONS = frozenset({Precision.FP32, Precision.BF16, Precision.BF16_TRUE})
 
 
 def tune(
@@ -102,7 +99,6 @@ def tune(
         step.workload(grad_clip_norm=_clip_norm(settings)),
         values,
         format_name=_FORMAT,
-        cpu_precisions=_CPU_PRECISIONS,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
     )
     changed = plan.apply(copy.deepcopy(values), format_name=_FORMAT)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
@@ -68,7 +67,6 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
         cfg.to_dict(),
         format_name=_FORMAT,
-        cpu_precisions=ecosystem_named(_FORMAT).cpu_precisions,
         options=options,
     )
     return plan.apply(copy.deepcopy(cfg), format_name=_FORMAT), plan

@@ -15,7 +15,6 @@ from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
-from memplan.recipe import Precision
 from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
@@ -30,7 +29,15 @@ if TYPE_CHECKING:
     from memplan.plans import Plan
 
 _FORMAT = "huggingface"
-_ALWAYS = ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "bf16", "fp16", "tf32")
+_ALWAYS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "bf16",
+    "fp16",
+    "tf32",
+    "use_cpu",
+)
 _CHECKPOINTING = (
     "activation_checkpointing",
     "gradient_checkpointing",
@@ -90,7 +97,6 @@ def tune(
         step.workload(grad_clip_norm=args.max_grad_norm or None),
         values,
         format_name=_FORMAT,
-        cpu_precisions=_cpu_precisions(args),
         options={
             "device": "cpu" if args.use_cpu else None,
             "world_size": args.world_size,
@@ -112,11 +118,6 @@ def _planned_values(args: Any) -> dict[str, Any]:
     found.update({name: values[name] for name in _LENGTHS if values[name] != defaults[name]})
     checkpointing = next(name for name in _CHECKPOINTING if name in values)
     return {**found, checkpointing: bool(values[checkpointing])}
-
-
-def _cpu_precisions(args: Any) -> frozenset[Precision]:
-    """Return the precisions that TrainingArguments accept on a CPU: bf16 with use_cpu only, and never fp16."""
-    return frozenset({Precision.FP32, Precision.BF16} if args.use_cpu else {Precision.FP32})
 
 
 def _refuse_sharding(args: Any) -> None:

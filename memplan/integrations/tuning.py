@@ -10,7 +10,7 @@ from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
 from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Recipe
 from memplan.recommend.number_formats import precisions_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def planned(
     *,
     format_name: str,
     options: PlanOptions,
-    cpu_precisions: frozenset[Precision] = frozenset(Precision),
 ) -> Plan:
     """Plan a workload that is trained by settings of a known ecosystem.
 
@@ -58,24 +57,22 @@ def planned(
         values: the settings, nested, by the ecosystem's keys.
         format_name: the ecosystem.
         options: the options of the plan.
-        cpu_precisions: those to compare on the CPU, among what the ecosystem's configs can express there.
 
     Raises:
         MemplanError: as for :func:`memplan.plan`.
     """
     config = config_of_object(values, assumed=Recipe(micro_batch_size=1), format_name=format_name)
-    precisions = options.get("precision") or _precisions(config, options, cpu_precisions)
+    precisions = options.get("precision") or _precisions(config, options)
     wanted: PlanOptions = {**options, "precision": precisions}
     return api.plan(workload, recipe=config.recipe, **wanted)
 
 
-def _precisions(config: UserConfig, options: PlanOptions, cpu_precisions: frozenset[Precision]) -> list[str]:
+def _precisions(config: UserConfig, options: PlanOptions) -> list[str]:
     """Return the number formats that the device supports and the framework's settings can express."""
     device = resolve_device(options.get("device") or "auto")
     on_cpu = device.kind is DeviceKind.CPU
     return [
         str(each)
         for each in precisions_of(device)
-        if (not on_cpu or each in cpu_precisions)
-        and expressible(config, replace(config.recipe, precision=each), on_cpu=on_cpu) is None
+        if expressible(config, replace(config.recipe, precision=each), on_cpu=on_cpu) is None
     ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan.configs.knob_changes import obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
 from memplan.configs.user_config import KnobName, PatchStyle
-from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from memplan.configs.assignments import Assignment, ChildForm, KnobKeys
     from memplan.configs.documents import Document
     from memplan.configs.user_config import RecipeChange, UserConfig
-    from memplan.recipe import Recipe
+    from memplan.recipe import Precision, Recipe
 
 
 class Ecosystem(ABC):
@@ -29,7 +28,6 @@ class Ecosystem(ABC):
         loader_packages: packages with which its programs load a config, and which verify a patch where installed.
         batch_of_all: key of the batch of all replicas, per optimizer step where configs accumulate; None for none.
         workload_target: function that makes a workload of any such config; None where configs do not say all of it.
-        cpu_precisions: number formats in which its programs train on the CPU by keys of their own.
     """
 
     name: str
@@ -38,7 +36,6 @@ class Ecosystem(ABC):
     loader_packages: tuple[str, ...] = ()
     batch_of_all: str | None = None
     workload_target: str | None = None
-    cpu_precisions: frozenset[Precision] = frozenset(Precision)
 
     @abstractmethod
     def recognises(self, document: Document) -> bool:
@@ -67,6 +64,10 @@ class Ecosystem(ABC):
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return why the config cannot express a recipe, or None."""
         return obstacle_of_single_values(config, recipe, names=RECIPE_KNOBS)
+
+    def obstacle_on_cpu(self, config: UserConfig, precision: Precision) -> str | None:
+        """Return why its programs do not train in a precision on the CPU, switched by their own keys, or None."""
+        return None
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the values a change sets, the unchanged ones included."""

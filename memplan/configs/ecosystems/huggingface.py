@@ -34,6 +34,7 @@ _FLOOR = "lr_scheduler_kwargs.min_lr"
 _CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 _SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
 _SAVING = "save_steps"
+_CPU_KEYS = ("use_cpu", "no_cuda")  # the second as transformers 4 has it, too
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
@@ -84,6 +85,16 @@ class HuggingFace(Ecosystem):
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_SWITCHES):
             return f"TrainingArguments have no switch for {recipe.precision}"
         return None
+
+    def obstacle_on_cpu(self, config: UserConfig, precision: Precision) -> str | None:
+        """Refuse what TrainingArguments refuse on the CPU, and fp16, which accelerate switches off there."""
+        if config.knob(KnobName.PRECISION) is not None:
+            return None
+        if precision is Precision.FP16:
+            return "a Trainer trains in fp32 where fp16 is asked for on the CPU"
+        if precision is Precision.FP32 or _is_the_launchers(config) or any(map(config.values.get, _CPU_KEYS)):
+            return None
+        return f"TrainingArguments refuse {precision} on the CPU without use_cpu"
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the arguments' new values; those that are missing from the file are added."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"
+_NO_FP16 = "Lightning's Trainer runs bf16 in place of fp16 on the CPU"
 _OLD_DEVICE_KEYS = ("trainer.gpus", "general.gpus")
 _RATES_OF_SCHEDULERS = ("eta_min", "min_lr", "max_lr")
 _TRAINER_SIGNS = (
@@ -113,6 +114,12 @@ class TrainerConfigs(Ecosystem):
         elif recipe.precision not in (config.recipe.precision, *_words(config.values)):
             return f"Lightning's Trainer has no word for {recipe.precision}"
         return obstacle_of_single_values(config, recipe, names=names)
+
+    def obstacle_on_cpu(self, config: UserConfig, precision: Precision) -> str | None:
+        """Refuse fp16, in whose place the Trainer runs bf16 (trainer/connectors/accelerator_connector.py)."""
+        knob = config.knob(KnobName.PRECISION)
+        is_trainers = knob is None or knob.key == f"{self.prefix_of(config.document)}trainer.precision"
+        return _NO_FP16 if is_trainers and precision is Precision.FP16 else None
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the knobs' new values, and the Trainer arguments that must be added for the rest."""

@@ -52,7 +52,6 @@ class MMEngine(OpenMMLabFiles):
 
     name = "mmengine"
     workload_target = "memplan.integrations.mmengine:make_workload"
-    cpu_precisions = frozenset({Precision.FP32})  # AmpOptimWrapper asserts an accelerator
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with the Runner's training loader or optimizer wrapper."""
@@ -108,6 +107,11 @@ class MMEngine(OpenMMLabFiles):
             return f"configs of mmengine have no key for {recipe.precision}"
         wrapper = _wrapper(config.values)
         return None if wrapper in (_PLAIN, _AMP) else f"{_WRAPPER}.type={wrapper!r} is a wrapper memplan does not know"
+
+    def obstacle_on_cpu(self, config: UserConfig, precision: Precision) -> str | None:
+        """Refuse autocast, as AmpOptimWrapper asserts an accelerator, unless the user's own key switches it."""
+        is_own = config.knob(KnobName.PRECISION) is not None
+        return None if is_own or precision is Precision.FP32 else f"mmengine does not train in {precision} on the CPU"
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return batch, learning rate and schedule, and the optimizer wrapper's settings."""

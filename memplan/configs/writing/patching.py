@@ -9,7 +9,7 @@ from memplan.configs.discovery import common_root
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import contains, get
 from memplan.configs.layout.remarks import NOT_SET
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import PatchStyle
 from memplan.configs.writing.applying import require_unchanged
 from memplan.configs.writing.diffs import unified_diff
 from memplan.configs.writing.drafts import default_style, draft_child, draft_companion, draft_flags, draft_in_place
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 def expressible(config: UserConfig, recipe: Recipe, *, on_cpu: bool = False) -> str | None:
     """Return why a config cannot express a recipe, or its programs not train in it on the CPU; None where they can."""
-    ecosystem, precision = ecosystem_named(config.format_name), recipe.precision
-    is_change = precision != config.recipe.precision and config.knob(KnobName.PRECISION) is None
-    if on_cpu and is_change and precision not in ecosystem.cpu_precisions:
-        return f"{ecosystem.name} does not train in {precision} on the CPU"
-    return ecosystem.obstacle(config, recipe)
+    ecosystem = ecosystem_named(config.format_name)
+    is_new_on_cpu = on_cpu and recipe.precision != config.recipe.precision
+    unusable = ecosystem.obstacle_on_cpu(config, recipe.precision) if is_new_on_cpu else None
+    return unusable or ecosystem.obstacle(config, recipe)
 
 
 def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | None = None) -> ConfigPatch:

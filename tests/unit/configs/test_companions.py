@@ -47,6 +47,13 @@ CHANGE = RecipeChange(
 )
 
 
+def test_bf16_on_the_cpu_needs_no_word_in_the_arguments_where_the_launcher_sets_it(tmp_path: Path) -> None:
+    (tmp_path / "launch.yaml").write_text("distributed_type: 'NO'\nmixed_precision: fp16\n")
+    (tmp_path / "x.yaml").write_text("per_device_train_batch_size: 4\noutput_dir: out\n")
+    config = read_config(tmp_path / "x.yaml", tmp_path / "launch.yaml")
+    assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "x.yaml").write_text(ARGUMENTS)

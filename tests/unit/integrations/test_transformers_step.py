@@ -9,12 +9,15 @@ import cloudpickle
 import pytest
 import torch
 
+from memplan import api
+from memplan.devices.resolving import resolve_device
 from memplan.errors import UsageError
 
 transformers = pytest.importorskip("transformers", reason="needs memplan[transformers]")
 pytest.importorskip("accelerate", reason="needs memplan[transformers]")
 
 from memplan.integrations import transformers as integration  # noqa: E402 - after it is known that it is there
+from memplan.integrations import tuning  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
 from memplan.integrations.transformers_step import TrainerStep, step_arguments  # noqa: E402
@@ -168,22 +171,23 @@ def test_the_plan_is_set_in_a_copy_of_the_arguments_as_if_they_had_been_made_so(
     assert (arguments.per_device_train_batch_size, arguments.bf16) == (8, False)
 
 
-@pytest.mark.parametrize(("use_cpu", "expected"), [(True, {"fp32", "bf16"}), (False, {"fp32"})])
+@pytest.mark.parametrize(("use_cpu", "expected"), [(True, ["fp32", "bf16"]), (False, ["fp32"])])
 def test_precisions_are_those_that_the_arguments_accept_on_a_cpu(
-    use_cpu: bool, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use_cpu: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
     recipe = Recipe(micro_batch_size=8, learning_rate=5e-5)
 
-    def planned(*_: Any, **further: Any) -> Any:
-        asked.update(further)
+    def plan(*_: Any, **options: Any) -> Any:
+        asked.update(options)
         return making.plan(recipe, recipe)
 
-    monkeypatch.setattr(integration, "planned", planned)
+    monkeypatch.setattr(api, "plan", plan)
+    monkeypatch.setattr(tuning, "resolve_device", lambda _: resolve_device("cpu"))
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=use_cpu, report_to="none")
     tune(arguments, model=make_model(), train_dataset=samples())
-    assert asked["cpu_precisions"] == expected
-    assert asked["options"] == {"device": "cpu" if use_cpu else None, "world_size": 1}
+    assert asked["precision"] == expected
+    assert (asked["device"], asked["world_size"]) == ("cpu" if use_cpu else None, 1)
 
 
 def test_a_model_spread_over_cards_by_one_process_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,34 @@ def test_the_switches_give_the_precision(tmp_path: Path, text: str, precision: P
     assert config_of(tmp_path, HEAD + text).recipe.precision is precision
 
 
+@pytest.mark.parametrize(
+    ("text", "precision", "said"),
+    [
+        ("", "bf16", "TrainingArguments refuse bf16 on the CPU without use_cpu"),
+        ("use_cpu: false\n", "bf16", "TrainingArguments refuse bf16 on the CPU without use_cpu"),
+        ("use_cpu: true\n", "bf16", None),
+        ("use_cpu: true\n", "fp16", "a Trainer trains in fp32 where fp16 is asked for on the CPU"),
+    ],
+)
+def test_half_precision_on_the_cpu_is_what_the_arguments_accept_and_a_trainer_runs(
+    tmp_path: Path, text: str, precision: str, said: str | None
+) -> None:
+    config, recipe = config_of(tmp_path, HEAD + text), Recipe(micro_batch_size=4, precision=precision)
+    assert expressible(config, recipe, on_cpu=True) == said
+    assert expressible(config, recipe) is None
+
+
+def test_what_the_config_already_trains_in_is_not_refused_on_the_cpu(tmp_path: Path) -> None:
+    config = config_of(tmp_path, HEAD + "bf16: true\n")
+    assert expressible(config, config.recipe, on_cpu=True) is None
+
+
+def test_precisions_that_a_key_of_the_users_own_switches_are_left_to_their_program(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(HEAD + "dtype: float32\n")
+    config = read_config(tmp_path / "x.yaml", knob_keys={"precision": "dtype"})
+    assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
+
+
 def test_defaults_stand_where_the_file_is_silent(tmp_path: Path) -> None:
     recipe = config_of(tmp_path, HEAD).recipe
     assert recipe == Recipe(micro_batch_size=4, learning_rate=DEFAULT_LEARNING_RATE)

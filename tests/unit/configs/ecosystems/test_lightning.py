@@ -34,6 +34,14 @@ def test_the_trainer_says_the_precision(tmp_path: Path, word: str, precision: Pr
     assert config_of(tmp_path, f"{HEAD}  precision: {word}\n").recipe.precision is precision
 
 
+@pytest.mark.parametrize("own", ["", "  precision: 32\n"])
+def test_fp16_is_no_choice_on_the_cpu_where_the_trainer_runs_bf16_in_its_place(tmp_path: Path, own: str) -> None:
+    config, recipe = config_of(tmp_path, HEAD + own), Recipe(micro_batch_size=4, precision="fp16")
+    assert expressible(config, recipe, on_cpu=True) == "Lightning's Trainer runs bf16 in place of fp16 on the CPU"
+    assert expressible(config, recipe) is None
+    assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
+
+
 def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"{HEAD}  accelerator: gpu  # the last\nseed: 1\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16"))
