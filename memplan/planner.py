@@ -110,8 +110,8 @@ class Planning:
         with self._journal.open_run(fingerprint, facts, fresh=fresh) as run:
             try:
                 yield run
-            except MemplanError:
-                run.finish(None)
+            except MemplanError as error:
+                run.finish(None, failure=str(error))
                 raise
 
     def _recommended(self, run: JournalRun, traces: Traces) -> Recommendation:

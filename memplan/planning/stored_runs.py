@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import PatchError, UsageError
 from memplan.probe.journal import Journal
 from memplan.report.facts import report_run
+from memplan.results import RunStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,14 @@ def stored_report(store: Path, run_id: str) -> RunReport:
         StoreError: the journal cannot be read.
     """
     stored = Journal(store).load(run_id)
-    return report_run(stored.run_id, stored.trials, stored.plan, stored.checks)
+    return report_run(
+        stored.run_id,
+        stored.trials,
+        stored.plan,
+        checks=stored.checks,
+        status=stored.status,
+        failure=stored.failure,
+    )
 
 
 def stored_plan(store: Path, run_id: str) -> Plan:
@@ -50,7 +58,7 @@ def stored_patch(store: Path, run_id: str) -> ConfigPatch:
     """
     journal = Journal(store)
     stored = journal.load(run_id)
-    if not stored.is_finished:
+    if stored.status in (RunStatus.RUNNING, RunStatus.INTERRUPTED):
         raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
     if stored.plan is None or stored.plan.config_patch is None:
         patched = (each.run_id for each in journal.runs() if each.plan is not None and each.plan.config_patch)

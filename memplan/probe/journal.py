@@ -19,7 +19,7 @@ from memplan.plans import Plan
 from memplan.probe.journal_file import make_store, transaction
 from memplan.probe.journal_run import NO_PLAN, JournalRun, is_alive, stored_request, this_owner, time_now, trials_of
 from memplan.probe.records import from_json, to_json
-from memplan.results import Trial
+from memplan.results import RunStatus, Trial
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 from memplan.training_checks import TrainingCheck
 
@@ -46,7 +46,8 @@ class StoredRun:
         facts: what was asked for, as JSON-ready data.
         trials: what was run, in order.
         plan: the result; None where the run has not finished, or was not to make one.
-        is_finished: whether the run came to its end.
+        failure: what the user was told of a run that failed, in one line; None for any other.
+        status: whether the run came to its end, still runs, or was interrupted and can be resumed.
         checks: what trainings with its plan really took, one for each process, in order.
     """
 
@@ -57,7 +58,8 @@ class StoredRun:
     facts: dict[str, Any]
     trials: tuple[Trial, ...]
     plan: Plan | None
-    is_finished: bool
+    failure: str | None
+    status: RunStatus
     checks: tuple[TrainingCheck, ...]
 
 
@@ -202,7 +204,7 @@ class Journal:
     def _select(self, condition: str, values: tuple[str, ...]) -> tuple[StoredRun, ...]:
         if not self.path.exists():
             return ()
-        columns = "SELECT id, fingerprint, created_at, updated_at, facts, plan FROM runs "
+        columns = "SELECT id, fingerprint, created_at, updated_at, facts, plan, failure, owner FROM runs "
         with transaction(self.path, "DEFERRED") as connection:
             rows = connection.execute(columns + condition, values).fetchall()
             return tuple(_stored_run(connection, row) for row in rows)
@@ -218,8 +220,8 @@ def _insert_run(connection: sqlite3.Connection, fingerprint: str, facts: Mapping
     return run_id
 
 
-def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, str, str | None]) -> StoredRun:
-    run_id, fingerprint, created_at, updated_at, facts, plan = row
+def _stored_run(connection: sqlite3.Connection, row: tuple[Any, ...]) -> StoredRun:
+    run_id, fingerprint, created_at, updated_at, facts, plan, failure, owner = row
     return StoredRun(
         run_id=run_id,
         fingerprint=fingerprint,
@@ -228,9 +230,16 @@ def _stored_run(connection: sqlite3.Connection, row: tuple[str, str, str, str, s
         facts=json.loads(facts),
         trials=trials_of(connection, run_id),
         plan=None if plan in (None, NO_PLAN) else from_json(Plan, plan),
-        is_finished=plan is not None,
+        failure=failure,
+        status=_status(plan, failure, owner),
         checks=_checks_of(connection, run_id),
     )
+
+
+def _status(plan: str | None, failure: str | None, owner: str | None) -> RunStatus:
+    if plan is None:
+        return RunStatus.RUNNING if is_alive(owner) else RunStatus.INTERRUPTED
+    return RunStatus.FINISHED if failure is None else RunStatus.FAILED
 
 
 def _checks_of(connection: sqlite3.Connection, run_id: str) -> tuple[TrainingCheck, ...]:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which distinguishes the file from other programs' databases
-_SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 6
 _BUSY_TIMEOUT_S = 30.0
 _SCHEMA = """
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-  facts TEXT NOT NULL, plan TEXT, owner TEXT, source BLOB
+  facts TEXT NOT NULL, plan TEXT, failure TEXT, owner TEXT, source BLOB
 );
 CREATE INDEX runs_by_fingerprint ON runs (fingerprint);
 CREATE TABLE trials (

@@ -76,8 +76,12 @@ class JournalRun:
         """Return the command that runs a trial of this run again."""
         return f"memplan trial {self.run_id} {trial.number}{store_option(self._path.parent)}"
 
-    def finish(self, plan: Plan | None) -> None:
-        """Store the plan, if the run was to make one, and close the run for good; it is not resumed any more.
+    def finish(self, plan: Plan | None, *, failure: str | None = None) -> None:
+        """Store the plan, or why there is none, and close the run for good; it is not resumed any more.
+
+        Args:
+            plan: the result; None where there is none, or the run was not to make one.
+            failure: what the user was told of a run that failed, in one line.
 
         Raises:
             StoreError: the journal cannot be written, or another process has taken the run over.
@@ -85,7 +89,9 @@ class JournalRun:
         with transaction(self._path) as connection:
             self._touch(connection)
             text = NO_PLAN if plan is None else to_json(plan)
-            connection.execute("UPDATE runs SET plan = ?, owner = NULL WHERE id = ?", (text, self.run_id))
+            connection.execute(
+                "UPDATE runs SET plan = ?, failure = ?, owner = NULL WHERE id = ?", (text, failure, self.run_id)
+            )
 
     def close(self) -> None:
         """Release the run, finished or not, so that any process may resume it."""

@@ -14,9 +14,11 @@ from rich.text import Text
 from memplan.report.hanging import hanging, spaced
 from memplan.report.tables import BAD, GOOD, QUIET, plain_table
 from memplan.report.trial_tables import (
+    EVIDENCE_INDENT,
     accumulates,
     accumulation_table,
     component_table,
+    failure_lines,
     has_range,
     precision_table,
     range_table,
@@ -29,9 +31,12 @@ from memplan.report.wording import (
     cached_text,
     share_text,
 )
+from memplan.results import RunStatus
 from memplan.training_checks import CheckVerdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
     from rich.table import Table
 
@@ -40,6 +45,12 @@ if TYPE_CHECKING:
     from memplan.report.facts import RunReport
 
 _COMMAND_COLUMNS = 76
+_WITHOUT_PLAN = {
+    RunStatus.FINISHED: "a probe, which makes no plan",
+    RunStatus.FAILED: "came to no plan",
+    RunStatus.RUNNING: "still running",
+    RunStatus.INTERRUPTED: "interrupted; the same probe command resumes it",
+}
 _PROSE_INDENT = 4
 
 
@@ -50,18 +61,27 @@ def run_view(report: RunReport) -> RenderableType:
     trained = [spaced(_check_table(report))] if report.checks else []
     ranged = [spaced(range_table(report.trials))] if any(map(has_range, report.trials)) else []
     trials: list[RenderableType] = ["", trial_table(report)] if report.trials else []
-    return Group(_heading(report), *trials, *ranged, *parts, plan_view(report), *trained)
+    return Group(*_heading(report), *trials, *_failures(report), *ranged, *parts, plan_view(report), *trained)
 
 
-def _heading(report: RunReport) -> Text:
+def _heading(report: RunReport) -> Iterator[RenderableType]:
+    """Say what the run was for, or why there is no plan."""
     plan = report.plan
     if plan is None:
-        said = "ended before there was a plan"
+        said = _WITHOUT_PLAN[report.status]
     else:
         what = Path(plan.config_path).name if plan.config_path else plan.workload_name
         band = f"{plan.min_utilisation:.0%} to {plan.max_utilisation:.0%}"
         said = f"{what} on {plan.device_name}, {bytes_text(plan.device_total_bytes)}, band {band}"
-    return Text.assemble((f"Run {report.run_id}", "bold"), f": {said}")
+    yield Text.assemble((f"Run {report.run_id}", "bold"), f": {said}")
+    if report.failure is not None:
+        yield hanging([Text(f"  {report.failure}", style=BAD)], indent=_PROSE_INDENT)
+
+
+def _failures(report: RunReport) -> Iterator[RenderableType]:
+    """Say how the trials ended that did not fit, if any."""
+    if found := failure_lines(report.trials):
+        yield spaced(hanging([Text("Trials that did not fit", style="bold"), *found], indent=EVIDENCE_INDENT))
 
 
 def _check_table(report: RunReport) -> Table:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.knee import comparable
 from memplan.recommend.speeds import fastest_run
-from memplan.results import COMPONENTS, ContextBasis
+from memplan.results import COMPONENTS, ContextBasis, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,9 @@ class RunReport:
         trials: every live run, in order.
         precisions: one row for each precision that was compared.
         throughput: runs of the recommended recipe at other micro-batches, smallest first; none where there is but one.
-        plan: the finished plan; None for a run that was interrupted.
+        plan: the finished plan; None for a run that came to none.
+        status: whether the run came to its end.
+        failure: why it failed, in one line; None for a run that did not.
         checks: what trainings with the plan really took.
     """
 
@@ -110,13 +112,21 @@ class RunReport:
     precisions: tuple[PrecisionRow, ...]
     throughput: tuple[TrialRow, ...]
     plan: Plan | None
+    status: RunStatus
+    failure: str | None
     checks: tuple[TrainingCheck, ...]
 
 
 def report_run(
-    run_id: str, trials: Sequence[Trial], plan: Plan | None, checks: Sequence[TrainingCheck] = ()
+    run_id: str,
+    trials: Sequence[Trial],
+    plan: Plan | None,
+    *,
+    checks: Sequence[TrainingCheck] = (),
+    status: RunStatus = RunStatus.FINISHED,
+    failure: str | None = None,
 ) -> RunReport:
-    """Collect the facts of a finished or interrupted run."""
+    """Collect the facts of a run, whether or not it came to a plan."""
     subject = plan.chosen if plan and plan.chosen else _last_measured(trials)
     return RunReport(
         run_id=run_id,
@@ -126,6 +136,8 @@ def report_run(
         precisions=tuple(_precision_row(verdict, trials) for verdict in plan.precisions) if plan else (),
         throughput=_throughput(trials, subject) if plan and subject else (),
         plan=plan,
+        status=status,
+        failure=failure,
         checks=tuple(checks),
     )
 
@@ -136,26 +148,35 @@ def _throughput(trials: Sequence[Trial], subject: Trial) -> tuple[TrialRow, ...]
 
 
 def compare(estimate: Estimate | None, measured: Measurement | None) -> tuple[Comparison, ...]:
-    """Set the components of the process peak side by side, then the allocated, reserved and process peaks."""
+    """Set the components of the process peak side by side, then the allocated, reserved and process peaks.
+
+    Of a trial that ended before its peak was attributed, the components but the context are not known; on the CPU,
+    neither is the allocated peak, which is read with them.
+    """
+    is_attributed = measured is not None and (measured.breakdown.parameters or measured.breakdown.activations)
+    known = COMPONENTS if is_attributed or estimate is None else ("context",)
     components = [
         Comparison(
             name=_component_name(name, estimate, measured),
             estimated_bytes=estimate.breakdown[name] if estimate else None,
-            measured_bytes=measured.breakdown[name] if measured else None,
+            measured_bytes=measured.breakdown[name] if measured and name in known else None,
             no_error_because=_measured_before(name, estimate),
         )
         for name in COMPONENTS
     ]
+    has_reserved = measured is None or measured.peak_reserved_bytes is not None
     peaks = [
         Comparison(
             name=name.replace("_", " ").removesuffix(" bytes"),
             estimated_bytes=getattr(estimate, name) if estimate else None,
-            measured_bytes=getattr(measured, name) if measured else None,
+            measured_bytes=getattr(measured, name) if is_read else None,
         )
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes")
+        for name, is_read in (
+            ("peak_allocated_bytes", measured and (known == COMPONENTS or has_reserved)),
+            ("peak_reserved_bytes", measured),
+        )
     ]
     present = [row for row in components if row.estimated_bytes or row.measured_bytes]
-    has_reserved = measured is None or measured.peak_reserved_bytes is not None
     shown = (row for row in peaks if has_reserved or row.name != "peak reserved")
     return (*present, *shown, _process_peak(estimate, measured))
 
@@ -184,7 +205,9 @@ def _measured_before(component: str, estimate: Estimate | None) -> str | None:
 
 
 def _last_measured(trials: Sequence[Trial]) -> Trial | None:
-    return next((trial for trial in reversed(trials) if trial.outcome.measurement), None)
+    """Return the last trial that fits, else the last that was measured at all."""
+    last_first = [trial for trial in reversed(trials) if trial.outcome.measurement]
+    return next((trial for trial in last_first if trial.fits), last_first[0] if last_first else None)
 
 
 def trial_row(trial: Trial) -> TrialRow:

@@ -81,6 +81,11 @@ def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = Non
     return [line, *(Text(f"{'':<{EVIDENCE_INDENT}}{each}", style=QUIET) for each in (trial.evidence, *again))]
 
 
+def failure_lines(trials: Sequence[TrialRow]) -> list[Text]:
+    """Say of each trial that did not fit how it ended and what was seen."""
+    return [Text(f"{each.number:>2}  {each.outcome}: {each.evidence}") for each in trials if not each.fits]
+
+
 def precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
     table = plain_table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")

@@ -7,7 +7,7 @@ On the CPU no reserved peak is measured (None), process is the resident set, and
 
 from memplan.results.breakdown import COMPONENTS, BreakdownBytes, PeakShare, Phase
 from memplan.results.estimates import ContextBasis, Estimate, LargestMicroBatch, Saving
-from memplan.results.outcome_kinds import OutcomeKind
+from memplan.results.outcome_kinds import OutcomeKind, RunStatus
 from memplan.results.trials import Measurement, Outcome, PrecisionVerdict, ProbeResult, Trial, TypicalStep
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Phase",
     "PrecisionVerdict",
     "ProbeResult",
+    "RunStatus",
     "Saving",
     "Trial",
     "TypicalStep",

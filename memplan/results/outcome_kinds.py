@@ -1,4 +1,4 @@
-"""The ways in which steps end on a device, measured or predicted."""
+"""The ways in which steps end on a device, measured or predicted, and in which runs do."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ class OutcomeKind(StrEnum):
             OutcomeKind.HOST_OUT_OF_MEMORY,
             OutcomeKind.ALLOCATOR_RETRIES,
         )
+
+
+class RunStatus(StrEnum):
+    """How a run stands: its end, or why it has none."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"

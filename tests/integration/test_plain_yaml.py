@@ -65,6 +65,8 @@ def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(pr
     assert ended.status == 3, ended.err
     assert ended.err.startswith("memplan: nothing fits 200.0 MiB at max-util 0.8")
     assert "it would take a device or budget of" in ended.err
+    reported = memplan("report", "--json", cwd=project).document
+    assert (reported["status"], f"memplan: {reported['failure']}\n") == ("failed", ended.err)
     assert (project / "config.yaml").read_text() == CONFIG
 
 

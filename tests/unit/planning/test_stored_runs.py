@@ -11,6 +11,7 @@ from memplan.patches import ConfigPatch
 from memplan.planning.stored_runs import stored_patch, stored_plan, stored_report
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
+from memplan.results import RunStatus
 from tests.making import REQUEST, plan, trial
 
 if TYPE_CHECKING:
@@ -54,6 +55,15 @@ def test_an_interrupted_run_is_reported_by_the_trials_that_it_has(tmp_path: Path
     report = stored_report(tmp_path, "last")
     assert [each.recipe for each in report.trials] == [NOW]
     assert report.plan is None
+
+
+def test_a_run_that_failed_is_reported_with_what_was_said_then(tmp_path: Path) -> None:
+    with Journal(tmp_path).open_run("f", {}) as run:
+        run.finish(None, failure="nothing fits")
+    report = stored_report(tmp_path, "last")
+    assert (report.status, report.failure) == (RunStatus.FAILED, "nothing fits")
+    with pytest.raises(PatchError, match="has no patch"):
+        stored_patch(tmp_path, "last")
 
 
 def test_a_run_that_was_to_make_no_plan_has_none_to_check(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from memplan.probe.journal import Journal
 from memplan.probe.journal_file import transaction
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Precision, Recipe
-from memplan.results import OutcomeKind
+from memplan.results import OutcomeKind, RunStatus
 from memplan.units import MIB
 from memplan.workload import PickledWorkload, WorkloadReference
 from tests.making import REQUEST, estimate, trial
@@ -95,7 +95,7 @@ def test_a_trial_is_on_the_disk_once_it_is_recorded(journal: Journal) -> None:
     stored = Journal(journal.path.parent).load(run.run_id)
     assert stored.trials == (trial(4, 400), trial(8, 700, number=2))
     assert stored.facts == {"max_util": 0.8}
-    assert not stored.is_finished
+    assert stored.status is RunStatus.RUNNING
 
 
 def test_a_plan_is_stored_with_its_run(journal: Journal) -> None:
@@ -107,6 +107,7 @@ def test_a_plan_is_stored_with_its_run(journal: Journal) -> None:
 
 def test_a_run_whose_process_was_killed_is_resumed_with_its_trials(journal: Journal) -> None:
     killed = open_in_another_process(journal, "f", then="run.record(trial(4, 400), REQUEST)")
+    assert journal.load(killed).status is RunStatus.INTERRUPTED
     with journal.open_run("f", {}) as run:
         assert run.run_id == killed
         assert run.finished_trial(Recipe(micro_batch_size=4)) == trial(4, 400)
@@ -284,9 +285,16 @@ def test_a_run_that_was_not_to_make_a_plan_is_finished_and_not_resumed(tmp_path:
     with journal.open_run("f", {}) as run:
         run.finish(None)
     stored = journal.load(run.run_id)
-    assert (stored.plan, stored.is_finished) == (None, True)
+    assert (stored.plan, stored.status) == (None, RunStatus.FINISHED)
     with journal.open_run("f", {}) as later:
         assert later.run_id != run.run_id
+
+
+def test_a_run_that_failed_keeps_what_was_said_of_it(journal: Journal) -> None:
+    with journal.open_run("f", {}) as run:
+        run.finish(None, failure="nothing fits")
+    stored = journal.load(run.run_id)
+    assert (stored.status, stored.failure) == (RunStatus.FAILED, "nothing fits")
 
 
 DATED = {"begun": dt.date(2024, 5, 1), 3: ("a", None), "nested": {"rate": 1e-3}}

@@ -21,10 +21,11 @@ from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_table, trial_lines
 from memplan.report.wording import rate_text
-from memplan.results import LargestMicroBatch, OutcomeKind, PrecisionVerdict
+from memplan.results import LargestMicroBatch, OutcomeKind, PrecisionVerdict, RunStatus
 from memplan.units import GIB, MIB
 from tests.making import estimate, trial
 
+INTERRUPTED = RunStatus.INTERRUPTED
 CURRENT = trial(4, 300, number=1, purpose="current recipe", estimated_mib=280)
 BEST = trial(12, 700, number=2, purpose="in the band", samples_per_s=15.0, estimated_mib=690)
 SLOW = trial(
@@ -122,7 +123,10 @@ def test_a_cached_plan_says_so_and_from_when_it_is() -> None:
 
 
 def test_an_interrupted_run(golden) -> None:
-    golden("reports/interrupted_run.txt", rendered(run_view(report_run("run-1", [CURRENT, SLOW], None))))
+    golden(
+        "reports/interrupted_run.txt",
+        rendered(run_view(report_run("run-1", [CURRENT, SLOW], None, status=INTERRUPTED))),
+    )
 
 
 def test_the_lines_that_appear_while_trials_run(golden) -> None:
@@ -224,10 +228,24 @@ def test_accumulation_is_not_compared_where_no_run_with_it_fits() -> None:
     assert "global batch" not in rendered(plan_view(report_run("run-1", (CURRENT, failed), None)))
 
 
-def test_a_run_that_ended_before_its_first_trial_has_no_table() -> None:
-    assert rendered(run_view(report_run("run-1", (), None))).splitlines() == [
-        "Run run-1: ended before there was a plan"
-    ]
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (RunStatus.INTERRUPTED, "interrupted; the same probe command resumes it"),
+        (RunStatus.RUNNING, "still running"),
+        (RunStatus.FINISHED, "a probe, which makes no plan"),
+    ],
+)
+def test_a_run_without_plan_or_trial_is_a_line_that_says_how_it_stands(status: RunStatus, said: str) -> None:
+    assert rendered(run_view(report_run("run-1", (), None, status=status))) == f"Run run-1: {said}\n"
+
+
+def test_a_run_that_failed_says_why_and_how_each_trial_ended(golden) -> None:
+    why = "nothing fits 1000.0 MiB at max-util 0.8: micro-batch 1 needs 900.0 MiB; memplan estimate shows more"
+    kind, evidence = OutcomeKind.HOST_OUT_OF_MEMORY, "stopped at 1010.0 MiB resident, above its 1000.0 MiB"
+    trials = (trial(4, None, kind=kind, evidence=evidence, estimated_mib=980), replace(SLOW, number=2))
+    report = report_run("run-1", trials, None, status=RunStatus.FAILED, failure=why)
+    golden("reports/failed_run.txt", rendered(run_view(report)))
 
 
 def test_accumulation_is_not_compared_with_nothing() -> None:

@@ -49,6 +49,22 @@ def test_what_a_command_holds_beside_its_parameters_is_not_called_temporaries_al
     assert "temporaries" not in [row.name for row in compare(None, read)]
 
 
+def test_what_was_not_attributed_is_not_said_to_be_nothing() -> None:
+    run = trial(4, 500, estimated_mib=450)
+    unattributed = replace(measurement(500), breakdown=BreakdownBytes(temporaries=400 * MIB, context=100 * MIB))
+    known = {row.name for row in compare(run.estimate, unattributed) if row.measured_bytes is not None}
+    assert known == {"context", "peak process"}
+    on_a_card = replace(unattributed, peak_reserved_bytes=420 * MIB)
+    known = {row.name for row in compare(run.estimate, on_a_card) if row.measured_bytes is not None}
+    assert known == {"context", "peak allocated", "peak reserved", "peak process"}
+
+
+def test_the_last_trial_that_fits_is_compared_though_a_later_one_was_measured_too() -> None:
+    late = trial(40, 1010, number=2, kind=OutcomeKind.HOST_OUT_OF_MEMORY)
+    assert report_run("r", [trial(4, 300, number=1), late], None).subject.number == 1
+    assert report_run("r", [late], None).subject.number == 2
+
+
 def test_an_interrupted_run_is_reported_from_its_trials_alone() -> None:
     trials = [trial(4, 300, number=1), trial(40, None, number=2, kind=OutcomeKind.HOST_OUT_OF_MEMORY)]
     report = report_run("r", trials, None)

@@ -28,7 +28,7 @@ def test_json_names_its_schema_and_holds_no_number_that_json_does_not_know() -> 
 
 def test_csv_has_a_row_for_each_trial_and_the_components_of_the_compared_one() -> None:
     rows = list(csv.DictReader(io.StringIO(run_to_csv(report_run("r", TRIALS, None)))))
-    assert [row["quantity"] for row in rows if row["trial"] == "1"] == ["peak process"]
-    assert "activations" in [row["quantity"] for row in rows if row["trial"] == "2"]
+    assert [row["quantity"] for row in rows if row["trial"] == "2"] == ["peak process"]
+    assert "activations" in [row["quantity"] for row in rows if row["trial"] == "1"]
     (lost,) = [row for row in rows if row["trial"] == "3"]
     assert (lost["outcome"], lost["measured_bytes"], lost["relative_error"]) == ("out of memory (host)", "", "")
