@@ -135,11 +135,12 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
     with user_code():
         if recipe.activation_checkpointing:
             enable_checkpointing(model)
-        model.to(device)
+        # converted on the host, so that the device never holds what they are converted from
         if recipe.precision.has_half_weights:
             model.to(_HALF_TYPES[recipe.precision])
         if workload.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
+        model.to(device)
     if device.type == "cuda" and recipe.precision is Precision.TF32:
         _allow_tf32()
     return model

@@ -52,6 +52,7 @@ TENSOR_CORES_FROM = {
 }
 _TYPES = (*TENSOR_CORES_FROM, torch.float64)
 _FEW_CHANNELS = 4
+_VOLUMES = 5  # dimensions of a batch of them
 _VOLTA, _TURING = (7, 0), (7, 5)
 _MAX_FUSED_CHANNELS = 64
 _TILE_SIDE = 4  # output pixels
@@ -79,7 +80,10 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
     def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
-            return _contiguous_first(gradient, image, weight)
+            # the weight's gradient first (``conv_depthwise2d_backward_cuda_out`` in ``DepthwiseConv2d.cu``)
+            is_planar = _is_depthwise(image, transposed=transposed, groups=groups) and image.dim() < _VOLUMES
+            temporaries = _contiguous_first(gradient, image, weight)
+            return replace(temporaries, second_first=True) if is_planar else temporaries
         layout = convolution_layout((image, weight))
         # the gradient is converted once where its layout is another, and for each kernel where it is in none
         is_converted_first = transposed or suggest_memory_format(gradient) is not layout
@@ -119,8 +123,12 @@ def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: boo
     """
     if image.dtype not in _TYPES or not image.numel():
         return False
-    is_depthwise = not transposed and groups == image.shape[1] > 1
+    is_depthwise = _is_depthwise(image, transposed=transposed, groups=groups)
     return not is_depthwise or _is_channels_last(image, weight)
+
+
+def _is_depthwise(image: torch.Tensor, *, transposed: bool, groups: int) -> bool:
+    return not transposed and bool(groups == image.shape[1] > 1)
 
 
 def _call(

@@ -17,7 +17,7 @@ Blocks: TypeAlias = "int | RuledBlock | tuple[Blocks, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporaryBytes:
-    """Blocks that one operator allocates beside its results, by lifetime.
+    """Blocks that one operator allocates beside its results, by lifetime, and which result comes first.
 
     Args:
         throughout: allocated before all else, freed before what is allocated last.
@@ -30,6 +30,7 @@ class TemporaryBytes:
             does not run it.
         after_results_of: likewise for ``after_results``.
         before_return_of: the reduction whose partial results ``before_return`` is; None where it is something else.
+        second_first: whether the second result is allocated before the first.
     """
 
     throughout: Blocks = 0
@@ -41,6 +42,7 @@ class TemporaryBytes:
     between_results_of: Convolution | None = None
     after_results_of: Convolution | None = None
     before_return_of: Reduction | None = None
+    second_first: bool = False
 
     def __add__(self, other: TemporaryBytes) -> TemporaryBytes:
         """Return the blocks of two rules for one kernel, neither of which is about a convolution or reduction."""
@@ -51,6 +53,7 @@ class TemporaryBytes:
             between_results=_together(self.between_results, other.between_results),
             after_results=_together(self.after_results, other.after_results),
             before_return=_together(self.before_return, other.before_return),
+            second_first=self.second_first or other.second_first,
         )
 
 

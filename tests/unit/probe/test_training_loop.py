@@ -88,6 +88,20 @@ def test_true_half_precision_takes_two_bytes_a_weight_and_runs() -> None:
     assert run_optimizer_step(state) > 0
 
 
+@pytest.mark.parametrize(("precision", "channels_last"), [("bf16-true", False), ("fp32", True)])
+def test_a_model_is_converted_before_it_moves_to_the_device(precision: str, channels_last: bool) -> None:
+    steps: list[object] = []
+
+    class Noting(torch.nn.Conv2d):
+        def to(self, *args: Any, **kwargs: Any) -> Noting:
+            steps.extend((*args, *kwargs.values()))
+            return super().to(*args, **kwargs)
+
+    made = replace(workload(), model=lambda: Noting(1, 1, 1), channels_last=channels_last)
+    build(made, precision=precision)
+    assert steps == [torch.channels_last if channels_last else torch.bfloat16, CPU]
+
+
 def test_autocast_computes_in_half_and_keeps_the_weights() -> None:
     seen: list[torch.dtype] = []
 

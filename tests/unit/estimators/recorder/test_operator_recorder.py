@@ -218,6 +218,21 @@ def test_the_mask_of_dropout_is_allocated_before_its_result() -> None:
     assert session.ledger.block_of(kept[0]) == 2
 
 
+@pytest.mark.parametrize(("dimensions", "weight_comes_first"), [(1, True), (2, True), (3, False)])
+def test_a_depthwise_gradient_of_the_weight_is_allocated_before_that_of_the_image(
+    dimensions: int, weight_comes_first: bool
+) -> None:
+    session = Session((8, 0))
+    sides, window, steps = (64,) * dimensions, (1,) * dimensions, [1] * dimensions
+    with session.fakes, session.recorder:
+        image, weight = torch.empty(2, 2, *sides), torch.empty(2, 1, *window)
+        made = torch.ops.aten.convolution_backward(
+            image, image, weight, None, steps, [0] * dimensions, steps, False, [0] * dimensions, 2, [True, True, False]
+        )
+    places = [session.ledger.block_of(each) for each in made[:2]]
+    assert places == ([3, 2] if weight_comes_first else [2, 3])
+
+
 @pytest.mark.parametrize("call", [lambda x, y: x.clamp(y, y), lambda x, _y: x.max()], ids=["clamp", "max"])
 def test_masks_of_a_derivative_are_joined_in_place(call: Taken) -> None:
     session = Session()
