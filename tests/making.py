@@ -20,6 +20,8 @@ from memplan.workload import PickledWorkload, Workload
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan.estimators.lowering.temporary_bytes import Blocks
+
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 BAND = Band(total_bytes=CPU.total_bytes, min_utilisation=0.6, max_utilisation=0.8)
 REQUEST = TrialRequest(
@@ -28,6 +30,15 @@ REQUEST = TrialRequest(
     device=CPU,
     budget_bytes=CPU.total_bytes,
 )
+
+
+def sizes(blocks: Blocks) -> tuple[Any, ...]:
+    """The temporaries of a kernel by their bytes, scopes as tuples, without those that are not needed."""
+    found = [
+        sizes(each) if isinstance(each, tuple) else each if isinstance(each, int) else each.size_bytes
+        for each in blocks
+    ]
+    return tuple(filter(None, found))
 
 
 def measurement(peak_mib: int, *, samples_per_s: float = 10.0, losses: tuple[float, ...] = (2.0, 1.0)) -> Measurement:

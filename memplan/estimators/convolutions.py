@@ -86,6 +86,19 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionWorkspace:
+    """The workspace of a convolution that cuDNN can be asked about.
+
+    Args:
+        call: the convolution.
+        size_bytes: the workspace by a rule, for where cuDNN does not answer; may be 0.
+    """
+
+    call: Convolution
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingConvolution:
     """A convolution whose batch is a linear function of the micro-batch.
 

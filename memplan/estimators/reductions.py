@@ -12,15 +12,7 @@ which the thread blocks wait for each other, some KiB.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from memplan.estimators.ruled_blocks import GrowingRuledBlock
+from dataclasses import dataclass
 
 _MOST_THREADS = 512  # of a thread block; complex doubles, which have 256, are not told apart
 _WARP = 32
@@ -33,11 +25,9 @@ _LARGEST_INDEX_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """A reduction that keeps the innermost dimension of its input.
+    """How a card reduces, for inputs whose innermost dimension is kept; a rule of ``RuledBlock``.
 
     Args:
-        outputs: how many results it has.
-        values_per_output: how many values are reduced to each.
         item_bytes: size of a value.
         accumulator_bytes: size of a partial result.
         outputs_per_thread: neighbouring outputs that one thread works on: 1, 2 or 4.
@@ -45,35 +35,38 @@ class Reduction:
         threads_per_multiprocessor: threads that each of them holds at once.
     """
 
-    outputs: int
-    values_per_output: int
     item_bytes: int
     accumulator_bytes: int
     outputs_per_thread: int
     multiprocessors: int
     threads_per_multiprocessor: int
 
-    def staging_bytes(self) -> int:
-        """Return the bytes that the partial results take; 0 where each output has a thread block of its own."""
-        if not self.outputs:
-            return 0
-        values = self.values_per_output
-        while values > 1 and self.outputs * values * self.item_bytes > _LARGEST_INDEX_BYTES:
+    def __call__(self, outputs: int, values_per_output: int) -> tuple[int]:
+        """Return the bytes that the partial results take; 0 where each output has a thread block of its own.
+
+        Args:
+            outputs: how many results there are.
+            values_per_output: how many values are reduced to each.
+        """
+        if not outputs:
+            return (0,)
+        values = values_per_output
+        while values > 1 and outputs * values * self.item_bytes > _LARGEST_INDEX_BYTES:
             values = -(-values // 2)
-        columns = self.outputs // self.outputs_per_thread
+        columns = outputs // self.outputs_per_thread
         width, height = self._block(columns, values)
         if values < min(height * _LEAST_VALUES_ACROSS_WARPS, _MOST_VALUES):
-            return 0
+            return (0,)
         values_per_thread = -(-values // height)
         grid = -(-columns // width)
         full_grid = self.multiprocessors * (self.threads_per_multiprocessor // (width * height))
         if values_per_thread < _MOST_VALUES or grid > full_grid:
-            return 0
+            return (0,)
         shares = max(
             min(-(-full_grid // grid), -(-values_per_thread // _LEAST_VALUES)), -(-values_per_thread // _MOST_VALUES)
         )
-        partial_results = self.outputs * shares * width * self.outputs_per_thread
-        return self.accumulator_bytes * partial_results if shares > 1 else 0
+        partial_results = outputs * shares * width * self.outputs_per_thread
+        return (self.accumulator_bytes * partial_results if shares > 1 else 0,)
 
     def _block(self, columns: int, values: int) -> tuple[int, int]:
         """Return how many outputs, and how many values of each, the threads of a block begin with."""
@@ -86,52 +79,3 @@ class Reduction:
 def _power_of_two(number: int) -> int:
     """Return the largest power of two that is no larger; 1 for less than that."""
     return 1 << max(number.bit_length() - 1, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowingReduction:
-    """A reduction whose outputs and values are linear functions of the micro-batch.
-
-    Args:
-        reduction: the reduction without samples.
-        outputs_per_item: linear term of its outputs.
-        values_per_item: linear term of its values for each output.
-    """
-
-    reduction: Reduction
-    outputs_per_item: int
-    values_per_item: int
-
-    def at(self, micro_batch_size: int) -> Reduction:
-        """Return the reduction at a micro-batch size."""
-        return replace(
-            self.reduction,
-            outputs=self.reduction.outputs + self.outputs_per_item * micro_batch_size,
-            values_per_output=self.reduction.values_per_output + self.values_per_item * micro_batch_size,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedReductions:
-    """The blocks of a timeline whose bytes follow no line: partial results of reductions, and blocks by other rules.
-
-    Args:
-        blocks: block numbers, ascending.
-        numbers: index into ``reductions`` of each of these blocks.
-        reductions: the different reductions and rules.
-    """
-
-    blocks: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
-    numbers: npt.NDArray[np.int32] = field(default_factory=lambda: np.array([], dtype=np.int32))
-    reductions: tuple[GrowingReduction | GrowingRuledBlock, ...] = ()
-
-    def among(self, kept: npt.NDArray[np.bool_]) -> StagedReductions:
-        """Return those of the blocks that are kept, given whether each block of the timeline is."""
-        of_these = kept[self.blocks]
-        return replace(self, blocks=self.blocks[of_these], numbers=self.numbers[of_these])
-
-    def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
-        """Return the bytes of each of ``blocks`` at a micro-batch size."""
-        sizes = [each.at(micro_batch_size).staging_bytes() for each in self.reductions]
-        of_blocks: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64)[self.numbers]
-        return of_blocks

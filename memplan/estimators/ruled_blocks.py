@@ -1,12 +1,20 @@
-"""Temporaries of kernels that follow from lengths by a rule with thresholds, at any micro-batch."""
+"""Temporaries of kernels whose bytes follow from lengths by a rule with thresholds, at any micro-batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
+
+
+def _no_numbers() -> npt.NDArray[np.int32]:
+    return np.array([], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +31,9 @@ class RuledBlock:
     place: int
     lengths: tuple[int, ...]
 
-    def staging_bytes(self) -> int:
-        """Return the bytes of the block."""
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the block."""
         return self.rule(*self.lengths)[self.place]
 
 
@@ -44,6 +53,32 @@ class GrowingRuledBlock:
         """Return the block at a micro-batch size."""
         lengths = zip(self.block.lengths, self.per_item, strict=True)
         return replace(self.block, lengths=tuple(length + each * micro_batch_size for length, each in lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledBlocks:
+    """Those blocks of a timeline that follow from rules.
+
+    Args:
+        blocks: block numbers, ascending.
+        numbers: index into ``different`` of each of these blocks.
+        different: the different blocks as functions of the micro-batch.
+    """
+
+    blocks: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    numbers: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    different: tuple[GrowingRuledBlock, ...] = ()
+
+    def among(self, kept: npt.NDArray[np.bool_]) -> RuledBlocks:
+        """Return those of the blocks that are kept, given whether each block of the timeline is."""
+        of_these = kept[self.blocks]
+        return replace(self, blocks=self.blocks[of_these], numbers=self.numbers[of_these])
+
+    def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of each of ``blocks`` at a micro-batch size."""
+        sizes = [each.at(micro_batch_size).size_bytes for each in self.different]
+        of_blocks: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64)[self.numbers]
+        return of_blocks
 
 
 def ruled_blocks(rule: Callable[..., tuple[int, ...]], *lengths: int) -> tuple[RuledBlock, ...]:

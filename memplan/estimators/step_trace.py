@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.ruled_blocks import RuledBlocks
 from memplan.results import Phase
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceKind
     from memplan.estimators.convolutions import AnsweredWorkspaces, Workspaces
-    from memplan.estimators.reductions import StagedReductions
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)
@@ -52,7 +52,7 @@ class Timeline:
         operator_names: operators that made the blocks.
         workspaces: the blocks that are workspaces of convolutions, sized by rules; None where nothing is convolved.
         answered: those of them whose sizes cuDNN itself has told; None where it was not asked.
-        reductions: the blocks that hold partial results of reductions, whose bytes follow no line; None without any.
+        ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
     """
 
     event_blocks: npt.NDArray[np.int32]
@@ -66,7 +66,7 @@ class Timeline:
     operator_names: tuple[str, ...]
     workspaces: Workspaces | None = None
     answered: AnsweredWorkspaces | None = None
-    reductions: StagedReductions | None = None
+    ruled: RuledBlocks = field(default_factory=RuledBlocks)
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""
@@ -74,8 +74,7 @@ class Timeline:
         sizes = powers @ self.size_terms
         if self.answered is not None:
             sizes[self.answered.blocks] = self.answered.block_bytes(micro_batch_size)
-        if self.reductions is not None:
-            sizes[self.reductions.blocks] = self.reductions.block_bytes(micro_batch_size)
+        sizes[self.ruled.blocks] = self.ruled.block_bytes(micro_batch_size)
         return np.maximum(np.rint(sizes), 0).astype(np.int64)
 
 

@@ -55,7 +55,7 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     query, _, value = args[:3]
     if query.element_size() == _FP32 or value.shape[-1] <= _WIDEST_IN_REGISTERS:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=query.shape[:-1].numel() * value.shape[-1] * _FP32)
+    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * _FP32,))
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -99,8 +99,8 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_he
         workspace_bytes += 2 * _ENGINE
     if key.shape[1] != heads:
         workspace_bytes += 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
-    is_dense = gradient.stride(-1) == 1
-    return TemporaryBytes(after_results=workspace_bytes if is_dense else (*copies((gradient,)), workspace_bytes))
+    copied = () if gradient.stride(-1) == 1 else copies((gradient,))
+    return TemporaryBytes(after_results=(*copied, workspace_bytes))
 
 
 def _by_position(*operands: torch.Tensor) -> tuple[int, ...]:

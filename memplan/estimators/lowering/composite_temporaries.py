@@ -89,7 +89,7 @@ def _mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Half types are copied to single precision on the CPU (``mean_out`` in ``ReduceOps.cpp``)."""
     if result.dtype not in _HALF:
         return _reduction(args, result, on_cuda=False)
-    return TemporaryBytes(before_results=args[0].numel() * torch.float32.itemsize)
+    return TemporaryBytes(before_results=(args[0].numel() * torch.float32.itemsize,))
 
 
 def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
@@ -101,8 +101,8 @@ def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: b
     known = known_true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
     selecting = _selecting(args, elements, on_cuda=on_cuda)
-    beside = tuple(each for each in (selecting.around_results, selecting.after_results) if each)
-    return TemporaryBytes(before_results=((selecting.before_results,), elements * result.element_size(), beside))
+    beside = selecting.around_results + selecting.after_results
+    return TemporaryBytes(before_results=(selecting.before_results, elements * result.element_size(), beside))
 
 
 def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:
@@ -119,13 +119,13 @@ def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> Tempor
     mask_bytes = shape.numel() * _INT64_BYTES
     on_one_thread = torch.get_num_threads() == 1 or args[0].numel() < _GRAIN_ELEMENTS
     is_serial = on_one_thread and all(each.shape == shape and each.is_contiguous() for each in args[:2])
-    return TemporaryBytes(before_results=mask_bytes, after_results=0 if is_serial else 2 * mask_bytes)
+    return TemporaryBytes(before_results=(mask_bytes,), after_results=() if is_serial else (2 * mask_bytes,))
 
 
 def _converted(source: torch.Tensor, result: torch.Tensor) -> TemporaryBytes:
     if source.dtype is result.dtype:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=source.numel() * result.element_size())
+    return TemporaryBytes(after_results=(source.numel() * result.element_size(),))
 
 
 def _scan(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -162,7 +162,7 @@ def _reduced_loss(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
     if len(args) > 2 and args[2] == NO_REDUCTION:
         return NO_TEMPORARIES
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
-    return TemporaryBytes(after_results=elements * result.element_size())
+    return TemporaryBytes(after_results=(elements * result.element_size(),))
 
 
 def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -193,13 +193,15 @@ def _positions_of_masks(
     masks = _masks(indices)
     if not masks:
         return NO_TEMPORARIES
-    return TemporaryBytes(around_results=selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES)
+    return TemporaryBytes(
+        around_results=(selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES,)
+    )
 
 
 def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """The difference before its norm (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
-    return TemporaryBytes(before_results=elements * args[0].element_size())
+    return TemporaryBytes(before_results=(elements * args[0].element_size(),))
 
 
 def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
@@ -208,7 +210,7 @@ def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     The first set is scaled before the second gets its columns, which are there already (``Distance.cpp``).
     """
     first, second = (each.nbytes + each.nbytes // each.shape[-1] * 2 for each in args[:2])
-    return TemporaryBytes(before_results=max(first - args[1].nbytes, 0), around_results=(first, second))
+    return TemporaryBytes(before_results=(max(first - args[1].nbytes, 0),), around_results=(first, second))
 
 
 def _bilinear_form(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -218,7 +220,7 @@ def _bilinear_form(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryByte
     sizes = [_expanded_sizes(factor, dims) for factor, dims in zip(args[:3], expanded, strict=True)]
     summed_first = {dim for dim in summed if dim in expanded[2]}
     elements = _elements_but(sizes[:2], {unrolled, *summed_first}) + _elements_but(sizes, {unrolled, *summed})
-    return TemporaryBytes(after_results=elements * result.element_size())
+    return TemporaryBytes(after_results=(elements * result.element_size(),))
 
 
 def _elements_but(factors: list[list[int]], left_out: set[int]) -> int:
@@ -237,7 +239,7 @@ def _affine_grid(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes
     """Homogeneous coordinates of every pixel (``make_base_grid_4D`` in ``AffineGridGenerator.cpp``)."""
     matrices, image_shape = args[:2]
     pixels = math.prod(image_shape) // image_shape[1]
-    return TemporaryBytes(around_results=pixels * (len(image_shape) - 1) * matrices.element_size())
+    return TemporaryBytes(around_results=(pixels * (len(image_shape) - 1) * matrices.element_size(),))
 
 
 def _factored_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -246,12 +248,12 @@ def _factored_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     Here and below, work areas of LAPACK and the like are not counted.
     """
     matrix: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES)
+    return TemporaryBytes(after_results=(matrix.nbytes + matrix.numel() // max(matrix.shape[-1], 1) * _INT32_BYTES,))
 
 
 def _read_matrix(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A column-major copy of the input (``cloneBatchedColumnMajor``)."""
-    return TemporaryBytes(after_results=args[0].nbytes)
+    return TemporaryBytes(after_results=(args[0].nbytes,))
 
 
 def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
@@ -264,6 +266,6 @@ def _matrix_exponential(args: tuple[Any, ...], _result: torch.Tensor) -> Tempora
     if size < 2:
         return NO_TEMPORARIES
     if matrices.numel() > size * size:
-        return TemporaryBytes(before_results=11 * matrices.nbytes)
+        return TemporaryBytes(before_results=(11 * matrices.nbytes,))
     # The result is allocated first, and filled from a copy of the matrix.
-    return TemporaryBytes(after_results=12 * matrices.nbytes)
+    return TemporaryBytes(after_results=(12 * matrices.nbytes,))

@@ -52,27 +52,19 @@ _IN_OWN_LAYOUT = (
 
 def _first(places: tuple[int, ...]) -> Rule:
     """Operands that are copied before the results are allocated."""
-    return lambda args, _result: _throughout(copies(args[each] for each in places))
-
-
-def _throughout(copied: tuple[int, ...]) -> TemporaryBytes:
-    return TemporaryBytes(throughout=copied) if copied else NO_TEMPORARIES
-
-
-def _afterwards(copied: tuple[int, ...]) -> TemporaryBytes:
-    return TemporaryBytes(after_results=copied) if copied else NO_TEMPORARIES
+    return lambda args, _result: TemporaryBytes(throughout=copies(args[each] for each in places))
 
 
 def _contiguous(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    return _afterwards(copies(args[:1]))
+    return TemporaryBytes(after_results=copies(args[:1]))
 
 
 def _like_the_image(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    return _afterwards(copies(args[:1], suggest_memory_format(args[1])))
+    return TemporaryBytes(after_results=copies(args[:1], suggest_memory_format(args[1])))
 
 
 def _in_own_layout(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    return _afterwards(copies(args[:1], suggest_memory_format(args[0])))
+    return TemporaryBytes(after_results=copies(args[:1], suggest_memory_format(args[0])))
 
 
 def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -80,11 +72,11 @@ def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     training = args[7]
     if not training or not suits_cudnn(image, weight, training=training):
         return NO_TEMPORARIES
-    return _throughout(copies((gradient,), suggest_memory_format(image)))
+    return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
 
 
 def _log_softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    return _afterwards(copies(args[:2]))
+    return TemporaryBytes(after_results=copies(args[:2]))
 
 
 def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -92,5 +84,5 @@ def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     gradient, output = args[:2]
     product_bytes = output.numel() * torch.result_type(gradient, output).itemsize
     is_broadcast = not any(gradient.stride())
-    copied = (*(() if is_broadcast else copies((gradient,))), *copies((output,)))
-    return TemporaryBytes(after_results=(product_bytes, *copied) if copied else product_bytes)
+    copied = copies((output,) if is_broadcast else (gradient, output))
+    return TemporaryBytes(after_results=(product_bytes, *copied))

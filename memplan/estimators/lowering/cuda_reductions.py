@@ -14,6 +14,7 @@ import torch
 
 from memplan.devices.card_context import threads_per_multiprocessor
 from memplan.estimators.reductions import Reduction
+from memplan.estimators.ruled_blocks import RuledBlock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +36,8 @@ class _Dimension:
 
 def cuda_reduction(
     operator: str, args: tuple[Any, ...], result: Any, capability: tuple[int, int], multiprocessors: int
-) -> Reduction | None:
-    """Return the reduction that an operator runs, if it keeps the innermost dimension of its input.
+) -> RuledBlock | None:
+    """Return the partial results of the reduction that an operator runs, if it keeps its input's innermost dimension.
 
     Args:
         operator: name without overload.
@@ -56,15 +57,15 @@ def cuda_reduction(
     kept = dimensions[len(reduced) :]
     if not reduced or not kept or reduced[0].stride < kept[0].stride:
         return None
-    return Reduction(
-        outputs=prod(each.size for each in kept),
-        values_per_output=prod(each.size for each in reduced),
+    rule = Reduction(
         item_bytes=given.element_size(),
         accumulator_bytes=_accumulator_bytes(operator, given, result),
         outputs_per_thread=_outputs_per_thread(kept[0], [*reduced, *kept[1:]], int(given.storage_offset())),
         multiprocessors=multiprocessors,
         threads_per_multiprocessor=threads_per_multiprocessor(capability),
     )
+    outputs, values_per_output = prod(each.size for each in kept), prod(each.size for each in reduced)
+    return RuledBlock(rule=rule, place=0, lengths=(outputs, values_per_output))
 
 
 def _operands(operator: str, args: tuple[Any, ...]) -> tuple[torch.Tensor, Sequence[int]] | None:

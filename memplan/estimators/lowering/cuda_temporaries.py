@@ -60,7 +60,7 @@ def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
     copies = 0 if alike else len(indices) - len(whole)
-    return TemporaryBytes(around_results=narrow + copies * shape.numel() * _INT64)
+    return TemporaryBytes(around_results=(narrow + copies * shape.numel() * _INT64,))
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -85,14 +85,14 @@ def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return (
         NO_TEMPORARIES
         if norm == 0
-        else TemporaryBytes(after_results=grad.numel() * points.shape[-1] * points.element_size())
+        else TemporaryBytes(after_results=(grad.numel() * points.shape[-1] * points.element_size(),))
     )
 
 
 def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each point with respect to each other (``pdist_backward_kernel_impl``)."""
     points, norm = args[1:3]
-    return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=(len(points) - 1) * points.nbytes)
+    return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=((len(points) - 1) * points.nbytes,))
 
 
 def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -109,13 +109,13 @@ def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _contiguous_input(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A contiguous copy of the input (``scan_dim`` in ``ScanUtils.cuh``, ``kthvalue_out_cuda``)."""
     source: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=0 if source.is_contiguous() else source.nbytes)
+    return TemporaryBytes(after_results=() if source.is_contiguous() else (source.nbytes,))
 
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
-    return TemporaryBytes(after_results=sum(each.nbytes for each in operands if not _has_blas_strides(each)))
+    return TemporaryBytes(after_results=(sum(each.nbytes for each in operands if not _has_blas_strides(each)),))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
@@ -140,7 +140,7 @@ def _bernoulli(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Probabilities of half types in single precision (``bernoulli_kernel`` in ``DistributionBernoulli.cu``)."""
     chances: torch.Tensor = args[0]
     is_converted = not isinstance(args[-1], float) and chances.element_size() < torch.float32.itemsize
-    return TemporaryBytes(after_results=chances.numel() * torch.float32.itemsize) if is_converted else NO_TEMPORARIES
+    return TemporaryBytes(after_results=(chances.numel() * torch.float32.itemsize,)) if is_converted else NO_TEMPORARIES
 
 
 def _soft_margin_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -198,7 +198,7 @@ _RULES: dict[str, Rule] = {
     "aten._cdist_backward": _distances_backward,
     "aten._pdist_backward": _own_distances_backward,
     "aten.multinomial": _multinomial,
-    "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=result.nbytes),  # draws of gamma
+    "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous_input),
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product

@@ -35,15 +35,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.convolutions import Convolution, Pass, of_each_dimension
+from memplan.estimators.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
 from memplan.estimators.engines_for_cards import TENSOR_CORES_FOR_SINGLE_PRECISION, depthwise_sums_bytes
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from memplan.estimators.lowering.temporary_bytes import Blocks
 
 TENSOR_CORES_FROM = {
     torch.float16: (7, 0),
@@ -62,19 +60,20 @@ _TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
 
-    def workspace(call: Convolution) -> tuple[int, Convolution | None]:
-        return _workspace_bytes(call, capability), None if torch.backends.cudnn.benchmark else call
+    def workspace(call: Convolution) -> ConvolutionWorkspace | int:
+        size_bytes = _workspace_bytes(call, capability)
+        # the fastest algorithm, which benchmark mode takes, cannot be queried
+        return size_bytes if torch.backends.cudnn.benchmark else ConvolutionWorkspace(call=call, size_bytes=size_bytes)
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
         if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
             return _contiguous_first(image, weight)
-        size_bytes, call = workspace(_call((image, weight, result), (stride, padding, dilation), transposed=transposed))
+        call = _call((image, weight, result), (stride, padding, dilation), transposed=transposed)
         layout = convolution_layout((image, weight))
         return TemporaryBytes(
-            throughout=copies((image,), layout) or 0,
-            after_results=_with_workspace(copies((weight,), layout), size_bytes),
-            after_results_of=call,
+            throughout=copies((image,), layout),
+            after_results=(*copies((weight,), layout), workspace(call)),
         )
 
     def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -92,27 +91,19 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
         call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
         of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
         # the gradient of the input is computed before that of the weight, each with its own workspace
-        first_bytes, first = workspace(replace(call, kernel=of_input)) if wanted[0] else (0, None)
-        second_bytes, second = workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT)) if wanted[1] else (0, None)
+        first, second = workspace(replace(call, kernel=of_input)), workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT))
         return TemporaryBytes(
-            throughout=(*copies((image,), layout), *converted) or 0,
-            between_results=_with_workspace((*copied, *copies((weight,), layout)), first_bytes) if wanted[0] else 0,
-            between_results_of=first,
-            after_results=_with_workspace(copied, second_bytes) if wanted[1] else 0,
-            after_results_of=second,
+            throughout=(*copies((image,), layout), *converted),
+            between_results=(*copied, *copies((weight,), layout), first) if wanted[0] else (),
+            after_results=(*copied, second) if wanted[1] else (),
         )
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
 
 
-def _with_workspace(copied: tuple[int, ...], size_bytes: int) -> Blocks:
-    return (*copied, size_bytes) if copied else size_bytes
-
-
 def _contiguous_first(*operands: torch.Tensor) -> TemporaryBytes:
     """Operands in the layout of ATen's own kernels, copied before the results exist (``DepthwiseConv2d.cu``)."""
-    copied = copies(operands, convolution_layout(operands[-2:]))
-    return TemporaryBytes(throughout=copied) if copied else NO_TEMPORARIES
+    return TemporaryBytes(throughout=copies(operands, convolution_layout(operands[-2:])))
 
 
 def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: bool, groups: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._prims_common import make_contiguous_strides_for
 
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,27 +22,28 @@ def from_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """Real to complex: with several steps, a second tensor of the result's size."""
     source, dims = args[:2]
     if _is_one_step(dims):
-        return TemporaryBytes(after_results=_copied_bytes(source, dims, source.stride()))
-    return TemporaryBytes(after_results=result.nbytes)
+        return TemporaryBytes(after_results=(_copied_bytes(source, dims, source.stride()),))
+    return TemporaryBytes(after_results=(result.nbytes,))
 
 
-def to_real(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+def to_real(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Complex to real: a copy of the input, which cuFFT may overwrite."""
     source, dims = args[:2]
     if not _is_one_step(dims):
-        return TemporaryBytes(after_results=source.nbytes + complex_numbers((source, dims[:-1]), result).after_results)
+        return TemporaryBytes(after_results=(source.nbytes + _complex_bytes(source, dims[:-1]),))
     strides = make_contiguous_strides_for(source.shape)
-    return TemporaryBytes(after_results=source.nbytes + _copied_bytes(source, dims, strides))
+    return TemporaryBytes(after_results=(source.nbytes + _copied_bytes(source, dims, strides),))
 
 
 def complex_numbers(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Complex to complex: three dimensions at a time; without a dimension, a mere copy."""
-    source, dims = args[:2]
+    return TemporaryBytes(after_results=(_complex_bytes(*args[:2]),))
+
+
+def _complex_bytes(source: torch.Tensor, dims: Sequence[int]) -> int:
     if not dims:
-        return NO_TEMPORARIES
-    if len(dims) > _MOST_DIMS:
-        return TemporaryBytes(after_results=source.nbytes)
-    return TemporaryBytes(after_results=_copied_bytes(source, dims, source.stride()))
+        return 0
+    return source.nbytes if len(dims) > _MOST_DIMS else _copied_bytes(source, dims, source.stride())
 
 
 def _is_one_step(dims: Sequence[int]) -> bool:

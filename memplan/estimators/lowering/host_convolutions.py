@@ -38,24 +38,24 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     image, weight, transposed, groups = args[0], args[1], args[6], args[8]
     stride = of_each_dimension(args[3], image.dim() - 2)
     if _is_channels_last(image) or _is_channels_last(weight):
-        return TemporaryBytes(after_results=_reordered_weight(weight, groups))
+        return TemporaryBytes(after_results=(_reordered_weight(weight, groups),))
     if _runs_uncopied(image, weight, stride, groups):
-        return TemporaryBytes(around_results=_columns_bytes(result, weight))
+        return TemporaryBytes(around_results=(_columns_bytes(result, weight),))
     if transposed and not is_half(result):  # a single channel lies the same in both layouts
         second = result.nbytes if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
         return TemporaryBytes(
-            before_results=image.nbytes + _padded_weight(weight, groups),
-            around_results=result.nbytes,
-            between_results=second,
+            before_results=(image.nbytes + _padded_weight(weight, groups),),
+            around_results=(result.nbytes,),
+            between_results=(second,),
         )
     copied_image = _copied_input(image, groups)
     copied_weight = _padded_weight(weight, groups) if copied_image else weight.nbytes
     is_read_in_blocks = _are_groups_of(_GROUP_BLOCK, weight, groups)
     is_converted_back = is_half(result) and not (weight.dtype is torch.bfloat16 and _is_depthwise(weight, groups))
     return TemporaryBytes(
-        before_results=copied_image + copied_weight if is_read_in_blocks else 0,
-        around_results=_padded(result, groups),
-        between_results=result.nbytes if is_converted_back else 0,
+        before_results=(copied_image + copied_weight,) if is_read_in_blocks else (),
+        around_results=(_padded(result, groups),),
+        between_results=(result.nbytes,) if is_converted_back else (),
     )
 
 
@@ -66,25 +66,25 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
-            between_results=_reordered_weight(weight, groups) if wants_image else 0,
-            after_results=_made_weight(image, weight, groups) + weight.nbytes if wants_weight else 0,
+            between_results=(_reordered_weight(weight, groups),) if wants_image else (),
+            after_results=(_made_weight(image, weight, groups) + weight.nbytes,) if wants_weight else (),
         )
     if _runs_uncopied(image, weight, stride, groups):
-        return TemporaryBytes(after_results=_columns_bytes(gradient, weight))
+        return TemporaryBytes(after_results=(_columns_bytes(gradient, weight),))
     of_weight = _weight_gradient_bytes(args, stride, dilation) if wants_weight else 0
     if wants_image and not transposed and _is_always_unfolded(weight, stride, dilation, groups):
         columns = _of_threads(gradient, _image_columns_bytes(gradient, weight))
-        return TemporaryBytes(before_results=columns, around_results=image.nbytes, after_results=of_weight)
+        return TemporaryBytes(before_results=(columns,), around_results=(image.nbytes,), after_results=(of_weight,))
     # The gradient of a transposed convolution is read as other convolutions read their input.
     blocked_gradient = _copied_input(gradient, groups) if transposed else _padded(gradient, groups)
     spread_out = is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
     is_read_in_blocks = wants_image and _are_groups_of(_GROUP_BLOCK, weight, groups)
     made_image = image.nbytes if spread_out else _padded(image, groups)
     return TemporaryBytes(
-        before_results=blocked_gradient + _padded_weight(weight, groups) if is_read_in_blocks else 0,
-        around_results=made_image if wants_image else 0,
-        between_results=image.nbytes if wants_image and spread_out else 0,
-        after_results=of_weight,
+        before_results=(blocked_gradient + _padded_weight(weight, groups),) if is_read_in_blocks else (),
+        around_results=(made_image,) if wants_image else (),
+        between_results=(image.nbytes,) if wants_image and spread_out else (),
+        after_results=(of_weight,),
     )
 
 

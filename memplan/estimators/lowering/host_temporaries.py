@@ -55,7 +55,7 @@ def _copied(operator: str, args: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A second tensor like the input, if that needs a gradient."""
-    return TemporaryBytes(after_results=args[1].nbytes) if args[9][0] else NO_TEMPORARIES
+    return TemporaryBytes(after_results=(args[1].nbytes,)) if args[9][0] else NO_TEMPORARIES
 
 
 def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -68,14 +68,14 @@ def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         return NO_TEMPORARIES
     common = torch.result_type(first, second)
     others = [each for each in (first, second) if each.dtype is not common]
-    return TemporaryBytes(around_results=sum(each.numel() * common.itemsize for each in others))
+    return TemporaryBytes(around_results=(sum(each.numel() * common.itemsize for each in others),))
 
 
 def _recurrence(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Both weights in oneDNN's layout, and what it works in (``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp``)."""
     data, weights = args[0], args[1:3]
     copies = sum(each.nbytes for each in weights) if is_half(data) else sum(map(_by_input, weights))
-    return TemporaryBytes(after_results=copies + _recurrence_scratch(data, weights))
+    return TemporaryBytes(after_results=(copies + _recurrence_scratch(data, weights),))
 
 
 def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -88,7 +88,7 @@ def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     widened = output.numel() * _FP32_BYTES if is_half(data) else 0
     read = sum(each.nbytes if is_half(data) else _padded_rows(each) for each in weights)
     made = sum(map(_by_input, weights))
-    return TemporaryBytes(after_results=in_order + widened + read + made + _recurrence_scratch(data, weights))
+    return TemporaryBytes(after_results=(in_order + widened + read + made + _recurrence_scratch(data, weights),))
 
 
 def _recurrence_scratch(data: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> int:
@@ -111,8 +111,8 @@ def _interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryByte
     if sum(result.shape[2:]) > _SMALL_SIDES:
         return NO_TEMPORARIES
     return TemporaryBytes(
-        after_results=sum(
-            each.nbytes for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)
+        after_results=(
+            sum(each.nbytes for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)),
         )
     )
 
@@ -122,23 +122,23 @@ def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> Tempor
     image: torch.Tensor = args[0]
     if image.shape[2] == result.shape[2] or image.shape[3] == result.shape[3]:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=result.nbytes // result.shape[2] * image.shape[2])
+    return TemporaryBytes(after_results=(result.nbytes // result.shape[2] * image.shape[2],))
 
 
 def _attention_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy of the output's gradient by position, then head (``flash_attention_backward_kernel_impl``)."""
     gradient: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=0 if gradient.transpose(1, 2).is_contiguous() else gradient.nbytes)
+    return TemporaryBytes(after_results=() if gradient.transpose(1, 2).is_contiguous() else (gradient.nbytes,))
 
 
 def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Backward variables, as many as there are forward variables (``LossCTC.cpp``)."""
-    return TemporaryBytes(after_results=args[6].nbytes)
+    return TemporaryBytes(after_results=(args[6].nbytes,))
 
 
 def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Values and positions, which are partially sorted (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
-    return TemporaryBytes(after_results=args[0].nbytes + args[0].numel() * _INT64_BYTES)
+    return TemporaryBytes(after_results=(args[0].nbytes + args[0].numel() * _INT64_BYTES,))
 
 
 _RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {

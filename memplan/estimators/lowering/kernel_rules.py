@@ -69,7 +69,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
         if reduction is None or temporaries.before_return:
             return temporaries
-        return replace(temporaries, before_return=reduction.staging_bytes(), before_return_of=reduction)
+        return replace(temporaries, before_return=(reduction,))
 
     def are_known(operator: OpOverload, name: str) -> bool:
         return not is_chosen_on_card(name) and (name in of_card or has_rule(name) or is_plain(operator))

@@ -38,7 +38,7 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         return NO_TEMPORARIES
     size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64
     if size <= LARGEST_SORTED_IN_PLACE:
-        return TemporaryBytes(after_results=size * _INT64)
+        return TemporaryBytes(after_results=(size * _INT64,))
     in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
     return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
 
@@ -59,7 +59,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     source: torch.Tensor = args[0]
     copied = copies((source,))
     if len(args) > 1:
-        return TemporaryBytes(after_results=copied or 0)
+        return TemporaryBytes(after_results=copied)
     count = source.numel()
     made = (count * source.element_size(), count * _INT64)
     return TemporaryBytes(before_results=(*copied, *made, *_sorting(source, count)))

@@ -19,19 +19,21 @@ def non_maximum_suppression(args: tuple[Any, ...], _result: Any) -> TemporaryByt
     """Boxes sorted by score, and a bit for each pair of them (``nms_kernel.cu``)."""
     boxes: torch.Tensor = args[0]
     count = len(boxes)
-    return TemporaryBytes(around_results=count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64)
+    return TemporaryBytes(
+        around_results=(count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64,)
+    )
 
 
 def deformable_convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Columns, and twice the result, before the bias is added (``deform_conv2d_forward_kernel``)."""
     image, weight = args[:2]
-    return TemporaryBytes(around_results=2 * result.nbytes + _columns_bytes(image, weight, result))
+    return TemporaryBytes(around_results=(2 * result.nbytes + _columns_bytes(image, weight, result),))
 
 
 def deformable_convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Columns, and the output's gradient by groups of images (``backward_gradient_parameters``)."""
     gradient, image, weight = args[:3]
-    return TemporaryBytes(after_results=gradient.nbytes + _columns_bytes(image, weight, gradient))
+    return TemporaryBytes(after_results=(gradient.nbytes + _columns_bytes(image, weight, gradient),))
 
 
 def _columns_bytes(image: torch.Tensor, weight: torch.Tensor, output: torch.Tensor) -> int:

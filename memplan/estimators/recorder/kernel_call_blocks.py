@@ -1,4 +1,4 @@
-"""Temporaries of convolutions and reductions at any micro-batch size, from the calls recorded at a few."""
+"""Temporaries of convolutions, and by rules, at any micro-batch size, from the calls recorded at a few."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from memplan.estimators.convolutions import Convolution, GrowingConvolution, Workspaces
-from memplan.estimators.reductions import GrowingReduction, Reduction, StagedReductions
-from memplan.estimators.ruled_blocks import GrowingRuledBlock, RuledBlock
+from memplan.estimators.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
 
-Call = TypeVar("Call", Convolution, Reduction, RuledBlock)
-Growing = TypeVar("Growing", GrowingConvolution, GrowingReduction, GrowingRuledBlock)
+Call = TypeVar("Call", Convolution, RuledBlock)
+Growing = TypeVar("Growing", GrowingConvolution, GrowingRuledBlock)
 _Blocks = list[tuple[int, int]]  # block number, and index of its call among the different ones
 
 
@@ -41,19 +40,17 @@ def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
     return Workspaces(blocks=blocks, numbers=of_blocks, convolutions=numbers)
 
 
-def growing_reductions(recordings: Sequence[Recording]) -> StagedReductions | None:
-    """Return the reductions and other rules of blocks whose lengths are linear in the micro-batch; None without any.
+def growing_ruled_blocks(recordings: Sequence[Recording]) -> RuledBlocks:
+    """Return the blocks of the runs that follow from rules, where the lengths are linear in the micro-batch.
 
     Args:
         recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
     """
-    numbers, found = _numbered(_blocks_of(recordings, Reduction), _growing_reduction)
-    rules, ruled = _numbered(_blocks_of(recordings, RuledBlock), _growing_rule)
-    if not found and not ruled:
-        return None
-    both = sorted([*found, *((block, len(numbers) + number) for block, number in ruled)])
-    blocks, of_blocks = _columns(both)
-    return StagedReductions(blocks=blocks, numbers=of_blocks, reductions=(*numbers, *rules))
+    different, found = _numbered(_blocks_of(recordings, RuledBlock), _growing_rule)
+    if not found:
+        return RuledBlocks()
+    blocks, numbers = _columns(found)
+    return RuledBlocks(blocks=blocks, numbers=numbers, different=different)
 
 
 def _blocks_of(
@@ -89,16 +86,6 @@ def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> 
     """Return one block's convolution as a function of the micro-batch, by its first two runs."""
     at_zero, per_item = _line([each.samples for each in calls], sizes)
     return GrowingConvolution(convolution=calls[0].with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
-
-
-def _growing_reduction(calls: Sequence[Reduction], sizes: Sequence[int]) -> GrowingReduction:
-    outputs, outputs_per_item = _line([each.outputs for each in calls], sizes)
-    values, values_per_item = _line([each.values_per_output for each in calls], sizes)
-    return GrowingReduction(
-        reduction=replace(calls[0], outputs=outputs, values_per_output=values),
-        outputs_per_item=outputs_per_item,
-        values_per_item=values_per_item,
-    )
 
 
 def _growing_rule(calls: Sequence[RuledBlock], sizes: Sequence[int]) -> GrowingRuledBlock:

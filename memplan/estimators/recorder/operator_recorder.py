@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memplan.estimators.convolutions import ConvolutionWorkspace
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, wraps_others
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
@@ -30,7 +31,7 @@ from memplan.estimators.step_trace import Category
 from memplan.results import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.convolutions import Convolution
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
-    from memplan.estimators.reductions import Reduction
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
@@ -211,7 +211,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         temporaries = self._kernels.temporary_bytes(operator, args, result)
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
-        between, between_results_of = temporaries.between_results, temporaries.between_results_of
+        between = temporaries.between_results
         throughout = self._hold(temporaries.throughout, operator)
         around = self._hold(temporaries.around_results, operator)
         self._free(self._hold(temporaries.before_results, operator))
@@ -221,14 +221,14 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for value in results:
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
-                self._free(self._hold(between, operator, between_results_of))
-                between, between_results_of = 0, None
+                self._free(self._hold(between, operator))
+                between = ()
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
             self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
         self._free(around)
-        self._free(self._hold(temporaries.after_results, operator, temporaries.after_results_of))
+        self._free(self._hold(temporaries.after_results, operator))
         self._free(throughout)
-        self._free(self._hold(temporaries.before_return, operator, temporaries.before_return_of))
+        self._free(self._hold(temporaries.before_return, operator))
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)
@@ -260,33 +260,27 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
         return before != self._summed_by_formula
 
-    def _hold(
-        self, blocks: Blocks, operator: str, kernel_call: Convolution | Reduction | RuledBlock | None = None
-    ) -> tuple[int, ...]:
-        """Allocate blocks, the last for a call, and free those of each scope at its end; return the rest."""
-        if isinstance(blocks, tuple):
-            held: tuple[int, ...] = ()
-            for place, each in enumerate(blocks, 1):
-                opened = self._hold(each, operator, kernel_call if place == len(blocks) else None)
-                if isinstance(each, tuple):
-                    self._free(opened)
-                else:
-                    held += opened
-            return held
-        if isinstance(blocks, RuledBlock):
-            kernel_call, blocks = blocks, blocks.staging_bytes()
-        if not blocks and kernel_call is None:
-            return ()
-        block = self._recording.allocate(
-            blocks,
+    def _hold(self, blocks: Blocks, operator: str) -> list[int]:
+        """Allocate blocks in order, and free those of each scope at its end; return the numbers of the rest."""
+        held: list[int] = []
+        for each in blocks:
+            if isinstance(each, tuple):
+                self._free(self._hold(each, operator))
+            elif each != 0:
+                held.append(self._allocate_temporary(each, operator))
+        return held
+
+    def _allocate_temporary(self, block: int | ConvolutionWorkspace | RuledBlock, operator: str) -> int:
+        """Allocate a block; one that a call decides is recorded even of 0 bytes, since it may grow with the batch."""
+        return self._recording.allocate(
+            block if isinstance(block, int) else block.size_bytes,
             Category.TEMPORARIES,
             module=self._paths.current,
             operator=f"{INSIDE}{operator}",
-            kernel_call=kernel_call,
+            kernel_call=_kernel_call(block),
         )
-        return (block,)
 
-    def _free(self, blocks: tuple[int, ...]) -> None:
+    def _free(self, blocks: Iterable[int]) -> None:
         for block in blocks:
             self._recording.free(block)
 
@@ -296,6 +290,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if in_backward not in self._phases_with_cublas:
             self._phases_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+
+
+def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:
+    if isinstance(block, ConvolutionWorkspace):
+        return block.call
+    return block if isinstance(block, RuledBlock) else None
 
 
 def _is_in(formulas: tuple[str, ...]) -> bool:

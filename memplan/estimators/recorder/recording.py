@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from memplan.estimators.convolutions import Convolution
-    from memplan.estimators.reductions import Reduction
     from memplan.estimators.ruled_blocks import RuledBlock
 
 INSIDE = "inside "  # prefix of the operator's name for temporaries of its kernel, which follow from a rule
@@ -32,7 +31,7 @@ class Recording:
         categories: category of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
-        kernel_calls: the convolution, reduction or rule whose temporary each block is; None for other blocks.
+        kernel_calls: the convolution or rule whose temporary each block is; None for other blocks.
         module_names: index of each module path.
         operator_names: index of each operator name.
         step_starts: index of each optimizer step's first event.
@@ -47,7 +46,7 @@ class Recording:
     categories: list[Category] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
-    kernel_calls: list[Convolution | Reduction | RuledBlock | None] = field(default_factory=list)
+    kernel_calls: list[Convolution | RuledBlock | None] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
     step_starts: list[int] = field(default_factory=list)
@@ -60,7 +59,7 @@ class Recording:
         *,
         module: str,
         operator: str,
-        kernel_call: Convolution | Reduction | RuledBlock | None = None,
+        kernel_call: Convolution | RuledBlock | None = None,
     ) -> int:
         """Record a new block and return its number."""
         block = len(self.block_bytes)

@@ -61,7 +61,7 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
         timeline,
         size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0),
         workspaces=of_rules,
-        reductions=None if timeline.reductions is None else timeline.reductions.among(~is_typical),
+        ruled=timeline.ruled.among(~is_typical),
     )
 
 

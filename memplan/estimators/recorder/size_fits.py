@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.recorder.kernel_call_blocks import any_workspaces, growing_reductions, growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import any_workspaces, growing_ruled_blocks, growing_workspaces
 from memplan.estimators.step_trace import Timeline
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
     intercepts, slopes, _ = _terms(recordings[:2])
-    reductions = growing_reductions(recordings[:2])
-    if reductions is not None:  # no line, but known at every size
-        intercepts[reductions.blocks] = slopes[reductions.blocks] = 0
+    ruled = growing_ruled_blocks(recordings[:2]).blocks  # they follow no line, but are known at every size
+    intercepts[ruled] = slopes[ruled] = 0
     underestimates = bool((intercepts < -ROUNDING * sizes).any())
     grows = (slopes != 0) & ~np.array(recordings[0].is_by_rule())
     return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
@@ -71,7 +70,7 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
     fitted = replace(
         _timeline(recordings[0], _terms(recordings[:3])),
         workspaces=growing_workspaces(recordings),
-        reductions=growing_reductions(recordings),
+        ruled=growing_ruled_blocks(recordings),
     )
     if len(recordings) <= 3:
         return fitted

@@ -8,24 +8,22 @@ import pytest
 import torch
 
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
+from memplan.estimators.reductions import Reduction
 
 AMPERE = (8, 0)
 
 
 def found(
     source: torch.Tensor, dims: list[int], operator: str = "aten.sum", *, dtype: torch.dtype | None = None
-) -> tuple[int, int, int, int] | None:
+) -> tuple[int, ...] | None:
     result = source.amax(dims) if operator == "aten.amax" else source.sum(dims, dtype=dtype)
     reduction = cuda_reduction(operator, (source, dims), result, AMPERE, 108)
     if reduction is None:
         return None
-    assert (reduction.multiprocessors, reduction.threads_per_multiprocessor) == (108, 2048)
-    return (
-        reduction.outputs,
-        reduction.values_per_output,
-        reduction.outputs_per_thread,
-        reduction.accumulator_bytes,
-    )
+    rule = reduction.rule
+    assert isinstance(rule, Reduction)
+    assert (rule.multiprocessors, rule.threads_per_multiprocessor) == (108, 2048)
+    return (*reduction.lengths, rule.outputs_per_thread, rule.accumulator_bytes)
 
 
 def source(*shape: int, **options: Any) -> torch.Tensor:
@@ -90,7 +88,7 @@ def test_the_bias_of_a_convolution_in_channels_last_is_such_a_sum() -> None:
     args = backward_of_a_convolution(gradient, with_bias=True)
     reduction = cuda_reduction("aten.convolution_backward", args, None, AMPERE, 108)
     assert reduction is not None
-    assert (reduction.outputs, reduction.values_per_output) == (16, 8 * 56 * 56)
+    assert reduction.lengths == (16, 8 * 56 * 56)
 
 
 def test_a_convolution_without_bias_or_in_channels_first_sums_nothing_so() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
-from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.convolutions import Convolution, ConvolutionWorkspace, Pass
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
+from tests.making import sizes
+
+if TYPE_CHECKING:
+    from memplan.estimators.lowering.temporary_bytes import Blocks
 
 VOLTA, TURING, AMPERE = (7, 0), (7, 5), (8, 6)
 SINGLE, HALF = torch.float32, torch.float16
@@ -50,6 +56,13 @@ def backward(
     return rule((gradient, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [*wanted, False]), None)
 
 
+def asked(blocks: Blocks) -> Convolution:
+    """The call that cuDNN is asked about, whose workspace is the last of the blocks."""
+    workspace = blocks[-1]
+    assert isinstance(workspace, ConvolutionWorkspace)
+    return workspace.call
+
+
 def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous(memory_format=torch.channels_last)
 
@@ -59,19 +72,19 @@ def weight_of_three(inputs: int, outputs: int) -> torch.Tensor:
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
-    assert forward(image(), weight()).after_results == 3 * MIB
+    assert sizes(forward(image(), weight()).after_results) == (3 * MIB,)
     found = backward(image(), weight(), image())
-    assert (found.between_results, found.after_results) == (3 * MIB, 3 * MIB)
+    assert sizes(found.between_results) == sizes(found.after_results) == (3 * MIB,)
 
 
 def test_half_precision_is_converted_from_volta_on_unless_it_is_channels_last() -> None:
     pixels, kernel = image(dtype=HALF), weight(dtype=HALF)
-    assert forward(pixels, kernel, capability=VOLTA).after_results == 3 * MIB // 2
-    assert forward(in_channels_last(pixels), in_channels_last(kernel)).after_results == 0
+    assert sizes(forward(pixels, kernel, capability=VOLTA).after_results) == (3 * MIB // 2,)
+    assert sizes(forward(in_channels_last(pixels), in_channels_last(kernel)).after_results) == ()
 
 
 def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
-    assert forward(image(), weight(window=1), stride=2).after_results == 2 * MIB + 16 * KIB
+    assert sizes(forward(image(), weight(window=1), stride=2).after_results) == (2 * MIB + 16 * KIB,)
 
 
 @pytest.mark.parametrize(
@@ -87,43 +100,42 @@ def test_single_pixels_taken_at_a_distance_are_no_plain_product() -> None:
     ids=["no TF32 on Turing", "a photograph", "double precision", "groups", "a plain product", "small windows"],
 )
 def test_other_calls_are_asked_about_but_take_nothing_by_rule(found: TemporaryBytes) -> None:
-    assert found.after_results == 0
-    assert found.after_results_of is not None
+    assert sizes(found.after_results) == ()
+    assert asked(found.after_results)
 
 
 def test_without_tf32_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = forward(image(), weight())
-    assert found.after_results == 0
-    assert found.after_results_of is not None
-    assert not found.after_results_of.with_tf32
+    assert sizes(found.after_results) == ()
+    assert not asked(found.after_results).with_tf32
 
 
 def test_in_benchmark_mode_there_is_no_choice_to_ask_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    assert forward(image(), weight()) == TemporaryBytes(after_results=3 * MIB)
+    assert forward(image(), weight()) == TemporaryBytes(after_results=(3 * MIB,))
 
 
 def test_only_wanted_gradients_have_a_workspace() -> None:
     found = backward(image(), weight(), image(), wanted=(False, True))
-    assert (found.between_results, found.between_results_of) == (0, None)
-    assert found.after_results_of is not None
+    assert found.between_results == ()
+    assert asked(found.after_results).kernel is Pass.WEIGHT_GRADIENT
 
 
 def test_one_channel_at_a_time_is_no_business_of_cudnns_unless_channels_are_last() -> None:
     kernel = torch.empty(64, 1, 3, 3, device="meta")
-    assert forward(image(), kernel, groups=64) is NO_TEMPORARIES
-    assert forward(in_channels_last(image()), kernel, groups=64).after_results_of is not None
-    assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) is NO_TEMPORARIES
+    assert forward(image(), kernel, groups=64) == NO_TEMPORARIES
+    assert asked(forward(in_channels_last(image()), kernel, groups=64).after_results)
+    assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) == NO_TEMPORARIES
 
 
 def test_no_samples_are_not_convolved() -> None:
-    assert forward(image()[:0], weight(), result=image()[:0]) is NO_TEMPORARIES
-    assert backward(image()[:0], weight(), image()[:0]) is NO_TEMPORARIES
+    assert forward(image()[:0], weight(), result=image()[:0]) == NO_TEMPORARIES
+    assert backward(image()[:0], weight(), image()[:0]) == NO_TEMPORARIES
 
 
 def test_the_call_is_what_cudnn_is_asked_about() -> None:
-    asked = Convolution(
+    call = Convolution(
         kernel=Pass.WEIGHT_GRADIENT,
         input_shape=(1, 64, 64, 64),
         weight_shape=(64, 64, 1, 1),
@@ -134,14 +146,14 @@ def test_the_call_is_what_cudnn_is_asked_about() -> None:
         padding=(0, 0),
         dilation=(1, 1),
     )
-    assert backward(image(dtype=HALF), weight(dtype=HALF, window=1), image(dtype=HALF)).after_results_of == asked
+    found = backward(image(dtype=HALF), weight(dtype=HALF, window=1), image(dtype=HALF))
+    assert asked(found.after_results) == call
 
 
 def test_a_transposed_convolution_is_the_gradient_of_another_ones_input() -> None:
     small, large = torch.empty(1, 64, 32, 32, device="meta"), image(channels=32)
     kernel = torch.empty(64, 32, 2, 2, device="meta")
-    call = forward(small, kernel, stride=2, result=large, transposed=True).after_results_of
-    assert call is not None
+    call = asked(forward(small, kernel, stride=2, result=large, transposed=True).after_results)
     assert (call.kernel, call.input_shape, call.output_shape) == (
         Pass.INPUT_GRADIENT,
         (1, 32, 64, 64),
@@ -152,10 +164,8 @@ def test_a_transposed_convolution_is_the_gradient_of_another_ones_input() -> Non
 def test_a_line_is_a_picture_of_one_row() -> None:
     rule = convolution_rules(AMPERE)["aten.convolution"]
     line, kernel = torch.empty(1, 64, 100, device="meta"), torch.empty(64, 64, 3, device="meta")
-    call = rule(
-        (line, kernel, None, [2], [1], [1], False, [0], 1), torch.empty(1, 64, 50, device="meta")
-    ).after_results_of
-    assert call is not None
+    found = rule((line, kernel, None, [2], [1], [1], False, [0], 1), torch.empty(1, 64, 50, device="meta"))
+    call = asked(found.after_results)
     assert (call.input_shape, call.weight_shape) == ((1, 64, 1, 100), (64, 64, 1, 3))
     assert (call.stride, call.padding, call.dilation) == ((1, 2), (0, 1), (1, 1))
 
@@ -163,9 +173,10 @@ def test_a_line_is_a_picture_of_one_row() -> None:
 def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
     kernel = weight_of_three(128, 128)
     found = forward(image(128), kernel, capability=VOLTA, result=image(128))
-    assert found.after_results == 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
+    assert sizes(found.after_results) == (36 * 4 * (128 * 128 + 16 * 16 * (128 + 128)),)  # 16 tiles of 4 pixels a side
     of_gradients = backward(image(128), kernel, image(128), capability=VOLTA)
-    assert (of_gradients.between_results, of_gradients.after_results) == (found.after_results, 0)
+    assert sizes(of_gradients.between_results) == sizes(found.after_results)
+    assert sizes(of_gradients.after_results) == ()
 
 
 @pytest.mark.parametrize(
@@ -176,13 +187,14 @@ def test_the_transforms_take_what_cudnn_itself_answers(side: int, inputs: int, o
     """github.com/Slimakanzer/cudnn-benchmark, out_example.txt: 32 images, windows of 3 x 3, one pixel of padding."""
     pixels, result = (torch.empty(32, channels, side, side, device="meta") for channels in (inputs, outputs))
     kernel = weight_of_three(inputs, outputs)
-    assert forward(pixels, kernel, capability=VOLTA, result=result).after_results == listed_bytes
+    assert sizes(forward(pixels, kernel, capability=VOLTA, result=result).after_results) == (listed_bytes,)
 
 
 def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
     """The same list: 5 x 5 pixels without padding, two tiles a side for the gradient, one for the output of 3 x 3."""
     pixels, gradient = torch.empty(32, 128, 5, 5, device="meta"), torch.empty(32, 256, 3, 3, device="meta")
-    assert backward(pixels, weight_of_three(128, 256), gradient, capability=VOLTA).between_results == 11796480
+    found = backward(pixels, weight_of_three(128, 256), gradient, capability=VOLTA)
+    assert sizes(found.between_results) == (11796480,)
 
 
 @pytest.mark.parametrize(
@@ -196,15 +208,16 @@ def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
     ids=["larger windows", "a stride", "Pascal", "few channels"],
 )
 def test_other_convolutions_without_tensor_cores_take_nothing_by_rule(found: TemporaryBytes) -> None:
-    assert found.after_results == 0
+    assert sizes(found.after_results) == ()
 
 
 def test_a_weight_is_converted_once_the_output_exists_and_a_gradient_once_or_for_each_kernel() -> None:
     pixels = in_channels_last(image())
-    found = forward(pixels, weight())
-    assert (found.throughout, found.after_results) == (0, (MIB, 0))
-    found = backward(pixels, weight(), image())
-    assert (found.throughout, found.between_results, found.after_results) == ((MIB,), (MIB, 0), 0)
+    assert by_lifetime(forward(pixels, weight())) == ((), (), (MIB,))
+    assert by_lifetime(backward(pixels, weight(), image())) == ((MIB,), (MIB,), ())
     same = image()[:, :1, :1, :1].expand(1, 64, 64, 64)  # the gradient of a sum, which is in no layout
-    found = backward(image(), weight(), same)
-    assert (found.throughout, found.between_results, found.after_results) == (0, (MIB, 3 * MIB), (MIB, 3 * MIB))
+    assert by_lifetime(backward(image(), weight(), same)) == ((), (MIB, 3 * MIB), (MIB, 3 * MIB))
+
+
+def by_lifetime(found: TemporaryBytes) -> tuple[tuple[int, ...], ...]:
+    return sizes(found.throughout), sizes(found.between_results), sizes(found.after_results)

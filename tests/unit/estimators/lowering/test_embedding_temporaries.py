@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import torch
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
+from tests.making import sizes
 
 RULES = embedding_rules(108)
 EACH = 80 * KIB  # 10240 * 8
@@ -18,13 +18,6 @@ EACH = 80 * KIB  # 10240 * 8
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def sizes(blocks: Any) -> Any:
-    """Return the blocks by their bytes, without those that are not needed."""
-    if isinstance(blocks, tuple):
-        return tuple(found for found in map(sizes, blocks) if found)
-    return blocks.staging_bytes()
 
 
 def hidden(count: int, rows: int, *, by_frequency: bool = False, dtype: torch.dtype = torch.float32) -> TemporaryBytes:

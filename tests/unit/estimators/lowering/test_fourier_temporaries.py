@@ -27,24 +27,22 @@ def real(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     ],
 )
 def test_what_cufft_cannot_read_is_copied(source: torch.Tensor, dims: list[int], copied_bytes: int) -> None:
-    assert cuda_temporary_bytes("aten._fft_r2c", (source, dims, 0, True), source).after_results == copied_bytes
+    assert cuda_temporary_bytes("aten._fft_r2c", (source, dims, 0, True), source).after_results == (copied_bytes,)
 
 
 def test_complex_numbers_are_copied_before_they_become_real() -> None:
     spectrum = real(4, 256, 128, dtype=torch.complex64)
-    assert cuda_temporary_bytes("aten._fft_c2r", (spectrum, [2], 0, 254), real(4, 256, 254)).after_results == MIB
-    assert cuda_temporary_bytes("aten._fft_c2c", (spectrum, [2], 0, True), spectrum).after_results == 0
+    assert cuda_temporary_bytes("aten._fft_c2r", (spectrum, [2], 0, 254), real(4, 256, 254)).after_results == (MIB,)
+    assert cuda_temporary_bytes("aten._fft_c2c", (spectrum, [2], 0, True), spectrum).after_results == (0,)
 
 
 def test_several_steps_go_back_and_forth_between_two_tensors() -> None:
     source, spectrum = real(2, 2, 256, 256), real(2, 2, 256, 129, dtype=torch.complex64)
-    assert (
-        cuda_temporary_bytes("aten._fft_r2c", (source, [0, 1, 2, 3], 0, True), spectrum).after_results
-        == spectrum.nbytes
+    assert cuda_temporary_bytes("aten._fft_r2c", (source, [0, 1, 2, 3], 0, True), spectrum).after_results == (
+        spectrum.nbytes,
     )
-    assert (
-        cuda_temporary_bytes("aten._fft_c2c", (spectrum, [0, 1, 2, 3], 0, True), spectrum).after_results
-        == spectrum.nbytes
+    assert cuda_temporary_bytes("aten._fft_c2c", (spectrum, [0, 1, 2, 3], 0, True), spectrum).after_results == (
+        spectrum.nbytes,
     )
     steps = cuda_temporary_bytes("aten._fft_c2r", (spectrum, [0, 1, 2, 3], 0, 256), source)
-    assert steps.after_results == spectrum.nbytes
+    assert steps.after_results == (spectrum.nbytes,)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from tests.host_allocations import measured_peak_bytes
+from tests.making import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,9 +161,9 @@ def check(
         torch.autograd.grad(convolution(image), [image, convolution.weight, convolution.bias], gradient)
     predicted = [
         max(
-            temporaries.around_results + temporaries.before_results,
-            temporaries.around_results + results + temporaries.between_results,
-            temporaries.after_results + results,
+            sum(sizes(temporaries.around_results + temporaries.before_results)),
+            sum(sizes(temporaries.around_results + temporaries.between_results)) + results,
+            sum(sizes(temporaries.after_results)) + results,
         )
         for temporaries, results in rules.found
     ]

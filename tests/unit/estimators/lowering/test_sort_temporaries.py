@@ -10,15 +10,9 @@ import torch
 from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.units import KIB, MIB
+from tests.making import sizes
 
 LONG = 8192
-
-
-def sizes(blocks: Any) -> Any:
-    """Return the blocks by their bytes, without those that are not needed."""
-    if isinstance(blocks, tuple):
-        return tuple(found for found in map(sizes, blocks) if found)
-    return blocks if isinstance(blocks, int) else blocks.staging_bytes()
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -41,9 +35,9 @@ def test_a_long_sort_takes_room_for_more_pairs(keys: torch.Tensor, bytes_each: t
 
 
 def test_a_short_sort_is_in_place_but_for_positions() -> None:
-    assert cuda_temporary_bytes("aten.sort", (meta(1024, 4096),), None).after_results == 32 * KIB
-    assert cuda_temporary_bytes("aten.sort", (meta(1024, LONG), 0), None).after_results == 8 * KIB
-    assert cuda_temporary_bytes("aten.sort", (meta(1024, LONG), True, 0), None).after_results == 8 * KIB
+    assert cuda_temporary_bytes("aten.sort", (meta(1024, 4096),), None).after_results == (32 * KIB,)
+    assert cuda_temporary_bytes("aten.sort", (meta(1024, LONG), 0), None).after_results == (8 * KIB,)
+    assert cuda_temporary_bytes("aten.sort", (meta(1024, LONG), True, 0), None).after_results == (8 * KIB,)
 
 
 @pytest.mark.parametrize(("count", "key_bytes"), [(1024, 4), (32 * 1024, 8)])
@@ -79,7 +73,8 @@ def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     each = 8 * KIB  # linear, sorted and original indices, and while these are sorted others and second pairs
     assert hidden(meta(1024, 256)) == (each, each, each, (each, 2 * each))
     assert hidden(meta(256)) == hidden(meta(256, 1024).t()) == (each, MIB, each, each, (each, 2 * each))
-    assert cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), False), source) == NO_TEMPORARIES
+    overwriting = cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), False), source)
+    assert sizes(overwriting.around_results) == overwriting.after_results == ()
 
 
 def of_top_k(keys: torch.Tensor, count: int, *, is_sorted: bool = True) -> Any:

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
+from tests.making import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +82,8 @@ def test_no_rule_fails_or_takes_less_than_nothing(call: Callable[[], torch.Tenso
     with Rules(kernels) as rules:
         call()
     assert rules.found
-    assert all(min(_sizes(each)) >= 0 for each in rules.found)
+    assert all(size >= 0 for each in rules.found for size in every_size(each))
 
 
-def _sizes(found: TemporaryBytes) -> list[int]:
-    values = (getattr(found, each.name) for each in fields(found))
-    return [value for value in values if isinstance(value, int)]
+def every_size(found: TemporaryBytes) -> list[int]:
+    return tree_leaves([sizes(getattr(found, each.name)) for each in fields(found)])

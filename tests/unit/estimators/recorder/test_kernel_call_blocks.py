@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.estimators.recorder.kernel_call_blocks import growing_reductions, growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import growing_ruled_blocks, growing_workspaces
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.reductions import Reduction
 from memplan.estimators.ruled_blocks import RuledBlock, ruled_blocks
@@ -18,19 +18,16 @@ if TYPE_CHECKING:
 CALL = convolution()
 
 
-def bias_gradient(rows: int, columns: int = 128) -> Reduction:
-    return Reduction(
-        outputs=columns,
-        values_per_output=rows,
-        item_bytes=4,
-        accumulator_bytes=4,
-        outputs_per_thread=4,
-        multiprocessors=1,
-        threads_per_multiprocessor=2048,
-    )
+REDUCTION = Reduction(
+    item_bytes=4, accumulator_bytes=4, outputs_per_thread=4, multiprocessors=1, threads_per_multiprocessor=2048
+)
 
 
-def run(size: int, *calls: Convolution | Reduction | RuledBlock | None) -> Recording:
+def bias_gradient(rows: int, columns: int = 128) -> RuledBlock:
+    return RuledBlock(rule=REDUCTION, place=0, lengths=(columns, rows))
+
+
+def run(size: int, *calls: Convolution | RuledBlock | None) -> Recording:
     recording = Recording(micro_batch_size=size)
     for call in calls:
         recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", kernel_call=call))
@@ -65,6 +62,11 @@ def test_three_runs_that_lie_on_no_line_are_left_to_rules() -> None:
     assert found.convolutions == ()
 
 
+def test_a_reduction_whose_rule_changes_with_the_batch_is_left_to_the_fit() -> None:
+    two_at_once = replace(bias_gradient(192), rule=replace(REDUCTION, outputs_per_thread=2))
+    assert not growing_ruled_blocks([run(2, bias_gradient(128)), run(3, two_at_once)]).blocks.size
+
+
 def test_a_step_without_convolutions_has_none() -> None:
     assert growing_workspaces([run(2, None), run(3, None)]) is None
 
@@ -78,22 +80,20 @@ def test_blocks_keep_their_calls_when_one_before_them_goes() -> None:
 
 
 def test_a_reduction_grows_with_what_it_reduces_and_with_what_it_makes() -> None:
-    found = growing_reductions([run(size, None, CALL, bias_gradient(64 * size, 4 * size)) for size in (2, 3, 8)])
-    assert found is not None
+    found = growing_ruled_blocks([run(size, None, CALL, bias_gradient(64 * size, 4 * size)) for size in (2, 3, 8)])
     assert found.blocks.tolist() == [2]
-    assert found.reductions[0].at(10) == bias_gradient(640, 40)
+    assert found.different[0].at(10) == bias_gradient(640, 40)
 
 
 def test_a_reduction_that_grows_otherwise_is_left_to_the_fit() -> None:
-    assert growing_reductions([run(size, bias_gradient(size**2)) for size in (2, 3, 5)]) is None
+    assert not growing_ruled_blocks([run(size, bias_gradient(size**2)) for size in (2, 3, 5)]).blocks.size
 
 
 def test_reductions_and_convolutions_are_told_apart() -> None:
     recordings = [run(size, bias_gradient(size), CALL) for size in (2, 3)]
-    workspaces, reductions = growing_workspaces(recordings), growing_reductions(recordings)
+    workspaces, ruled = growing_workspaces(recordings), growing_ruled_blocks(recordings)
     assert workspaces is not None
-    assert reductions is not None
-    assert (workspaces.blocks.tolist(), reductions.blocks.tolist()) == ([1], [0])
+    assert (workspaces.blocks.tolist(), ruled.blocks.tolist()) == ([1], [0])
 
 
 def above_eight(samples: int, item_bytes: int) -> tuple[int, ...]:
@@ -102,12 +102,13 @@ def above_eight(samples: int, item_bytes: int) -> tuple[int, ...]:
 
 def test_a_rule_with_a_threshold_is_followed_beyond_it() -> None:
     recordings = [run(size, None, bias_gradient(64 * size), *ruled_blocks(above_eight, size + 1, 4)) for size in (2, 3)]
-    found = growing_reductions(recordings)
-    assert found is not None
+    found = growing_ruled_blocks(recordings)
     assert found.blocks.tolist() == [1, 2, 3]
     assert found.block_bytes(7)[1:].tolist() == [0, 4]
     assert found.block_bytes(8)[1:].tolist() == [36, 4]
 
 
 def test_a_rule_whose_lengths_lie_on_no_line_is_left_out() -> None:
-    assert growing_reductions([run(size, *ruled_blocks(above_eight, size**2, 4)) for size in (2, 3, 5)]) is None
+    assert not growing_ruled_blocks(
+        [run(size, *ruled_blocks(above_eight, size**2, 4)) for size in (2, 3, 5)]
+    ).blocks.size

@@ -196,7 +196,7 @@ def test_images_folded_from_columns_take_the_memory_of_the_columns() -> None:
 
 def test_blocks_of_a_scope_are_freed_before_the_next_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(capability=(8, 0))
-    blocks = TemporaryBytes(throughout=1, around_results=(2, (3, 4), 5), after_results=(6, 7), before_return=8)
+    blocks = TemporaryBytes(throughout=(1,), around_results=(2, (3, 4), 5), after_results=(6, 7), before_return=(8,))
     kernels = replace(cuda_kernels((8, 0), 108), temporary_bytes=lambda *_: blocks)
     monkeypatch.setattr(session.recorder, "_kernels", kernels)
     with session.fakes, session.recorder:
