@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memplan.estimators.step_trace import StepTrace, Timeline
 
 _INTERPOLATIONS = 8
+_SMALLER_SIZES = 16
 
 
 def estimate(
@@ -100,9 +101,11 @@ def process_peak(
 
 
 def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap: int) -> int | None:
-    """Return the largest micro-batch size up to ``cap`` whose process peak is within the limit; None where 1 is not.
+    """Return the largest micro-batch size up to ``cap`` that is within the limit as the next smaller ones are.
 
-    The size is interpolated between a size that fits and one that does not, and both neighbours are replayed.
+    The size is interpolated between a size that fits and one that does not, and both neighbours are replayed. The
+    process peak does not quite rise with the size, as sizes share segments and workspaces differently: so that a batch
+    that comes out smaller fits too, the 16 sizes below are replayed as well. None where one sample does not fit.
 
     Args:
         peak_at: the process peak in bytes at a size, as :func:`process_peak` returns it.
@@ -114,7 +117,7 @@ def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap:
     if excess_at_fit > 0:
         return None
     if excess_at_fail <= 0:
-        return cap
+        return _below_misfits(cap, peak_at, limit_bytes)
     tries = 0
     while fails - fits > 1:
         share = -excess_at_fit / (excess_at_fail - excess_at_fit) if tries < _INTERPOLATIONS else 0.5
@@ -125,7 +128,14 @@ def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap:
         else:
             fits, excess_at_fit = size, excess
         tries += 1
-    return fits
+    return _below_misfits(fits, peak_at, limit_bytes)
+
+
+def _below_misfits(size: int, peak_at: Callable[[int], int], limit_bytes: int) -> int:
+    """Step below any of the next smaller sizes that takes more than the limit, until there is none."""
+    below = range(max(size - _SMALLER_SIZES, 1), size)
+    misfit = next((each for each in below if peak_at(each) > limit_bytes), None)
+    return size if misfit is None else _below_misfits(misfit - 1, peak_at, limit_bytes)
 
 
 def _check_device(trace: StepTrace, device: DeviceSpec) -> None:

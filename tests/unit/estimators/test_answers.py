@@ -122,6 +122,22 @@ def test_the_largest_size_is_solved_to_the_sample(room_mib: int) -> None:
     assert largest_micro_batch(peak_at, limit_bytes=peak_at(room_mib), cap=10**6) == room_mib
 
 
+@pytest.mark.parametrize(
+    ("misfits", "expected"),
+    [
+        (set(), 20),
+        ({21}, 20),
+        ({18}, 17),
+        ({18, 19}, 17),
+        ({18, 5}, 4),  # 5 is one of the 16 below 17
+        ({3}, 20),  # no longer near 20
+    ],
+)
+@pytest.mark.parametrize("cap", [20, 64])
+def test_the_next_smaller_sizes_fit_as_well(misfits: set[int], expected: int, cap: int) -> None:
+    assert largest_micro_batch(lambda size: 30 if size in misfits else size, limit_bytes=20, cap=cap) == expected
+
+
 def test_a_size_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="micro_batch_size=0"):
         estimate(trace(timeline(0, 1)), micro_batch_size=0, device=CPU)
