@@ -17,7 +17,7 @@ from memplan.planning.question import question_of
 from memplan.planning.subject import require_workload, subject_of_workload
 from memplan.planning.target import read_target
 from memplan.planning.trials.waiting import wait_for_memory
-from memplan.plans import PlanRequest
+from memplan.plans import LARGEST_MICRO_BATCH, PlanRequest
 from memplan.progress import PlanStarted
 from memplan.recipe import Recipe
 from memplan.report.log import log
@@ -74,6 +74,7 @@ def probe(
     min_util: float = 0.6,
     budget: str | int | None = None,
     global_batch: int | None = None,
+    max_batch: int | None = None,
     world_size: int | None = None,
     wait: bool = False,
     wait_limit: str | float | None = None,
@@ -95,6 +96,7 @@ def probe(
         min_util: lower edge of the band.
         budget: what the step may use, in bytes or as text; None for the whole device.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
+        max_batch: largest micro-batch to consider; None for 4096.
         world_size: data-parallel replicas; None for as many as the recipe says.
         wait: wait until as much memory is free as the step may use.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
@@ -116,6 +118,7 @@ def probe(
         min_utilisation=min_util,
         precisions=(recipe.precision,),
         global_batch_size=global_batch,
+        micro_batch_cap=LARGEST_MICRO_BATCH if max_batch is None else max_batch,
         world_size=world_size,
         store=Path(store),
         trace_limit_s=read_duration(trace_limit),
@@ -139,6 +142,7 @@ def plan(
     budget: str | int | None = None,
     precision: str | Sequence[str] | None = None,
     global_batch: int | None = None,
+    max_batch: int | None = None,
     lr_rule: str | None = None,
     world_size: int | None = None,
     workload: str | None = None,
@@ -181,6 +185,7 @@ def plan(
         precision: number formats to compare, such as ``["fp32", "bf16"]``; None for those of the device that the config
             can express.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
+        max_batch: largest micro-batch to consider; None for 4096.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
         world_size: data-parallel replicas; None for as many as the launcher started, else as the config is written for.
         workload: ``package.module:function`` of a config that does not name it.
@@ -214,6 +219,7 @@ def plan(
         min_util=min_util,
         precision=precision,
         global_batch=global_batch,
+        max_batch=max_batch,
         lr_rule=lr_rule,
         loader=loader,
     )

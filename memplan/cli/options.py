@@ -34,6 +34,7 @@ Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions 
 GlobalBatch = Annotated[
     int | None, typer.Option("--global-batch", help="Samples per optimizer step to keep by accumulation.")
 ]
+MaxBatch = Annotated[int | None, typer.Option("--max-batch", help="Largest micro-batch to consider; default: 4096.")]
 LrRule = Annotated[
     str | None,
     typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),

@@ -121,6 +121,7 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "min_util": _UTILISATION,
     "precision": (_are_texts, "give it as text"),
     "global_batch": (is_count, "give a whole number"),
+    "max_batch": (is_count, "give a whole number"),
     "loader": (lambda value: isinstance(value, bool), "give true or false"),
 }
 

@@ -84,6 +84,7 @@ class MemplanOptions:
         min_util: lower edge of the utilisation band.
         precision: precisions to compare.
         global_batch: samples per optimizer step to hold.
+        max_batch: largest micro-batch to consider.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
         loader: whether the patch may change the settings of the data loader.
     """
@@ -96,6 +97,7 @@ class MemplanOptions:
     min_util: float | None = None
     precision: str | Sequence[str] | None = None
     global_batch: int | None = None
+    max_batch: int | None = None
     lr_rule: str | None = None
     loader: bool | None = None
 

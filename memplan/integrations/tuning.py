@@ -32,6 +32,7 @@ class PlanOptions(TypedDict, total=False):
     budget: str | int | None
     precision: str | Sequence[str] | None
     global_batch: int | None
+    max_batch: int | None
     lr_rule: str | None
     world_size: int | None
     wait: bool

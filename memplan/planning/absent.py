@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch
-from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
+from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import scale
+from memplan.plans.changes import original_recipe
 from memplan.recommend.band import nothing_fits
 from memplan.recommend.number_formats import precisions_of, why_unsupported
-from memplan.recommend.scaling import split_global_batch
+from memplan.recommend.scaling import TRUSTED_RATIO, split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
 
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.planning.trials.session import TrialSession
-    from memplan.plans import PlanRequest
     from memplan.recipe import Precision, Recipe
-    from memplan.recommend.band import Band
     from memplan.results import Estimate, Trial
 
 _CHECK_MICRO_BATCH = 2
@@ -67,8 +66,9 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         chosen=None,
         trials=session.trials,
         verdicts=verdicts,
-        reasons=(*_reasons(best, question), *sentences(scaled.remark)),
+        reasons=(*_reasons(best, question, traces), *sentences(scaled.remark)),
         notes=(
+            *([scaled.warning] if scaled.warning else []),
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
             check_note(check),
             *accumulation_notes(scaled.recipe, traces),
@@ -111,24 +111,37 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
     if remark is None and traces.of_if_traceable(recipe) is None:
         remark = "cannot be traced"
     if remark is None:
-        estimate = _largest(recipe, question.request, question.band, traces)
+        estimate = _largest(recipe, question, traces)
         remark = "predicted for the card, not run on it" if estimate else _DOES_NOT_FIT
     return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark)
 
 
-def _largest(recipe: Recipe, request: PlanRequest, band: Band, traces: Traces) -> Estimate | None:
+def _largest(recipe: Recipe, question: Question, traces: Traces) -> Estimate | None:
+    request, band = question.request, question.band
     peak_at = traces.process_peak(recipe)
     largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
     if largest is None:
         return None
     if request.global_batch_size is None:
-        return traces.estimate(recipe.with_micro_batch_size(largest))
+        size = min(largest, _trusted_bound(recipe, question, traces) or largest)
+        return traces.estimate(recipe.with_micro_batch_size(size))
     splits = split_global_batch(request.global_batch_size, recipe.world_size, range(largest, 0, -1))
     for size, steps in splits:
         estimate = traces.estimate(replace(recipe, micro_batch_size=size, accumulation_steps=steps))
         if estimate.peak_process_bytes <= band.upper_bytes:
             return estimate
     return None
+
+
+def _trusted_bound(recipe: Recipe, question: Question, traces: Traces) -> int | None:
+    """Return where to stop if no micro-batch reaches the band: no rule for the learning rate is trusted further."""
+    request, band = question.request, question.band
+    original = original_recipe(question.subject.config, question.subject.current, request)
+    if request.global_batch_size is not None or original.learning_rate is None:
+        return None
+    if traces.process_peak(recipe)(request.micro_batch_cap) >= band.lower_bytes:
+        return None
+    return max(TRUSTED_RATIO * original.micro_batch_size, question.subject.current.micro_batch_size)
 
 
 def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: Traces) -> NothingFitsError | UsageError:
@@ -146,10 +159,15 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
     return nothing_fits(question.band, "; ".join([*said, *left_out]), needed_device_bytes=min(needed_bytes.values()))
 
 
-def _reasons(best: Estimate, question: Question) -> Iterator[str]:
-    band, size = question.band, best.recipe.micro_batch_size
+def _reasons(best: Estimate, question: Question, traces: Traces) -> Iterator[str]:
+    band, size, cap = question.band, best.recipe.micro_batch_size, question.request.micro_batch_cap
     share = best.peak_process_bytes / band.total_bytes
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     yield f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
-    if size == question.request.micro_batch_cap:
-        yield f"Larger micro-batches than {size} are not looked at."
+    if size == cap:
+        yield cap_reason(cap)
+    elif size == _trusted_bound(best.recipe, question, traces):
+        yield (
+            f"No micro-batch up to {cap} reaches the band, and nothing shows that more than {size} are faster, "
+            "while the learning rate would be a guess."
+        )

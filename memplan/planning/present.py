@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.planning.command_notes import command_notes
-from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
+from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
 from memplan.plans.changes import DEVICE_TOTAL
 from memplan.recommend.choice import explain
@@ -52,6 +52,7 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
         verdicts=found.verdicts,
         reasons=_reasons(question, chosen, search.trials, rate_remark=result.remark),
         notes=(
+            *([result.warning] if result.warning and _knows_rate(question) else []),
             *command_notes(question.subject, search.trials, result.recipe),
             *accumulation_notes(chosen.recipe, traces),
         ),
@@ -67,12 +68,17 @@ def _as_it_is(current: Trial, trials: tuple[Trial, ...]) -> Recommendation:
 def _reasons(
     question: Question, chosen: Trial, trials: tuple[Trial, ...], *, rate_remark: str | None
 ) -> tuple[str, ...]:
-    subject, band = question.subject, question.band
-    rate_is_known = subject.config is not None or not subject.is_command
+    subject, band, cap = question.subject, question.band, question.request.micro_batch_cap
+    allowed = [trial for trial in trials if trial.recipe.micro_batch_size <= cap]
     return (
-        *explain(chosen, trials, band, current=subject.current, current_name=subject.current_name),
-        *sentences(knee_reason(chosen, trials, band), rate_remark if rate_is_known else None),
+        *explain(chosen, allowed, band, current=subject.current, current_name=subject.current_name),
+        *([cap_reason(cap)] if chosen.recipe.micro_batch_size == cap else []),
+        *sentences(knee_reason(chosen, allowed, band), rate_remark if _knows_rate(question) else None),
     )
+
+
+def _knows_rate(question: Question) -> bool:
+    return question.subject.config is not None or not question.subject.is_command
 
 
 def is_settled(trial: Trial, question: Question) -> bool:

@@ -29,7 +29,7 @@ class PlanRequest:
         learning_rate_rule: how the learning rate follows the global batch; None keeps it where a global batch is held,
             and else scales linearly.
         world_size: data-parallel replicas; None for as many as the config is written for.
-        micro_batch_cap: largest micro-batch that is tried.
+        micro_batch_cap: largest micro-batch that is considered.
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
         change_loader: whether the patch may change the settings of the data loader.
@@ -61,6 +61,8 @@ class PlanRequest:
             raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
+        if self.micro_batch_cap < 1:
+            raise UsageError(f"max-batch {self.micro_batch_cap} must be at least 1")
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"world-size {self.world_size} must be at least 1")
 
@@ -80,6 +82,7 @@ class PlanRequest:
             "min_utilisation": self.min_utilisation,
             "precisions": None if self.precisions is None else [str(each) for each in self.precisions],
             "global_batch_size": self.global_batch_size,
+            "micro_batch_cap": None if self.micro_batch_cap == LARGEST_MICRO_BATCH else self.micro_batch_cap,
             "learning_rate_rule": str(self.rate_rule),
             "world_size": self.world_size,
             "change_loader": self.change_loader or None,

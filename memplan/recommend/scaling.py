@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Recipe
 
-_TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
+TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
 _SIGNIFICANT_DIGITS = 12
 _ADAPTIVE = ("adam", "lamb", "adagrad", "adadelta", "rmsprop", "adafactor", "lion", "shampoo", "sophia", "adan")
 
@@ -74,24 +74,42 @@ def scale_learning_rate(
     return float(f"{learning_rate * factors[rule]:.{_SIGNIFICANT_DIGITS}g}")
 
 
-def rule_remark(optimizer_name: str, rule: LearningRateRule, ratio: float | Fraction) -> str:
-    """Say which rule fits the optimizer, and warn where the batch changes by more than any rule can be trusted with."""
+def rule_remark(
+    optimizer_name: str, rule: LearningRateRule, ratio: float | Fraction, *, learning_rate: float | None = None
+) -> str:
+    """Say which rule fits the optimizer, and what rate that would make of the original one where another was used."""
     is_adaptive = any(each in optimizer_name.lower() for each in _ADAPTIVE)
     fitting = LearningRateRule.SQRT if is_adaptive else LearningRateRule.LINEAR
+    if rule is fitting:
+        return f"the {rule} rule fits {optimizer_name}"
+    would_be = ""
+    if learning_rate is not None:
+        would_be = f", and would make it {scale_learning_rate(learning_rate, ratio=ratio, rule=fitting):.4g}"
     if rule is LearningRateRule.NONE:
-        said = (
+        return (
             f"the learning rate is kept while the global batch changes by a factor of {float(ratio):.4g}; "
-            f"--lr-rule {fitting} is the usual rule for {optimizer_name}"
+            f"--lr-rule {fitting} is the usual rule for {optimizer_name}{would_be}"
         )
-    elif rule is fitting:
-        said = f"the {rule} rule fits {optimizer_name}"
-    elif is_adaptive:
-        said = f"the linear rule is common practice, but for {optimizer_name} --lr-rule sqrt is better founded"
-    else:
-        said = f"the sqrt rule is meant for adaptive optimizers; for {optimizer_name} --lr-rule linear is the usual one"
-    if Fraction(1, _TRUSTED_RATIO) <= ratio <= _TRUSTED_RATIO:
-        return said
-    return f"{said}; the batch changes by a factor of {float(ratio):.4g}, outside 1/8 to 8: check the rate by hand"
+    if is_adaptive:
+        return (
+            f"the linear rule is common practice, but for {optimizer_name} --lr-rule sqrt is better founded{would_be}"
+        )
+    usual = f"for {optimizer_name} --lr-rule linear is the usual one{would_be}"
+    return f"the sqrt rule is meant for adaptive optimizers; {usual}"
+
+
+def trust_warning(original: Recipe, new: Recipe) -> str | None:
+    """Warn where the global batch changes by more than any rule for the rate can be trusted with; None elsewhere."""
+    ratio = new.global_batch_size / original.global_batch_size
+    said = (
+        f"the global batch is {ratio:.4g} times the original, and rules for the learning rate hold from 1/8 to 8 times"
+    )
+    if ratio > TRUSTED_RATIO:
+        bound = TRUSTED_RATIO * original.global_batch_size // (new.world_size * new.accumulation_steps)
+        return f"{said}: check the rate by hand, or bound the batch with --max-batch {max(bound, 1)}"
+    if ratio < 1 / TRUSTED_RATIO:
+        return f"{said}: check the rate by hand, or hold the batch with --global-batch {original.global_batch_size}"
+    return None
 
 
 def iteration_factor(current: Recipe, new: Recipe) -> Fraction:

@@ -48,6 +48,7 @@ class BatchSizes:
 
     def candidates(self, trials: Iterable[Trial]) -> list[Trial]:
         """Return the trials that may be recommended: those that hold the global batch, or accumulate as now."""
+        trials = [trial for trial in trials if trial.recipe.micro_batch_size <= self.largest]
         if self.global_batch_size is None:
             steps = self.current.accumulation_steps
             return [trial for trial in trials if trial.recipe.accumulation_steps == steps]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
 from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
-from memplan.recommend.scaling import rule_remark
+from memplan.recommend.scaling import rule_remark, trust_warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledRecipe:
-    """A recipe with the learning rate that goes with its global batch, and the remark on the rule that was used."""
+    """A recipe with the learning rate that goes with its global batch.
+
+    Args:
+        recipe: the recipe, learning rate included.
+        remark: on the rule that was used; None where the batch stays.
+        warning: where the batch changes by more than a rule can be trusted with; None elsewhere.
+    """
 
     recipe: Recipe
     remark: str | None
+    warning: str | None = None
 
 
 def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name: str) -> ScaledRecipe:
@@ -38,7 +45,8 @@ def scale(recipe: Recipe, subject: Subject, request: PlanRequest, optimizer_name
     if original.learning_rate is None:
         remark = f"the global batch changes by a factor of {ratio:.4g}, and memplan knows no learning rate to scale"
         return ScaledRecipe(recipe=scaled, remark=remark)
-    return ScaledRecipe(recipe=scaled, remark=rule_remark(optimizer_name, request.rate_rule, ratio))
+    remark = rule_remark(optimizer_name, request.rate_rule, ratio, learning_rate=original.learning_rate)
+    return ScaledRecipe(recipe=scaled, remark=remark, warning=trust_warning(original, recipe))
 
 
 def draft(subject: Subject, request: PlanRequest) -> None:

@@ -68,6 +68,13 @@ def test_a_time_that_is_not_above_zero_or_has_no_known_unit_is_refused(told: str
         read_duration(told)
 
 
+def test_the_largest_micro_batch_is_a_fact_of_the_request_once_it_is_named() -> None:
+    assert "micro_batch_cap" not in request_from(MemplanOptions()).facts()
+    assert request_from(MemplanOptions(max_batch=8)).facts()["micro_batch_cap"] == 8
+    with pytest.raises(UsageError, match="max-batch 0 must be at least 1"):
+        request_from(MemplanOptions(max_batch=0))
+
+
 def test_a_rule_that_is_not_known_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="lr-rule 'cubic' is not known; use linear, sqrt or none"):
         parse_rule("cubic")

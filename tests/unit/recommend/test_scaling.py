@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -17,6 +18,7 @@ from memplan.recommend.scaling import (
     rule_remark,
     scale_learning_rate,
     split_global_batch,
+    trust_warning,
 )
 
 SIZES = st.integers(1, 512)
@@ -82,13 +84,29 @@ def test_the_remark_says_which_rule_fits(optimizer: str, rule: LearningRateRule,
     assert part in rule_remark(optimizer, rule, 2)
 
 
-@pytest.mark.parametrize(("ratio", "warns"), [(8, False), (9, True), (Fraction(1, 8), False), (0.1, True)])
-def test_a_large_change_of_the_batch_is_warned_of(ratio: float, warns: bool) -> None:
-    assert ("by hand" in rule_remark("SGD", LearningRateRule.LINEAR, ratio)) is warns
+def test_the_remark_says_what_the_fitting_rule_would_make_of_the_rate() -> None:
+    remark = rule_remark("AdamW", LearningRateRule.LINEAR, 16, learning_rate=0.001)
+    assert remark.endswith("--lr-rule sqrt is better founded, and would make it 0.004")
 
 
-def test_the_factor_of_a_very_large_change_is_written_in_full() -> None:
-    assert "changes by a factor of 4096, outside" in rule_remark("SGD", LearningRateRule.LINEAR, 4096)
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (128, None),
+        (144, "the global batch is 9 times the original, .* or bound the batch with --max-batch 128"),
+        (2, None),
+        (1, "the global batch is 0.0625 times the original, .* or hold the batch with --global-batch 16"),
+        (65536, "the global batch is 4096 times the original"),
+    ],
+)
+def test_a_large_change_of_the_batch_is_warned_of(size: int, said: str | None) -> None:
+    warning = trust_warning(Recipe(micro_batch_size=16), Recipe(micro_batch_size=size))
+    assert warning is None if said is None else re.match(said, warning or "")
+
+
+def test_the_bound_on_the_micro_batch_is_that_of_one_replica_and_pass() -> None:
+    new = Recipe(micro_batch_size=64, accumulation_steps=2, world_size=2)
+    assert str(trust_warning(Recipe(micro_batch_size=4, world_size=2), new)).endswith("--max-batch 16")
 
 
 def test_a_global_batch_is_split_exactly_or_not_at_all() -> None:

@@ -296,6 +296,13 @@ def test_a_precision_in_which_a_configs_programs_do_not_train_on_the_cpu_is_not_
     assert {recipe.precision for recipe, _ in device.asked} == {Precision.FP32}
 
 
+def test_no_size_above_the_largest_allowed_is_recommended_though_the_current_one_is() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    found = search_on(device, precisions=(Precision.FP32,), micro_batch_cap=3).compare()
+    assert found.choice.trial.recipe.micro_batch_size <= 3
+    assert sizes_of(device, Precision.FP32)[0] == 4  # what there is now is run all the same
+
+
 def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     choice = search_on(device, precisions=(Precision.FP32,)).compare().choice

@@ -1,0 +1,88 @@
+"""How far a plan goes for a card that is not present, on predictions that follow a straight line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from memplan.planning.absent import recommend_by_estimate
+from memplan.planning.question import Question
+from memplan.planning.subject import Subject
+from memplan.plans import PlanRequest
+from memplan.recipe import Precision, Recipe
+from memplan.units import MIB
+from memplan.workload import PickledWorkload
+from tests.making import BAND, CPU, estimate, trial
+
+SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
+CHECK = trial(2, 102, estimated_mib=102)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Answers like traces: 100 MiB, and so many a sample."""
+
+    mib_per_sample: float
+
+    def of_if_traceable(self, recipe: Recipe):
+        return estimate(100, recipe)
+
+    def process_peak(self, recipe: Recipe):
+        return lambda size: round((100 + self.mib_per_sample * size) * MIB)
+
+    def estimate(self, recipe: Recipe):
+        return estimate(round(100 + self.mib_per_sample * recipe.micro_batch_size), recipe)
+
+    def optimizer_name(self, recipe: Recipe) -> str:
+        return "SGD"
+
+    def uses_batch_norm(self, recipe: Recipe) -> bool:
+        return False
+
+
+class Session:
+    """Answers like a trial session whose one trial is the check."""
+
+    trials = (CHECK,)
+
+    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit_s: float):
+        return CHECK
+
+
+def recommended(mib_per_sample: float, *, rate: float | None = 0.1, **options: object):
+    subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4, learning_rate=rate), config=None, label="net")
+    request = PlanRequest(device="card", precisions=(Precision.FP32,), **options)
+    question = Question(subject=subject, request=request, device=CPU, band=BAND)
+    return recommend_by_estimate(question, Prediction(mib_per_sample), Session())
+
+
+def test_the_band_is_filled_where_it_can_be_reached() -> None:
+    found = recommended(7)
+    assert (found.recipe.micro_batch_size, found.recipe.learning_rate) == (100, 2.5)
+    assert found.notes[0].startswith("the global batch is 25 times the original")
+
+
+def test_a_band_out_of_reach_is_no_reason_to_go_further_than_rates_can_follow() -> None:
+    found = recommended(0.1)  # 4096 samples take 510 MiB
+    assert (found.recipe.micro_batch_size, found.recipe.learning_rate) == (32, 0.8)
+    assert found.reasons[1].startswith(
+        "No micro-batch up to 4096 reaches the band, and nothing shows that more than 32"
+    )
+    assert not any("times the original" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"rate": None}, 4096),  # nothing is scaled
+        ({"micro_batch_cap": 20}, 20),
+        ({"global_batch_size": 1024}, 1024),
+    ],
+)
+def test_whoever_has_no_rate_or_names_the_batch_gets_it(options: dict[str, int | None], size: int) -> None:
+    assert recommended(0.1, **options).recipe.micro_batch_size == size
+
+
+def test_the_largest_that_may_be_considered_is_named() -> None:
+    assert "Larger micro-batches than 20 are not looked at." in recommended(7, micro_batch_cap=20).reasons
