@@ -1,4 +1,4 @@
-"""Bytes as integers, and their one way into and out of text."""
+"""Bytes as integers: binary units, and their one way into and out of text."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _FACTORS = {
     "t": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def round_up(count: int, step: int) -> int:
+    """Return the smallest multiple of ``step`` that is no less than ``count``."""
+    return -(-count // step) * step
 
 
 def format_bytes(count_bytes: int) -> str:

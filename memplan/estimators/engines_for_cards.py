@@ -21,6 +21,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan.estimators.convolutions import Pass
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
@@ -70,5 +71,5 @@ def depthwise_sums_bytes(convolution: Convolution, capability: tuple[int, int]) 
     )
     if not is_summed:
         return None
-    padded_channels = -(-channels // _CHANNEL_STEP) * _CHANNEL_STEP
+    padded_channels = round_up(channels, _CHANNEL_STEP)
     return _SUMS_OF_AN_IMAGE * convolution.samples * padded_channels * prod(window) * _SUM_BYTES

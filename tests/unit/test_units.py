@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UnitError
-from memplan.units import GIB, KIB, MIB, format_bytes, parse_bytes
+from memplan.units import GIB, KIB, MIB, format_bytes, parse_bytes, round_up
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_what_is_not_a_size_is_refused_with_the_text_and_an_example(text: str) -
 @given(st.integers(min_value=1, max_value=2**50))
 def test_a_written_size_reads_back_to_within_its_two_decimals(count_bytes: int) -> None:
     assert parse_bytes(format_bytes(count_bytes)) == pytest.approx(count_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize(("count", "rounded"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
+def test_counts_are_rounded_up_to_multiples(count: int, rounded: int) -> None:
+    assert round_up(count, 512) == rounded

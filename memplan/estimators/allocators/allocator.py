@@ -21,6 +21,7 @@ from memplan.estimators.allocators.allocator_pools import (
 )
 from memplan.estimators.allocators.expandable_segments import ExpandablePool
 from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -38,25 +39,20 @@ class AllocatorPeaks:
 
     Args:
         peak_requested_bytes: largest sum of the requests alive.
-        peak_allocated_bytes: largest sum of blocks handed out (``max_memory_allocated``).
-        peak_active_bytes: largest sum of blocks that cannot be reused yet; with one stream the allocated peak.
+        peak_allocated_bytes: largest sum of blocks handed out (``max_memory_allocated``); of active ones likewise, as
+            there is one stream.
         peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``).
         peak_event_index: event at which the allocated peak is first reached; 0 where nothing was allocated.
-        reserved_at_peak_bytes: held from the driver right after that event.
         alloc_retries: times the cache was returned to the driver to try again.
-        segment_count: largest number of segments held at once; expandable segments are not counted, as in PyTorch.
         ran_out_at: event whose request failed even after the cache had been returned; None where none did. The other
             figures then cover the events before it.
     """
 
     peak_requested_bytes: int
     peak_allocated_bytes: int
-    peak_active_bytes: int
     peak_reserved_bytes: int
     peak_event_index: int
-    reserved_at_peak_bytes: int
     alloc_retries: int
-    segment_count: int
     ran_out_at: int | None
 
 
@@ -120,7 +116,7 @@ class CachingAllocator:
         config, driver = self._config, self.driver
         if config.expandable_segments:
             small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
-            above_small = -(-POOL_UNITS // large_page) * large_page
+            above_small = round_up(POOL_UNITS, large_page)
             return (
                 ExpandablePool(driver, config, page=small_page, first_address=small_page),
                 ExpandablePool(driver, config, page=large_page, first_address=above_small),
@@ -176,9 +172,9 @@ def replay(
     """
     ids, requests = np.asarray(block_ids).tolist(), np.asarray(sizes, dtype=np.int64)
     allocator = CachingAllocator(config, limit_bytes=limit_bytes)
-    small, large, extend, driver = allocator.small, allocator.large, allocator.extend, allocator.driver
+    small, large, extend = allocator.small, allocator.large, allocator.extend
     live: dict[int, tuple[tuple[int, int], int]] = {}
-    requested = peak_requested = allocated = peak_allocated = peak_index = reserved_at_peak = 0
+    requested = peak_requested = allocated = peak_allocated = peak_index = 0
     ran_out_at: int | None = None
     events = zip(ids, requests.tolist(), rounded_units(requests, config), strict=True)
     for index, (block, request, size) in enumerate(events):
@@ -198,7 +194,7 @@ def replay(
             if requested > peak_requested:  # noqa: PLR1730 - a call of max would cost a tenth of the loop
                 peak_requested = requested
             if allocated > peak_allocated:
-                peak_allocated, peak_index, reserved_at_peak = allocated, index, driver.held_units
+                peak_allocated, peak_index = allocated, index
         else:
             if block not in live:
                 if block in dispensable:
@@ -211,12 +207,9 @@ def replay(
     return AllocatorPeaks(
         peak_requested_bytes=peak_requested,
         peak_allocated_bytes=peak_allocated * UNIT_BYTES,
-        peak_active_bytes=peak_allocated * UNIT_BYTES,
-        peak_reserved_bytes=driver.peak_units * UNIT_BYTES,
+        peak_reserved_bytes=allocator.driver.peak_units * UNIT_BYTES,
         peak_event_index=peak_index,
-        reserved_at_peak_bytes=reserved_at_peak * UNIT_BYTES,
         alloc_retries=allocator.alloc_retries,
-        segment_count=driver.peak_segment_count,
         ran_out_at=ran_out_at,
     )
 

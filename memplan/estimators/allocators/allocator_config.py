@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import UsageError, hint_on_names
-from memplan.units import MIB
+from memplan.units import MIB, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -128,8 +128,8 @@ class AllocatorConfig:
         slot = min(max(floor_log2 - _FIRST_SLOT_LOG2, 0), DIVISION_SLOTS - 1)
         divisions = self.roundup_power2_divisions[slot]
         if divisions > 1 and requested_bytes > UNIT_BYTES * divisions:
-            return _rounded_up(requested_bytes, (1 << floor_log2) // divisions)
-        return _rounded_up(requested_bytes, UNIT_BYTES)
+            return round_up(requested_bytes, (1 << floor_log2) // divisions)
+        return round_up(requested_bytes, UNIT_BYTES)
 
     def segment_bytes(self, rounded_bytes: int) -> int:
         """Return what is asked of the driver for a block of this rounded size."""
@@ -137,11 +137,7 @@ class AllocatorConfig:
             return SMALL_SEGMENT_BYTES
         if rounded_bytes < LARGE_REQUEST_BYTES:
             return self.large_segment_size_bytes
-        return _rounded_up(rounded_bytes, SEGMENT_STEP_BYTES)
-
-
-def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step
+        return round_up(rounded_bytes, SEGMENT_STEP_BYTES)
 
 
 def _check_divisions(divisions: tuple[int, ...]) -> None:

@@ -34,28 +34,23 @@ class DriverMemory:
             ``segment_unmap``), address and size in units, at each change; None where nobody listens.
     """
 
-    __slots__ = ("_listener", "held_units", "peak_segment_count", "peak_units", "segment_count")
+    __slots__ = ("_listener", "held_units", "peak_units")
 
     def __init__(self, listener: Callable[[str, int, int], None] | None = None) -> None:
         self.held_units = 0
         self.peak_units = 0
-        self.segment_count = 0
-        self.peak_segment_count = 0
         self._listener = listener
 
-    def obtain(self, action: str, address: int, size: int, *, segments: int) -> None:
-        """Count ``size`` more units, and ``segments`` more segments."""
+    def obtain(self, action: str, address: int, size: int) -> None:
+        """Count ``size`` more units."""
         self.held_units += size
         self.peak_units = max(self.peak_units, self.held_units)
-        self.segment_count += segments
-        self.peak_segment_count = max(self.peak_segment_count, self.segment_count)
         if self._listener is not None:
             self._listener(action, address, size)
 
-    def give_back(self, action: str, address: int, size: int, *, segments: int) -> None:
-        """Count ``size`` units less, and ``segments`` segments less."""
+    def give_back(self, action: str, address: int, size: int) -> None:
+        """Count ``size`` units less."""
         self.held_units -= size
-        self.segment_count -= segments
         if self._listener is not None:
             self._listener(action, address, size)
 
@@ -158,7 +153,7 @@ class SegmentPool(FreeBlocks):
         """Obtain a segment and hand out its front; return address and size of the block."""
         address = self._addresses.place(segment)
         self._segments[address] = segment
-        self._driver.obtain("segment_alloc", address, segment, segments=1)
+        self._driver.obtain("segment_alloc", address, segment)
         self.put(address, segment)
         return self._hand_out(bisect_left(self.keys, segment << KEY_SHIFT | address), size)
 
@@ -200,7 +195,7 @@ class SegmentPool(FreeBlocks):
         address = key & ADDRESS_MASK
         del self._segments[address]
         size = self.remove(address)
-        self._driver.give_back("segment_free", address, size, segments=1)
+        self._driver.give_back("segment_free", address, size)
         return size
 
 

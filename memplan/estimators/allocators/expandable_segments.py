@@ -19,6 +19,7 @@ from memplan.estimators.allocators.allocator_pools import (
     is_refused,
     max_split_units,
 )
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
@@ -109,7 +110,7 @@ class ExpandablePool(FreeBlocks):
 
     def _map(self, address: int, wanted: int) -> int:
         """Map pages for ``wanted`` units, or as far as the hole goes; return where the merged free block starts."""
-        pages = -(-wanted // self._page) * self._page
+        pages = round_up(wanted, self._page)
         if address == self._top:
             self._top += pages
         else:
@@ -117,11 +118,11 @@ class ExpandablePool(FreeBlocks):
             pages = min(pages, hole)
             if pages < hole:
                 self._add_hole(address + pages, hole - pages)
-        self._driver.obtain("segment_map", address, pages, segments=0)
+        self._driver.obtain("segment_map", address, pages)
         return self.put(address, pages)
 
     def _unmap_within(self, address: int, size: int) -> None:
-        begin = -(-address // self._page) * self._page
+        begin = round_up(address, self._page)
         end = (address + size) // self._page * self._page
         if end <= begin:
             return
@@ -130,7 +131,7 @@ class ExpandablePool(FreeBlocks):
             self.put(address, begin - address)
         if end < address + size:
             self.put(end, address + size - end)
-        self._driver.give_back("segment_unmap", begin, end - begin, segments=0)
+        self._driver.give_back("segment_unmap", begin, end - begin)
         self._open_hole(begin, end)
 
     def _open_hole(self, begin: int, end: int) -> None:

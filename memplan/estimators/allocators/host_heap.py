@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.allocator_pools import ADDRESS_MASK, KEY_SHIFT, FreeBlocks
-from memplan.units import KIB, MIB
+from memplan.units import KIB, MIB, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,7 +175,7 @@ class _Heap(FreeBlocks):
         return self._touched + self._mapped
 
     def allocate(self, request_bytes: int) -> tuple[int | None, int]:
-        size = _rounded_up(request_bytes + _HEADER_BYTES, _UNIT_BYTES) // _UNIT_BYTES
+        size = round_up(request_bytes + _HEADER_BYTES, _UNIT_BYTES) // _UNIT_BYTES
         position = bisect_left(self.keys, size + _SPARE_UNITS << KEY_SHIFT)
         if position < len(self.keys):
             address, held = self.carve(position, size, 0)
@@ -198,7 +198,7 @@ class _Heap(FreeBlocks):
         self._return_top()
 
     def _map(self, size: int) -> tuple[None, int]:
-        pages = _rounded_up(size, _PAGE_UNITS)
+        pages = round_up(size, _PAGE_UNITS)
         self._mapped += pages
         return None, pages
 
@@ -211,7 +211,7 @@ class _Heap(FreeBlocks):
         address = self._top
         missing = address + size + _SPARE_UNITS + self._pad - self._end
         if missing > self._pad:
-            self._end += _rounded_up(missing, _PAGE_UNITS)
+            self._end += round_up(missing, _PAGE_UNITS)
         self._top += size
         return address
 
@@ -230,9 +230,5 @@ class _Heap(FreeBlocks):
 
     def _return_top(self) -> None:
         if self._end - self._top >= self._trim:
-            self._end = _rounded_up(self._top + self._pad, _PAGE_UNITS)
+            self._end = round_up(self._top + self._pad, _PAGE_UNITS)
             self._touched = min(self._touched, self._end)
-
-
-def _rounded_up(count: int, step: int) -> int:
-    return -(-count // step) * step

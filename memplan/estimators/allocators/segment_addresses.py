@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, SegmentOrder
+from memplan.units import round_up
 
 _PAGE_UNITS: Final = SMALL_SEGMENT_BYTES // UNIT_BYTES
 _RANGE_PAGES: Final = (32 << 20) // SMALL_SEGMENT_BYTES
@@ -76,7 +77,7 @@ class DriverAddresses:
             _, room = min(fitting)
             page = -heappop(self._rests[room])
         else:
-            room = -(-pages // _RANGE_PAGES) * _RANGE_PAGES
+            room = round_up(pages, _RANGE_PAGES)
             self._lowest_page -= room
             page = self._lowest_page
         if room > pages:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from memplan.units import round_up
+
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _FP32, _PAGE, _LINE = 4, 4096, 64  # bytes
 _GATES = 4
@@ -34,8 +36,8 @@ def scratch_bytes(steps: int, samples: int, hidden: int) -> int:
 
     A further page of pointers is not counted.
     """
-    states = _whole_pages(samples * padded_bytes(hidden, _FP32))
-    return _whole_pages(steps * samples * padded_bytes(_GATES * hidden, _FP32)) + 2 * states
+    states = round_up(samples * padded_bytes(hidden, _FP32), _PAGE)
+    return round_up(steps * samples * padded_bytes(_GATES * hidden, _FP32), _PAGE) + 2 * states
 
 
 def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_bytes: int) -> int:
@@ -51,15 +53,11 @@ def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_
         more_rows * hidden * element_bytes,  # hidden states
         more_rows * hidden * _FP32,  # cell states
     )
-    return sum(map(_whole_pages, parts))
-
-
-def _whole_pages(size_bytes: int) -> int:
-    return -(-size_bytes // _PAGE) * _PAGE
+    return sum(round_up(each, _PAGE) for each in parts)
 
 
 def padded_bytes(elements: int, element_bytes: int) -> int:
     """Return what a row of so many elements takes in oneDNN's layout."""
     line = _LINE // element_bytes
-    rounded = -(-elements // line) * line
+    rounded = round_up(elements, line)
     return (rounded + line if rounded % 256 == 0 else rounded) * element_bytes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +41,8 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     gradient, query, key, _, output = args[:5]
     batch, heads, length, head_dim = query.shape
-    rows = batch * heads * _rounded_up(length, 128)
-    accumulator = rows * _rounded_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32
+    rows = batch * heads * round_up(length, 128)
+    accumulator = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32
     expanded: tuple[int, ...] = ()
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
@@ -76,7 +77,7 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     blocks = -(-length // rows) * -(-head_dim // columns)
     of_head = blocks * (rows * columns * _FP32 + _BLOCK_HEADER)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
-        of_head += 2 * _BLOCK * _rounded_up(head_dim, rows) * _FP32
+        of_head += 2 * _BLOCK * round_up(head_dim, rows) * _FP32
     product = () if is_half else ((gradient.numel() * gradient.element_size(), sums),)
     return TemporaryBytes(throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head))
 
@@ -94,7 +95,7 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_he
     batch, heads, length, head_dim = query.shape
     workspace_bytes = batch * heads * length * (head_dim + 1) * _FP32
     if accumulates_narrow_heads or head_dim > _BLOCK:
-        workspace_bytes += batch * heads * _rounded_up(length, 8) * head_dim * _FP32 + _ENGINE
+        workspace_bytes += batch * heads * round_up(length, 8) * head_dim * _FP32 + _ENGINE
     else:
         workspace_bytes += 2 * _ENGINE
     if key.shape[1] != heads:
@@ -106,7 +107,3 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_he
 def _by_position(*operands: torch.Tensor) -> tuple[int, ...]:
     """Return the copies of operands that kernels read by position first, then by head."""
     return copies(each.transpose(1, 2) for each in operands)
-
-
-def _rounded_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

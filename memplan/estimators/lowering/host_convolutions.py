@@ -20,6 +20,7 @@ from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.convolutions import of_each_dimension
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,7 +188,7 @@ def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
     if 1 < groups < tensor.shape[1] or is_half(tensor):
         return tensor.nbytes
     channels, of_vector = max(tensor.shape[1], 1), width or _vector_width()
-    return tensor.nbytes // channels * (-(-channels // of_vector) * of_vector)
+    return tensor.nbytes // channels * round_up(channels, of_vector)
 
 
 def _padded_weight(weight: torch.Tensor, groups: int) -> int:
@@ -212,7 +213,7 @@ def _blocked_weight(weight: torch.Tensor, groups: int) -> int:
     if groups == 1:
         return weight.nbytes
     channels, width = (weight.shape[0] // groups, weight.shape[1]), _vector_width()
-    made, read = (-(-each // width) * width for each in channels)
+    made, read = (round_up(each, width) for each in channels)
     return groups * made * read * weight.shape[2:].numel() * weight.element_size()
 
 

@@ -26,10 +26,6 @@ def test_small_requests_map_2_mib_pages_and_large_ones_20_mib_pages() -> None:
     assert replay([0], [30 * MIB], config=EXPANDABLE).peak_reserved_bytes == 40 * MIB
 
 
-def test_segments_are_not_counted() -> None:
-    assert replay([0, 1], [1, 30 * MIB], config=EXPANDABLE).segment_count == 0
-
-
 def test_blocks_of_different_requests_merge_whatever_mapped_them() -> None:
     ids, sizes = [0, 1, 0, 1, 2], [10 * MIB, 10 * MIB, 0, 0, 20 * MIB]
     assert replay(ids, sizes).peak_reserved_bytes == 40 * MIB
