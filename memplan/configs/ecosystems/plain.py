@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.ecosystems.usual_names import STEP_LENGTHS, counts_iterations, unmistakable_keys
-from memplan.configs.keys import get, is_count, is_outside_training, keys_named
-from memplan.configs.user_config import KnobName
+from memplan.configs.ecosystems.usual_names import STEP_LENGTHS, counts_iterations, remark_on_lengths, unmistakable_keys
 
 if TYPE_CHECKING:
     from memplan.configs.assignments import KnobKeys
@@ -32,10 +30,8 @@ class Plain(Ecosystem):
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Name the lengths that look as if they followed the batch: what they count is for the user to declare."""
-        known = {key for name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS) for key in keys.get(name, ())}
-        named = keys_named(document.values, lambda name: name in STEP_LENGTHS or counts_iterations(name))
-        found = [key for key in named if key not in known and is_count(get(document.values, key))]
-        if not (unclear := [key for key in found if not is_outside_training(key)]):
-            return ()
-        alone = f"{', '.join(unclear)} {'is' if len(unclear) == 1 else 'are'} left alone"
-        return (f"{alone}; where they count forward/backward passes, name them with --map iterations=KEY,KEY",)
+        return tuple(remark_on_lengths(document.values, keys, _is_length))
+
+
+def _is_length(name: str) -> bool:
+    return name in STEP_LENGTHS or counts_iterations(name)

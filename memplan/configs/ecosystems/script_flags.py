@@ -17,6 +17,8 @@ from memplan.configs.ecosystems.usual_names import (
     STEP_LENGTHS,
     USUAL_NAMES,
     counts_iterations,
+    listed,
+    remark_on_lengths,
 )
 from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
@@ -128,18 +130,10 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys) -> Iterator[str]:
     """Say what lengths are presumed to count, and which are left alone."""
     counted = keys.get(KnobName.OPTIMIZER_STEPS, ())
     if counted:
-        yield f"{_listed(counted)} taken to count optimizer steps"
+        yield f"{listed(counted, lead='--')} taken to count optimizer steps"
     if computed := tuple(each for each in STEP_LENGTHS if "$" in str(document.values.get(each))):
-        yield f"{_listed(computed)} worked out by the script, and left alone"
-    known = (*counted, *keys.get(KnobName.ITERATIONS, ()))
-    counts = (name for name, value in document.values.items() if counts_iterations(name) and is_count(value))
-    if unclear := tuple(each for each in counts if each not in known):
-        hint = f"--map iterations={unclear[0]} for forward/backward passes, or --map optimizer_steps={unclear[0]}"
-        yield f"{_listed(unclear)} left alone, as scripts differ in what they count: {hint}"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return f"{', '.join(f'--{each}' for each in names)} {'is' if len(names) == 1 else 'are'}"
+        yield f"{listed(computed, lead='--')} worked out by the script, and left alone"
+    yield from remark_on_lengths(document.values, keys, counts_iterations, lead="--")
 
 
 def _is_single(value: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
 from memplan.planning.commands import command_to_run
-from memplan.planning.recommendation import sentences
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.planning.writing.patching import write_patch
 from memplan.planning.writing.rate_check import with_proven_rate
@@ -83,4 +82,4 @@ def _patch(
         patch, remark = with_proven_rate(patch, wanted.recipe, subject, write, device=device, template=template)
     except PatchError as error:
         return None, (f"no patch could be written: {error}",)
-    return patch, sentences(remark)
+    return patch, () if remark is None else (remark,)

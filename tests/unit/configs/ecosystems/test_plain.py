@@ -201,9 +201,11 @@ def test_where_the_batch_may_be_is_said(tmp_path: Path, text: str, said: str) ->
 def test_lengths_that_may_follow_the_batch_are_named_and_left_alone(tmp_path: Path) -> None:
     text = "batch_size: 4\nschedule: {max_iters: 100, warmup_iters: 10}\nval: {max_iters: 5}\n"
     said = (
-        "schedule.max_iters, schedule.warmup_iters are left alone; where they count forward/backward passes, name them"
+        "schedule.max_iters, schedule.warmup_iters are left alone, as programs differ in what they count: "
+        "--map iterations=schedule.max_iters,schedule.warmup_iters for forward/backward passes, or "
+        "--map optimizer_steps=schedule.max_iters,schedule.warmup_iters"
     )
-    assert any(each.startswith(said) for each in config_of(tmp_path, text, {}).notes)
+    assert said in config_of(tmp_path, text, {}).notes
 
 
 def test_declared_lengths_follow_the_batch_and_are_not_asked_about(tmp_path: Path) -> None:

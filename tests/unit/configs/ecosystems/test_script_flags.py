@@ -176,7 +176,7 @@ def test_a_length_that_memplan_does_not_scale_is_named(tmp_path: Path) -> None:
     command = "python t.py --batch-size 4 --lr 0.1 --max-steps $((EPOCHS * 100)) --train-iters 500\n"
     notes = config_of(tmp_path, command).notes
     assert "--max_steps is worked out by the script, and left alone" in notes
-    assert any(each.startswith("--train_iters is left alone, as scripts differ") for each in notes)
+    assert any(each.startswith("--train_iters is left alone, as programs differ") for each in notes)
 
 
 def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
