@@ -3,7 +3,8 @@
 PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
 from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
 
-Where there is no card, cuDNN leaves engines out; :mod:`memplan.estimators.engines_for_cards` works those out.
+Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it meets a stand-in
+(:mod:`memplan.estimators.cudnn.product_library`), and one that :mod:`memplan.estimators.engines_for_cards` works out.
 """
 
 from __future__ import annotations
@@ -14,12 +15,8 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.convolutions import Pass
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
-from memplan.estimators.engines_for_cards import (
-    TENSOR_CORES_FOR_SINGLE_PRECISION,
-    depthwise_sums_bytes,
-    is_for_cublaslt,
-    matrix_product_bytes,
-)
+from memplan.estimators.cudnn.product_library import find_every_product
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes
 
 if TYPE_CHECKING:
     from memplan.estimators.convolutions import Convolution
@@ -76,6 +73,7 @@ class Heuristics:
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
+        find_every_product()
         self._capability = capability
         self._library = Library()
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
@@ -90,16 +88,7 @@ class Heuristics:
     def workspace_bytes(self, convolution: Convolution) -> int | None:
         """Return the workspace of the engine that a card would be proposed first; None where none is."""
         sums_bytes = depthwise_sums_bytes(convolution, self._capability)
-        if sums_bytes is not None:
-            return sums_bytes
-        if not is_for_cublaslt(convolution):
-            return self._first_proposals_bytes(convolution)
-        per_image = matrix_product_bytes(convolution)
-        if convolution.dtype == "float32" and self._capability < TENSOR_CORES_FOR_SINGLE_PRECISION:
-            is_product = convolution.kernel is Pass.WEIGHT_GRADIENT
-            return per_image if is_product else self._first_proposals_bytes(convolution)
-        proposed = self._first_proposals_bytes(convolution) if per_image else None
-        return per_image if proposed is None else min(per_image, proposed)
+        return self._first_proposals_bytes(convolution) if sums_bytes is None else sums_bytes
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
         try:

@@ -36,7 +36,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
-from memplan.estimators.engines_for_cards import TENSOR_CORES_FOR_SINGLE_PRECISION, depthwise_sums_bytes
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 TENSOR_CORES_FROM = {
     torch.float16: (7, 0),
     torch.bfloat16: (8, 0),
-    torch.float32: TENSOR_CORES_FOR_SINGLE_PRECISION,
+    torch.float32: (8, 0),  # as TF32
 }
 _TYPES = (*TENSOR_CORES_FROM, torch.float64)
 _FEW_CHANNELS = 4

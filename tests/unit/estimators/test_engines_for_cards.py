@@ -7,38 +7,21 @@ from dataclasses import replace
 import pytest
 
 from memplan.estimators.convolutions import Convolution, Pass
-from memplan.estimators.engines_for_cards import depthwise_sums_bytes, is_for_cublaslt, matrix_product_bytes
+from memplan.estimators.engines_for_cards import depthwise_sums_bytes
 
 AMPERE, TURING = (8, 0), (7, 5)
 IMAGE = (10, 64, 32, 32)
-PRODUCT = Convolution(
-    kernel=Pass.FORWARD,
-    input_shape=IMAGE,
-    weight_shape=(64, 64, 1, 1),
-    output_shape=IMAGE,
-    dtype="float32",
-    channels_last=False,
-    stride=(1, 1),
-    padding=(0, 0),
-    dilation=(1, 1),
-)
-DEPTHWISE = replace(
-    PRODUCT,
+DEPTHWISE = Convolution(
     kernel=Pass.WEIGHT_GRADIENT,
+    input_shape=IMAGE,
     weight_shape=(64, 1, 3, 3),
+    output_shape=IMAGE,
     dtype="bfloat16",
     channels_last=True,
+    stride=(1, 1),
     padding=(1, 1),
+    dilation=(1, 1),
 )
-
-
-def test_weight_gradients_of_windows_of_one_pixel_are_made_image_by_image() -> None:
-    of_weight = replace(PRODUCT, kernel=Pass.WEIGHT_GRADIENT)
-    assert is_for_cublaslt(PRODUCT)
-    assert matrix_product_bytes(of_weight) == 10 * 64 * 64 * 4
-    assert matrix_product_bytes(PRODUCT) == 0
-    assert matrix_product_bytes(replace(of_weight, channels_last=True)) == 0
-    assert matrix_product_bytes(replace(of_weight, output_shape=(10, 64, 1, 1))) == 0
 
 
 def test_depthwise_weight_gradients_are_eight_sums_of_every_image() -> None:
