@@ -27,8 +27,8 @@ from architectures import (
 from forked import run_forked
 from other_libraries import MODELS, workload
 
-from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
 from memplan.estimators.recorder.trace_assembly import FAKE_METHOD
+from memplan.training.skipped_initialisation import patch_initialisers
 from memplan.workload import Workload
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from architectures import CARD, define_detection_operators, from_settings, langu
 from forked import run_forked
 
 from memplan.estimators.answers import largest_micro_batch, process_peak
-from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
+from memplan.training.skipped_initialisation import patch_initialisers
 from memplan.units import MIB
 
 if TYPE_CHECKING:

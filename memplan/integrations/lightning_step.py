@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
+from memplan.training.skipped_initialisation import initialisation_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

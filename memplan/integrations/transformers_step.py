@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 
-from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
+from memplan.training.skipped_initialisation import initialisation_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.fake_tensors.dense_parts import dense_parts
-from memplan.estimators.recorder.batches import tensors_in
 from memplan.probe.attribution import Component, ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
+from memplan.training.batches import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
-from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped, patch_initialisers
 from memplan.probe.optimizer_rates import OptimizerRates, RatesFailure
+from memplan.training.skipped_initialisation import initialisation_skipped, patch_initialisers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

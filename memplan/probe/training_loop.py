@@ -11,8 +11,6 @@ neither timed nor counted.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,26 +18,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memplan.estimators.recorder.batches import map_tensors
-from memplan.estimators.recorder.checkpointing import enable_checkpointing
-from memplan.estimators.recorder.gradient_buckets import make_buckets
-from memplan.estimators.recorder.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 from memplan.probe.user_code import user_code
 from memplan.recipe import Precision
+from memplan.training.batches import map_tensors
+from memplan.training.checkpointing import enable_checkpointing
+from memplan.training.gradient_buckets import make_buckets
+from memplan.training.half_precision import autocast, weights_dtype
+from memplan.training.moving_average import make_moving_average, update_moving_average
+from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.recipe import Recipe
     from memplan.workload import Workload
-
-_HALF_TYPES = {
-    Precision.FP16: torch.float16,
-    Precision.BF16: torch.bfloat16,
-    Precision.FP16_TRUE: torch.float16,
-    Precision.BF16_TRUE: torch.bfloat16,
-}
-_EMA_DECAY = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +116,7 @@ def build_training(
         optimizer=optimizer,
         batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
-        moving_average=_moving_average_of(model) if workload.ema else {},
+        moving_average=make_moving_average(model) if workload.ema else {},
         buckets=make_buckets(model, device) if recipe.world_size > 1 else [],
     )
 
@@ -136,8 +128,9 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
         if recipe.activation_checkpointing:
             enable_checkpointing(model)
         # converted on the host, so that the device never holds what they are converted from
-        if recipe.precision.has_half_weights:
-            model.to(_HALF_TYPES[recipe.precision])
+        half = weights_dtype(recipe.precision)
+        if half is not None:
+            model.to(half)
         if workload.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
         model.to(device)
@@ -169,12 +162,8 @@ def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None
     check_batches(workload, batches)
 
 
-def _moving_average_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: copy.deepcopy(value.detach()) for name, value in model.state_dict().items()}
-
-
 def _batch_on_device(state: TrainingState) -> Any:
-    half = _HALF_TYPES[state.recipe.precision] if state.recipe.precision.has_half_weights else None
+    half = weights_dtype(state.recipe.precision)
 
     def moved(given: torch.Tensor) -> torch.Tensor:
         tensor = given.detach()  # a gradient that a step leaves on its batch must not be met by the next
@@ -198,7 +187,8 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
     losses = [_run_micro_step(state, marks, index) for index in range(state.recipe.accumulation_steps)]
     with user_code():
         _step_the_optimizer(state)
-    _update_moving_average(state)
+    if state.workload.ema:
+        update_moving_average(state.moving_average, state.model)
     return sum(float(loss) for loss in losses) / len(losses)
 
 
@@ -225,13 +215,7 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
     batch = _batch_on_device(state)
     state.held.append(batch)
     marks.forward_starts()
-    precision = state.recipe.precision
-    autocast = (
-        torch.autocast(state.device.type, dtype=_HALF_TYPES[precision])
-        if precision.is_autocast
-        else contextlib.nullcontext()
-    )
-    with user_code(), autocast:
+    with user_code(), autocast(state.recipe.precision, state.device.type):
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)
@@ -241,13 +225,3 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
         (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
     marks.backward_ended()
     return loss.detach()
-
-
-@torch.no_grad()
-def _update_moving_average(state: TrainingState) -> None:
-    for name, value in state.model.state_dict().items() if state.moving_average else ():
-        kept = state.moving_average[name]
-        if kept.is_floating_point():
-            kept.lerp_(value.to(kept.dtype), 1 - _EMA_DECAY)
-        else:
-            kept.copy_(value)

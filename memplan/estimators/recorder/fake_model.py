@@ -15,18 +15,18 @@ from torch.utils._pytree import tree_leaves
 from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.fake_mode import is_simple
 from memplan.estimators.fake_tensors.known_values import remember_value, remember_values
-from memplan.estimators.recorder.batches import map_tensors
 from memplan.estimators.recorder.model_copies import model_copy
-from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
-from memplan.recipe import Precision
+from memplan.training.batches import map_tensors
+from memplan.training.half_precision import weights_dtype
+from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
-_HALF = {Precision.BF16_TRUE: torch.bfloat16, Precision.FP16_TRUE: torch.float16}
 _AUXILIARY = "memplan_auxiliary"
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+    from memplan.recipe import Precision
 
 
 def is_scripted(model: nn.Module) -> bool:
@@ -191,7 +191,7 @@ def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_a
 
 def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
     """Return the tensor in the recipe's weight dtype and memory format; integers keep their dtype."""
-    half = _HALF.get(precision)
+    half = weights_dtype(precision)
     if half is not None and tensor.is_floating_point():
         tensor = tensor.to(half)
     if channels_last and tensor.dim() == 4:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.size_fits import (
     fit_timeline,
     fits,
@@ -17,6 +16,7 @@ from memplan.estimators.recorder.size_fits import (
     needs_third_run,
     same_structure,
 )
+from memplan.training.batches import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,6 @@ from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS,
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.lowering.target_device import kernels_of
-from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
     convert_in_place,
@@ -38,6 +37,7 @@ from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.recorder.user_calls import copied
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
+from memplan.training.batches import tensors_in
 
 if TYPE_CHECKING:
     from torch import nn

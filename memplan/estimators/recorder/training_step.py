@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.batches import tensors_in
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
-from memplan.estimators.recorder.gradient_buckets import make_buckets
 from memplan.estimators.recorder.user_calls import call_user
-from memplan.estimators.recorder.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
 from memplan.results import Phase
+from memplan.training.batches import tensors_in
+from memplan.training.gradient_buckets import make_buckets
+from memplan.training.half_precision import autocast
+from memplan.training.moving_average import make_moving_average, update_moving_average
+from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
 
     from torch import nn
     from torch.optim import Optimizer
@@ -37,7 +37,6 @@ _GROWS = (
     "history of L-BFGS does, later steps hold more."
 )
 _FULL_HISTORY = " A full history of {count} updates holds {size}."
-_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
 class TracedStep:
@@ -101,7 +100,8 @@ class TracedStep:
         check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
         self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Category.OPTIMIZER_STATE))
-        self._update_average()
+        if self._workload.ema:
+            update_moving_average(self._average, self._model)
         losses.clear()
 
     @property
@@ -134,7 +134,7 @@ class TracedStep:
         if self._recipe.precision is Precision.FP16:
             self._scale = torch.ones(())
         if self._workload.ema:
-            self._average = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+            self._average = make_moving_average(self._model)
         self._mark(self._average.values(), Category.OPTIMIZER_STATE)
         self._mark_state()
 
@@ -162,23 +162,10 @@ class TracedStep:
         return loss.detach()
 
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        with self._autocast():
+        with autocast(self._recipe.precision, "cpu"):
             loss = checked_loss(call_user("loss", self._workload.loss, self._model, batch), self._workload.loss)
             scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
         return loss, scaled if self._scale is None else scaled * self._scale
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = _AUTOCAST.get(self._recipe.precision)
-        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        for name, value in self._model.state_dict().items() if self._average else ():
-            kept = self._average[name]
-            if kept.is_floating_point():
-                kept.lerp_(value, 0.001)
-            else:
-                kept.copy_(value)
 
     def _mark_state(self) -> None:
         for parameter, state in self.optimizer.state.items():

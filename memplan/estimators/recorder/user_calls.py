@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from memplan.errors import MemplanError, WorkloadError, raised_text
-from memplan.estimators.recorder.workload_contract import name_of
+from memplan.training.workload_contract import name_of
 from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:

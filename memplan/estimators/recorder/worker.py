@@ -8,8 +8,8 @@ import torch
 
 from memplan.children import serve
 from memplan.errors import MemplanError
-from memplan.estimators.recorder.skipped_initialisation import patch_initialisers
 from memplan.estimators.recorder.workload_trace import trace_workload
+from memplan.training.skipped_initialisation import patch_initialisers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,6 @@ from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
 from memplan.estimators.recorder.host_context import resident_context_bytes
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
-from memplan.estimators.recorder.skipped_initialisation import initialisation_skipped
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.trace_assembly import assemble_trace
 from memplan.estimators.recorder.user_calls import (
@@ -29,8 +28,9 @@ from memplan.estimators.recorder.workload_build import (
     made_batches,
     materialise_lazy_modules,
 )
-from memplan.estimators.recorder.workload_contract import check_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
+from memplan.training.skipped_initialisation import initialisation_skipped
+from memplan.training.workload_contract import check_batches
 from memplan.units import GIB, format_bytes
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from memplan.estimators.recorder.batches import map_tensors, tensors_in
 from memplan.integrations.packed_batches import packed
+from memplan.training.batches import map_tensors, tensors_in
 
 
 class Graph:

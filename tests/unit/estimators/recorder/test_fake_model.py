@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import is_known, known_value
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, fake_copy, moved_batch, remember_buffers
-from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS
 from memplan.recipe import Precision
+from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
 
 class Packed(nn.Parameter):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.estimators.recorder.gradient_buckets import bucket_sizes
+from memplan.training.gradient_buckets import bucket_sizes
 from memplan.units import MIB
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import torch
 
-from memplan.estimators.recorder.batches import map_tensors, tensors_in
+from memplan.training.batches import map_tensors, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

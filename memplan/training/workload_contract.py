@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.batches import tensors_in
+from memplan.training.batches import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.estimators.recorder.skipped_initialisation import LARGE_ELEMENTS, initialisation_skipped
+from memplan.training.skipped_initialisation import LARGE_ELEMENTS, initialisation_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
