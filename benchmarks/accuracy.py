@@ -33,7 +33,7 @@ from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
 
@@ -102,7 +102,7 @@ def without_workspaces(trace: StepTrace) -> StepTrace:
     return replace(
         trace,
         timelines=tuple(
-            replace(each, size_terms=np.where(each.categories == Category.WORKSPACES, 0.0, each.size_terms))
+            replace(each, size_terms=np.where(each.components == Component.WORKSPACES, 0.0, each.size_terms))
             for each in trace.timelines
         ),
     )

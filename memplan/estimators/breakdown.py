@@ -1,4 +1,4 @@
-"""What is alive at one instant of a timeline: by category, by module, by operator."""
+"""What is alive at one instant of a timeline: by component, by module, by operator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.step_trace import Category
-from memplan.results import PeakShare
+from memplan.results import Component, PeakShare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,12 +28,12 @@ def live_blocks_at(timeline: Timeline, event: int) -> npt.NDArray[np.int32]:
     return np.setdiff1d(blocks[allocates], blocks[~allocates])
 
 
-def category_bytes(
+def component_bytes(
     timeline: Timeline, live: npt.NDArray[np.int32], sizes: npt.NDArray[np.int64]
-) -> dict[Category, int]:
-    """Sum the requested bytes of the live blocks by category."""
-    sums = np.bincount(timeline.categories[live], weights=sizes[live], minlength=len(Category))
-    return {category: int(sums[category]) for category in Category}
+) -> dict[Component, int]:
+    """Sum the requested bytes of the live blocks by component."""
+    sums = np.bincount(timeline.components[live], weights=sizes[live], minlength=len(Component))
+    return {component: int(sums[component]) for component in Component}
 
 
 def largest_shares(

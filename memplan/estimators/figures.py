@@ -11,7 +11,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.estimators.allocators.allocator import replay
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
-from memplan.estimators.breakdown import category_bytes, largest_shares, live_blocks_at, repeated_paths
+from memplan.estimators.breakdown import component_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
 from memplan.units import MIB
@@ -133,10 +133,10 @@ def figures_at(
     peaks = peaks_at(timeline, micro_batch_size, device, allocator)
     sizes = timeline.block_bytes(micro_batch_size)
     live = live_blocks_at(timeline, peaks.event)
-    held = {category.name.lower(): size for category, size in category_bytes(timeline, live, sizes).items()}
+    held = component_bytes(timeline, live, sizes)
     return Figures(
         peaks=peaks,
-        breakdown=BreakdownBytes(**held, allocator_slack=peaks.process_bytes - sum(held.values())),
+        breakdown=BreakdownBytes.of_blocks(held, allocator_slack=peaks.process_bytes - sum(held.values())),
         phase=PHASES[timeline.event_phases[peaks.event]],
         top_modules=largest_shares(repeated_paths(timeline.module_names), timeline.modules, live, sizes),
         top_operators=largest_shares(timeline.operator_names, timeline.operators, live, sizes),

@@ -1,4 +1,4 @@
-"""The predicted timeline of a traced step as a memory snapshot, with operator, module and category of every block."""
+"""The predicted timeline of a traced step as a memory snapshot, with operator, module and component of every block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memplan.errors import UsageError
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.figures import events_at
 from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 
 if TYPE_CHECKING:
     from memplan.estimators.allocators.allocator_settings import AllocatorSettings
@@ -42,6 +42,6 @@ def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: Allocat
 def _labels(timeline: Timeline) -> list[tuple[str, ...]]:
     modules = [name or "(model)" for name in timeline.module_names]
     return [
-        (timeline.operator_names[operator], modules[module], Category(category).name.lower())
-        for operator, module, category in zip(timeline.operators, timeline.modules, timeline.categories, strict=True)
+        (timeline.operator_names[operator], modules[module], Component(component).name.lower())
+        for operator, module, component in zip(timeline.operators, timeline.modules, timeline.components, strict=True)
     ]

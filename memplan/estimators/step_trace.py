@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,19 +20,6 @@ if TYPE_CHECKING:
 PHASES = tuple(Phase)
 
 
-class Category(IntEnum):
-    """What a block of memory holds; the names are those of ``BreakdownBytes``."""
-
-    PARAMETERS = 0
-    BUFFERS = 1
-    GRADIENTS = 2
-    OPTIMIZER_STATE = 3
-    ACTIVATIONS = 4
-    TEMPORARIES = 5
-    INPUTS = 6
-    WORKSPACES = 7
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Allocations and frees of two or more training steps in order, and what is known of each block.
@@ -45,7 +31,7 @@ class Timeline:
         event_allocates: whether each event allocates its block; it frees it otherwise.
         event_phases: index into ``PHASES`` of each event.
         size_terms: constant, linear and quadratic coefficient of each block's bytes, shape (3, blocks).
-        categories: ``Category`` of each block.
+        components: ``Component`` of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
         module_names: module paths; the empty path is the model itself.
@@ -59,7 +45,7 @@ class Timeline:
     event_allocates: npt.NDArray[np.bool_]
     event_phases: npt.NDArray[np.int8]
     size_terms: npt.NDArray[np.float64]
-    categories: npt.NDArray[np.int8]
+    components: npt.NDArray[np.int8]
     modules: npt.NDArray[np.int32]
     operators: npt.NDArray[np.int32]
     module_names: tuple[str, ...]

@@ -7,24 +7,12 @@ by component. Positions only have to increase: nanoseconds on the CPU, places in
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from memplan.results import Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-
-class Component(StrEnum):
-    """A component of :class:`memplan.results.BreakdownBytes` that live blocks can belong to."""
-
-    PARAMETERS = "parameters"
-    BUFFERS = "buffers"
-    GRADIENTS = "gradients"
-    OPTIMIZER_STATE = "optimizer_state"
-    ACTIVATIONS = "activations"
-    TEMPORARIES = "temporaries"
-    INPUTS = "inputs"
-    WORKSPACES = "workspaces"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

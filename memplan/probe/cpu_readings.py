@@ -25,7 +25,6 @@ from memplan.devices.host_memory import host_memory, peak_resident_bytes, privat
 from memplan.estimators.recorder.host_context import run_warmup_step
 from memplan.probe.attribution import (
     AttributedPeak,
-    Component,
     MemoryEvent,
     ResidentBlock,
     attribute_peak,
@@ -35,7 +34,7 @@ from memplan.probe.known_blocks import StepNotes, known_components, shortened, v
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
-from memplan.results import BreakdownBytes
+from memplan.results import BreakdownBytes, Component
 from memplan.units import MIB
 
 if TYPE_CHECKING:
@@ -226,5 +225,4 @@ def breakdown_of(peak: AttributedPeak, *, process_bytes: int, context_bytes: int
     """
     context = max(min(context_bytes, process_bytes - peak.allocated_bytes), 0)
     slack = process_bytes - context - peak.allocated_bytes
-    components = {str(component): size for component, size in peak.components.items()}
-    return BreakdownBytes(**components, allocator_slack=slack, context=context)
+    return BreakdownBytes.of_blocks(peak.components, allocator_slack=slack, context=context)

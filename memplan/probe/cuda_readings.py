@@ -16,7 +16,6 @@ from memplan.devices.driver import device_used_bytes
 from memplan.errors import DeviceError
 from memplan.probe.attribution import (
     AttributedPeak,
-    Component,
     MemoryEvent,
     ResidentBlock,
     attribute_peak,
@@ -27,7 +26,7 @@ from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks, search_note
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
-from memplan.results import BreakdownBytes
+from memplan.results import BreakdownBytes, Component
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -240,9 +239,8 @@ def mark_position(entries_so_far: int) -> int:
 
 def breakdown_of(peak: AttributedPeak, *, reserved_bytes: int, process_bytes: int) -> BreakdownBytes:
     """Turn an attributed peak, in requested bytes, into components that add up to the process peak."""
-    components = {str(component): size for component, size in peak.components.items()}
-    return BreakdownBytes(
-        **components,
+    return BreakdownBytes.of_blocks(
+        peak.components,
         allocator_slack=reserved_bytes - peak.allocated_bytes,
         context=process_bytes - reserved_bytes,
     )

@@ -5,7 +5,7 @@ allocator holds from the driver, *process* adds the context and libraries, *devi
 On the CPU no reserved peak is measured (None), process is the resident set, and device equals process.
 """
 
-from memplan.results.breakdown import COMPONENTS, BreakdownBytes, PeakShare, Phase
+from memplan.results.breakdown import COMPONENTS, BreakdownBytes, Component, PeakShare, Phase
 from memplan.results.estimates import ContextBasis, Estimate, LargestMicroBatch, Saving
 from memplan.results.outcome_kinds import OutcomeKind, RunStatus
 from memplan.results.trials import Measurement, Outcome, PrecisionVerdict, ProbeResult, Trial, TypicalStep
@@ -13,6 +13,7 @@ from memplan.results.trials import Measurement, Outcome, PrecisionVerdict, Probe
 __all__ = [
     "COMPONENTS",
     "BreakdownBytes",
+    "Component",
     "ContextBasis",
     "Estimate",
     "LargestMicroBatch",

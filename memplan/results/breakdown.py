@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 
 class Phase(StrEnum):
@@ -14,6 +14,19 @@ class Phase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER_STEP = "optimizer step"
+
+
+class Component(IntEnum):
+    """A component of :class:`BreakdownBytes` that blocks of memory belong to; a number, so that arrays can hold it."""
+
+    PARAMETERS = 0
+    BUFFERS = 1
+    GRADIENTS = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATIONS = 4
+    TEMPORARIES = 5
+    INPUTS = 6
+    WORKSPACES = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +56,12 @@ class BreakdownBytes(Mapping[str, int]):
     workspaces: int = 0
     allocator_slack: int = 0
     context: int = 0
+
+    @classmethod
+    def of_blocks(cls, held: Mapping[Component, int], *, allocator_slack: int, context: int = 0) -> BreakdownBytes:
+        """Return the breakdown of what blocks of each component hold, with what belongs to no block."""
+        named = {component.name.lower(): size for component, size in held.items()}
+        return cls(**named, allocator_slack=allocator_slack, context=context)
 
     @property
     def total_bytes(self) -> int:

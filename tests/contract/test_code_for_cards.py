@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import card_of_size, find_card
 from memplan.estimators import StepTrace, estimate, trace_step, trace_template
-from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision, Recipe
+from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import Workload
 from tests.making import source_of
@@ -378,7 +378,7 @@ class PackedLinear(nn.Module):
 
 def test_quantized_weights_are_counted_as_they_lie_on_the_card() -> None:
     timeline = trace_of(PackedLinear, lambda size: torch.zeros(size, 1024)).timelines[0]
-    assert sum(timeline.size_terms[0][timeline.categories == Category.PARAMETERS]) == 1024 * 1024 + 4096 + 4096
+    assert sum(timeline.size_terms[0][timeline.components == Component.PARAMETERS]) == 1024 * 1024 + 4096 + 4096
 
 
 class OnlyRealGpu(nn.Linear):
@@ -427,7 +427,7 @@ def test_compiled_flex_attention_keeps_no_scores_and_what_it_captures_gets_gradi
     assert (trace.method, trace.notes, blocks_of_scores(trace)) == ("fake-tensor trace", (), 0)
     timeline = trace.timelines[0]
     assert (timeline.size_terms[1] == TOKENS * 4).any()  # a sum in single precision for each row
-    slopes = timeline.size_terms[0][timeline.categories == Category.GRADIENTS]
+    slopes = timeline.size_terms[0][timeline.components == Component.GRADIENTS]
     assert 4 in slopes  # of the learnt slope
 
 

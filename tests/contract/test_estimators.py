@@ -29,10 +29,10 @@ from memplan.estimators import (
 )
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
-from memplan.estimators.breakdown import category_bytes, live_blocks_at
-from memplan.estimators.step_trace import PHASES, Category
+from memplan.estimators.breakdown import component_bytes, live_blocks_at
+from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Precision, Recipe
-from memplan.results import Phase
+from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, Workload
 from tests.making import source_of
@@ -516,7 +516,7 @@ def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_
     timeline = traced(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
     is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
     live = live_blocks_at(timeline, int(np.flatnonzero(is_forward & timeline.event_allocates)[-1]))
-    assert category_bytes(timeline, live, timeline.block_bytes(4))[Category.GRADIENTS] == gradients
+    assert component_bytes(timeline, live, timeline.block_bytes(4))[Component.GRADIENTS] == gradients
 
 
 def test_where_the_smallest_batch_takes_a_path_of_its_own_two_larger_ones_are_generalised() -> None:

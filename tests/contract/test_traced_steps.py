@@ -20,9 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators import StepTrace, estimate, trace_step
-from memplan.estimators.step_trace import PHASES, Category
+from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Recipe
-from memplan.results import Phase
+from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
 from tests.making import source_of
@@ -68,12 +68,12 @@ def plain_descent(parameters: Any) -> torch.optim.Optimizer:
 
 
 def levels(trace: StepTrace, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of every category after each event, and the phase of each event."""
+    """Return the bytes of every component after each event, and the phase of each event."""
     (timeline,) = trace.timelines
     signed = np.where(timeline.event_allocates, 1, -1) * timeline.block_bytes(size)[timeline.event_blocks]
-    changes = np.zeros((len(signed), len(Category)), dtype=np.int64)
-    changes[np.arange(len(signed)), timeline.categories[timeline.event_blocks]] = signed
-    changes[:, Category.WORKSPACES] = 0
+    changes = np.zeros((len(signed), len(Component)), dtype=np.int64)
+    changes[np.arange(len(signed)), timeline.components[timeline.event_blocks]] = signed
+    changes[:, Component.WORKSPACES] = 0
     return changes.cumsum(axis=0), timeline.event_phases
 
 
@@ -83,28 +83,28 @@ def peak(trace: StepTrace, phase: Phase, size: int = ROWS) -> float:
     return round(held[phases == PHASES.index(phase)].sum(axis=1).max() / MIB, 2)
 
 
-def at_peak(trace: StepTrace, phase: Phase, category: Category, size: int = ROWS) -> float:
-    """Return what a category holds at the peak of a phase."""
+def at_peak(trace: StepTrace, phase: Phase, component: Component, size: int = ROWS) -> float:
+    """Return what a component holds at the peak of a phase."""
     held, phases = levels(trace, size)
     held = held[phases == PHASES.index(phase)]
-    return round(held[held.sum(axis=1).argmax(), category] / MIB, 2)
+    return round(held[held.sum(axis=1).argmax(), component] / MIB, 2)
 
 
-def after_forward(trace: StepTrace, category: Category, size: int = ROWS) -> float:
-    """Return what a category holds when the last backward pass begins."""
+def after_forward(trace: StepTrace, component: Component, size: int = ROWS) -> float:
+    """Return what a component holds when the last backward pass begins."""
     held, phases = levels(trace, size)
     last = np.flatnonzero(phases == PHASES.index(Phase.FORWARD))[-1]
-    return round(held[last, category] / MIB, 2)
+    return round(held[last, component] / MIB, 2)
 
 
-def largest(trace: StepTrace, category: Category) -> float:
-    """Return the most that a category ever holds."""
-    return round(levels(trace, ROWS)[0][:, category].max() / MIB, 2)
+def largest(trace: StepTrace, component: Component) -> float:
+    """Return the most that a component ever holds."""
+    return round(levels(trace, ROWS)[0][:, component].max() / MIB, 2)
 
 
 def test_an_average_of_the_weights_is_a_second_copy(trace: Trace) -> None:
-    assert after_forward(trace(ema=True), Category.OPTIMIZER_STATE) == 1
-    assert after_forward(trace(), Category.OPTIMIZER_STATE) == 0
+    assert after_forward(trace(ema=True), Component.OPTIMIZER_STATE) == 1
+    assert after_forward(trace(), Component.OPTIMIZER_STATE) == 0
 
 
 def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -153,10 +153,10 @@ def test_a_frozen_layer_has_neither_gradient_nor_state_and_the_one_after_it_keep
     trace: Trace, index: int, kept: float
 ) -> None:
     found = trace(model=lambda: frozen(index), optimizer=torch.optim.AdamW)
-    assert largest(found, Category.PARAMETERS) == 2
-    assert largest(found, Category.GRADIENTS) == 1
-    assert largest(found, Category.OPTIMIZER_STATE) == 2
-    assert after_forward(found, Category.ACTIVATIONS) == kept
+    assert largest(found, Component.PARAMETERS) == 2
+    assert largest(found, Component.GRADIENTS) == 1
+    assert largest(found, Component.OPTIMIZER_STATE) == 2
+    assert after_forward(found, Component.ACTIVATIONS) == kept
 
 
 def adapted() -> nn.Module:
@@ -173,10 +173,10 @@ def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each(trace: 
         model=adapted,
         optimizer=lambda parameters: torch.optim.AdamW(each for each in parameters if each.requires_grad),
     )
-    assert largest(found, Category.PARAMETERS) == round(2 + 4 / 32, 2)
-    assert largest(found, Category.GRADIENTS) == round(4 / 32, 2)
-    assert largest(found, Category.OPTIMIZER_STATE) == 2 * 4 / 32
-    assert after_forward(found, Category.ACTIVATIONS) == round(1 + 2 / 32, 2)  # a layer's output, two inner results
+    assert largest(found, Component.PARAMETERS) == round(2 + 4 / 32, 2)
+    assert largest(found, Component.GRADIENTS) == round(4 / 32, 2)
+    assert largest(found, Component.OPTIMIZER_STATE) == 2 * 4 / 32
+    assert after_forward(found, Component.ACTIVATIONS) == round(1 + 2 / 32, 2)  # a layer's output, two inner results
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_an_optimizers_step_takes_copies_by_its_implementation(
     trace: Trace, optimizer: Callable[..., Any], temporaries: float
 ) -> None:
     found = trace(model=two_layers, optimizer=optimizer)
-    assert at_peak(found, Phase.OPTIMIZER_STEP, Category.TEMPORARIES) == temporaries
+    assert at_peak(found, Phase.OPTIMIZER_STEP, Component.TEMPORARIES) == temporaries
 
 
 def test_gradients_are_clipped_all_at_once_as_a_cards_are_and_take_only_their_norms(trace: Trace) -> None:
     found = trace(model=two_layers, grad_clip_norm=1.0)
     assert "aten._foreach_norm" in found.timelines[0].operator_names
-    assert at_peak(found, Phase.OPTIMIZER_STEP, Category.TEMPORARIES) == 0
+    assert at_peak(found, Phase.OPTIMIZER_STEP, Component.TEMPORARIES) == 0
 
 
 class Blocks(nn.Module):
@@ -232,9 +232,9 @@ def test_checkpointed_blocks_keep_their_inputs_and_run_again(
     trace: Trace, reentrant: bool | None, kept: float, at_the_peak: float
 ) -> None:
     found = trace(model=lambda: Blocks(reentrant=reentrant))
-    assert after_forward(found, Category.ACTIVATIONS, size=2048) == kept
+    assert after_forward(found, Component.ACTIVATIONS, size=2048) == kept
     weights_and_batch = 8 + 4
-    gradients = at_peak(found, Phase.BACKWARD, Category.GRADIENTS, size=2048)
+    gradients = at_peak(found, Phase.BACKWARD, Component.GRADIENTS, size=2048)
     assert peak(found, Phase.BACKWARD, size=2048) == weights_and_batch + gradients + at_the_peak
 
 
@@ -269,20 +269,20 @@ def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
     scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):
         assert peak(scaled, phase) == peak(plain, phase)
-    assert after_forward(scaled, Category.ACTIVATIONS) == 0.5  # the batch in half precision
+    assert after_forward(scaled, Component.ACTIVATIONS) == 0.5  # the batch in half precision
 
 
 def test_accumulation_makes_each_further_gradient_beside_the_sum_so_far(trace: Trace) -> None:
     found = trace(Recipe(micro_batch_size=4, accumulation_steps=2))
-    assert at_peak(found, Phase.FORWARD, Category.GRADIENTS) == 1
-    assert at_peak(found, Phase.BACKWARD, Category.GRADIENTS) == 1
-    assert at_peak(found, Phase.BACKWARD, Category.TEMPORARIES) == 2  # the new one, and the slope written out
+    assert at_peak(found, Phase.FORWARD, Component.GRADIENTS) == 1
+    assert at_peak(found, Phase.BACKWARD, Component.GRADIENTS) == 1
+    assert at_peak(found, Phase.BACKWARD, Component.TEMPORARIES) == 2  # the new one, and the slope written out
 
 
 @pytest.mark.parametrize(("set_to_none", "gradients"), [(True, 0), (False, 1)])
 def test_gradients_that_are_zeroed_in_place_stay(trace: Trace, set_to_none: bool, gradients: float) -> None:
     found = trace(zero_grad_set_to_none=set_to_none)
-    assert after_forward(found, Category.GRADIENTS) == gradients
+    assert after_forward(found, Component.GRADIENTS) == gradients
 
 
 def descent_in_the_backward_pass(parameters: Any) -> torch.optim.Optimizer:
@@ -357,13 +357,13 @@ def images(count: int) -> torch.Tensor:
 def test_the_memory_format_of_the_batch_is_that_of_all_that_follows(trace: Trace, channels_last: bool) -> None:
     found = trace(model=convolution, batch=images, channels_last=channels_last)
     assert largest_input(found) == 1
-    assert after_forward(found, Category.ACTIVATIONS, size=4) == 2  # of the convolution, and of the ReLU
+    assert after_forward(found, Component.ACTIVATIONS, size=4) == 2  # of the convolution, and of the ReLU
     assert "aten.clone" not in found.timelines[0].operator_names
 
 
 def largest_input(trace: StepTrace) -> float:
     timeline = trace.timelines[0]
-    return round(timeline.block_bytes(4)[timeline.categories == Category.INPUTS].max() / MIB, 2)
+    return round(timeline.block_bytes(4)[timeline.components == Component.INPUTS].max() / MIB, 2)
 
 
 class Recurrent(nn.Module):
@@ -388,7 +388,7 @@ def test_packed_sequences_keep_what_their_lengths_ask_for(trace: Trace, length: 
     assert found.method == "fake-tensor trace"
     packed_input_output_and_reserve = (1 + 1 + 6) * length / 64
     first_states = 2 / 64
-    assert after_forward(found, Category.ACTIVATIONS, size=16) == round(
+    assert after_forward(found, Component.ACTIVATIONS, size=16) == round(
         packed_input_output_and_reserve + first_states, 2
     )
 

@@ -18,8 +18,8 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import WorkloadError
 from memplan.estimators import StepTrace, trace_step
 from memplan.estimators.answers import estimate
-from memplan.estimators.step_trace import Category
 from memplan.recipe import Recipe
+from memplan.results import Component
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
 from tests.making import source_of
@@ -112,7 +112,7 @@ def test_sparse_gradients_hold_the_rows_that_the_batch_names(trace: Trace) -> No
     words = nn.Embedding(2048, 512, sparse=True)
     traced = trace(lambda: words, torch.arange, loss=lambda model, batch: model(batch).square().sum())
     (timeline,) = traced.timelines
-    gradients = timeline.block_bytes(512)[timeline.categories == Category.GRADIENTS]
+    gradients = timeline.block_bytes(512)[timeline.components == Component.GRADIENTS]
     assert (traced.method, set(gradients)) == (FAKES, {MIB, 512 * 8})
 
 

@@ -27,8 +27,7 @@ from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.ruled_blocks import RuledBlock
-from memplan.estimators.step_trace import Category
-from memplan.results import Phase
+from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -220,7 +219,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             results[:2] = results[1::-1]
         for value in results:
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
-                self._ledger.track(value, Category.TEMPORARIES, module=self._paths.current, operator=operator)
+                self._ledger.track(value, Component.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator))
                 between = ()
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
@@ -274,7 +273,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """Allocate a block; one that a call decides is recorded even of 0 bytes, since it may grow with the batch."""
         return self._recording.allocate(
             block if isinstance(block, int) else block.size_bytes,
-            Category.TEMPORARIES,
+            Component.TEMPORARIES,
             module=self._paths.current,
             operator=f"{INSIDE}{operator}",
             kernel_call=_kernel_call(block),
@@ -289,7 +288,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         in_backward = self._recording.phase is Phase.BACKWARD
         if in_backward not in self._phases_with_cublas:
             self._phases_with_cublas.add(in_backward)
-            self._recording.allocate(size_bytes, Category.WORKSPACES, module="", operator="cuBLAS workspace")
+            self._recording.allocate(size_bytes, Component.WORKSPACES, module="", operator="cuBLAS workspace")
 
 
 def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
-from memplan.estimators.step_trace import PHASES, Category
-from memplan.results import Phase
+from memplan.estimators.step_trace import PHASES
+from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Recording:
         event_allocates: whether each event allocates its block.
         event_phases: index into ``PHASES`` of each event.
         block_bytes: requested bytes of each block.
-        categories: category of each block.
+        components: component of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
         kernel_calls: the convolution or rule whose temporary each block is; None for other blocks.
@@ -43,7 +43,7 @@ class Recording:
     event_allocates: list[bool] = field(default_factory=list)
     event_phases: list[int] = field(default_factory=list)
     block_bytes: list[int] = field(default_factory=list)
-    categories: list[Category] = field(default_factory=list)
+    components: list[Component] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
     kernel_calls: list[Convolution | RuledBlock | None] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Recording:
     def allocate(
         self,
         size_bytes: int,
-        category: Category,
+        component: Component,
         *,
         module: str,
         operator: str,
@@ -64,7 +64,7 @@ class Recording:
         """Record a new block and return its number."""
         block = len(self.block_bytes)
         self.block_bytes.append(size_bytes)
-        self.categories.append(category)
+        self.components.append(component)
         self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
         self.kernel_calls.append(kernel_call)
@@ -74,7 +74,7 @@ class Recording:
     def duplicate_block(self, block: int) -> int:
         """Add a copy of a block, without an event, and return its number."""
         self.block_bytes.append(self.block_bytes[block])
-        self.categories.append(self.categories[block])
+        self.components.append(self.components[block])
         self.modules.append(self.modules[block])
         self.operators.append(self.operators[block])
         self.kernel_calls.append(self.kernel_calls[block])
@@ -89,9 +89,9 @@ class Recording:
         """Record that a block is freed."""
         self._event(block, allocates=False)
 
-    def attribute(self, block: int, category: Category, *, module: str) -> None:
+    def attribute(self, block: int, component: Component, *, module: str) -> None:
         """Set what a block holds, and for which module."""
-        self.categories[block] = category
+        self.components[block] = component
         self.modules[block] = self.module_names.setdefault(module, len(self.module_names))
 
     def replace_block(self, block: int, reused: int) -> None:
@@ -107,9 +107,9 @@ class Recording:
                 self.event_blocks[event] -= 1
             if number == block and allocates:
                 break
-        if self.categories[block] is not Category.TEMPORARIES:  # its category has been set since
-            self.categories[reused], self.modules[reused] = self.categories[block], self.modules[block]
-        for of_blocks in (self.block_bytes, self.categories, self.modules, self.operators, self.kernel_calls):
+        if self.components[block] is not Component.TEMPORARIES:  # its component has been set since
+            self.components[reused], self.modules[reused] = self.components[block], self.modules[block]
+        for of_blocks in (self.block_bytes, self.components, self.modules, self.operators, self.kernel_calls):
             del of_blocks[block]
 
     @property
@@ -121,9 +121,9 @@ class Recording:
         )
         return max(accumulate(sizes), default=0)
 
-    def held_bytes(self, blocks: Iterable[int], category: Category) -> int:
-        """Return the bytes of those blocks that are of a category."""
-        return sum(self.block_bytes[block] for block in blocks if self.categories[block] is category)
+    def held_bytes(self, blocks: Iterable[int], component: Component) -> int:
+        """Return the bytes of those blocks that are of a component."""
+        return sum(self.block_bytes[block] for block in blocks if self.components[block] is component)
 
     def order_frees(self) -> None:
         """Sort consecutive frees by block number.

@@ -106,7 +106,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         event_allocates=np.array(recording.event_allocates, dtype=np.bool_),
         event_phases=np.array(recording.event_phases, dtype=np.int8),
         size_terms=terms,
-        categories=np.array(recording.categories, dtype=np.int8),
+        components=np.array(recording.components, dtype=np.int8),
         modules=np.array(recording.modules, dtype=np.int32),
         operators=np.array(recording.operators, dtype=np.int32),
         module_names=tuple(recording.module_names),

@@ -35,8 +35,8 @@ from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.recorder.user_calls import copied
-from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
+from memplan.results import Component
 from memplan.training.batches import tensors_in
 
 if TYPE_CHECKING:
@@ -184,11 +184,11 @@ class StepRecorder:
                     channels_last=self.workload.channels_last,
                     copy_all=on_cuda,
                 )
-            ledger.track_all(tensors_in(moved), Category.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(moved), Component.INPUTS, module="", operator="batch")
             return moved
 
         if not on_cuda:
-            ledger.track_all(tensors_in(on_host), Category.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(on_host), Component.INPUTS, module="", operator="batch")
         step = TracedStep(
             self.workload,
             self.recipe,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from memplan.estimators.recorder.recording import Recording
-    from memplan.estimators.step_trace import Category
+    from memplan.results import Component
 
 
 class StorageLedger:
@@ -39,12 +39,12 @@ class StorageLedger:
         parts = (part for tensor in tensors for part in dense_parts(tensor))
         return {block for part in parts if (block := self.block_of(part)) is not None}
 
-    def track(self, tensor: torch.Tensor, category: Category, *, module: str, operator: str) -> None:
+    def track(self, tensor: torch.Tensor, component: Component, *, module: str, operator: str) -> None:
         """Record each storage of the tensor as a new block, unless it is tracked already."""
         for part in dense_parts(tensor):
             storage = part.untyped_storage()
             if id(storage) not in self._blocks and storage.nbytes():
-                block = self._recording.allocate(storage.nbytes(), category, module=module, operator=operator)
+                block = self._recording.allocate(storage.nbytes(), component, module=module, operator=operator)
                 self._add(storage, block)
 
     def _add(self, storage: torch.UntypedStorage, block: int) -> None:
@@ -53,10 +53,10 @@ class StorageLedger:
         self._live.add(block)
         self._references[identity] = weakref.ref(storage, lambda _: self._freed(identity))
 
-    def track_all(self, tensors: Iterable[torch.Tensor], category: Category, *, module: str, operator: str) -> None:
+    def track_all(self, tensors: Iterable[torch.Tensor], component: Component, *, module: str, operator: str) -> None:
         """Track the storages of several tensors."""
         for tensor in tensors:
-            self.track(tensor, category, module=module, operator=operator)
+            self.track(tensor, component, module=module, operator=operator)
 
     def reuse_block(self, storage: torch.UntypedStorage, freed_block: int) -> None:
         """Move the last tracked storage into a block that was freed right after it was made.

@@ -11,9 +11,8 @@ import torch
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.user_calls import call_user
-from memplan.estimators.step_trace import Category
 from memplan.recipe import Precision
-from memplan.results import Phase
+from memplan.results import Component, Phase
 from memplan.training.batches import tensors_in
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import autocast
@@ -40,7 +39,7 @@ _FULL_HISTORY = " A full history of {count} updates holds {size}."
 
 
 class TracedStep:
-    """Runs optimizer steps of a workload and sets the categories of the recorded blocks.
+    """Runs optimizer steps of a workload and sets the components of the recorded blocks.
 
     Args:
         workload: what is trained.
@@ -79,7 +78,7 @@ class TracedStep:
         self._state_bytes: list[int] = []  # after each step
         self._place_model()
         self._buckets = make_buckets(model) if recipe.world_size > 1 else []
-        self._mark(self._buckets, Category.GRADIENTS)
+        self._mark(self._buckets, Component.GRADIENTS)
         made = call_user("optimizer", workload.optimizer, model.parameters())
         self.optimizer = checked_optimizer(made, workload.optimizer)
         if fused_optimizer:
@@ -99,7 +98,7 @@ class TracedStep:
         call_user("optimizer step", self.optimizer.step)
         check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
-        self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Category.OPTIMIZER_STATE))
+        self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Component.OPTIMIZER_STATE))
         if self._workload.ema:
             update_moving_average(self._average, self._model)
         losses.clear()
@@ -112,18 +111,18 @@ class TracedStep:
 
     def _place_model(self) -> None:
         for module_name, module in self._model.named_modules():
-            for tensors, category in (
-                (module.named_parameters(recurse=False), Category.PARAMETERS),
-                (module.named_buffers(recurse=False), Category.BUFFERS),
+            for tensors, component in (
+                (module.named_parameters(recurse=False), Component.PARAMETERS),
+                (module.named_buffers(recurse=False), Component.BUFFERS),
             ):
                 for name, tensor in tensors:
                     self._owners.setdefault(id(tensor), module_name)
                     self._ledger.track_all(
-                        (tensor, *auxiliary_tensors(tensor)), category, module=module_name, operator=name
+                        (tensor, *auxiliary_tensors(tensor)), component, module=module_name, operator=name
                     )
         if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
-            self._ledger.track_all(unregistered, Category.BUFFERS, module="", operator="attribute")
+            self._ledger.track_all(unregistered, Component.BUFFERS, module="", operator="attribute")
 
     def _zero_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
@@ -135,7 +134,7 @@ class TracedStep:
             self._scale = torch.ones(())
         if self._workload.ema:
             self._average = make_moving_average(self._model)
-        self._mark(self._average.values(), Category.OPTIMIZER_STATE)
+        self._mark(self._average.values(), Component.OPTIMIZER_STATE)
         self._mark_state()
 
     def _micro_step(self, index: int) -> torch.Tensor:
@@ -146,7 +145,7 @@ class TracedStep:
         loss, scaled = self._forward(self._batch)
         gc.collect()
         for block in self._ledger.live_blocks() - before:
-            self._recording.categories[block] = Category.ACTIVATIONS
+            self._recording.components[block] = Component.ACTIVATIONS
         if index == 0 and self._workload.zero_grad_before_backward:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
@@ -158,7 +157,7 @@ class TracedStep:
             )
         for parameter in self._model.parameters():
             if parameter.grad is not None:
-                self._mark([parameter.grad], Category.GRADIENTS, owner=parameter)
+                self._mark([parameter.grad], Component.GRADIENTS, owner=parameter)
         return loss.detach()
 
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -169,15 +168,17 @@ class TracedStep:
 
     def _mark_state(self) -> None:
         for parameter, state in self.optimizer.state.items():
-            self._mark(tensors_in(state), Category.OPTIMIZER_STATE, owner=parameter)
+            self._mark(tensors_in(state), Component.OPTIMIZER_STATE, owner=parameter)
         if self._on_cuda:
             for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
                 self._recording.block_bytes[block] = 0
 
-    def _mark(self, tensors: Iterable[torch.Tensor], category: Category, *, owner: torch.Tensor | None = None) -> None:
+    def _mark(
+        self, tensors: Iterable[torch.Tensor], component: Component, *, owner: torch.Tensor | None = None
+    ) -> None:
         module = self._owners.get(id(owner), "")
         for block in self._ledger.blocks_of(tensors):
-            self._recording.attribute(block, category, module=module)
+            self._recording.attribute(block, component, module=module)
 
 
 def _full_history(optimizer: Optimizer) -> str:

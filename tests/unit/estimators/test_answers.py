@@ -11,9 +11,9 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
-from memplan.estimators.step_trace import PHASES, Category, StepTrace, Timeline
+from memplan.estimators.step_trace import PHASES, StepTrace, Timeline
 from memplan.recipe import Recipe
-from memplan.results import ContextBasis, OutcomeKind, PeakShare, Phase
+from memplan.results import Component, ContextBasis, OutcomeKind, PeakShare, Phase
 from memplan.units import GIB, MIB
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
@@ -27,7 +27,7 @@ def timeline(activation_mib: float, per_sample_mib: float) -> Timeline:
         event_phases=np.array([PHASES.index(Phase.SETUP), *[PHASES.index(Phase.FORWARD)] * 4], dtype=np.int8),
         size_terms=np.array([[4, activation_mib, activation_mib], [0, per_sample_mib, per_sample_mib], [0, 0, 0]])
         * float(MIB),
-        categories=np.array([Category.PARAMETERS, Category.ACTIVATIONS, Category.ACTIVATIONS], dtype=np.int8),
+        components=np.array([Component.PARAMETERS, Component.ACTIVATIONS, Component.ACTIVATIONS], dtype=np.int8),
         modules=np.array([0, 1, 1], dtype=np.int32),
         operators=np.array([0, 1, 1], dtype=np.int32),
         module_names=("", "layer"),

@@ -10,13 +10,13 @@ import pytest
 from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.devices.measured_contexts import calibrated
 from memplan.errors import WorkloadError
-from memplan.estimators.step_trace import Category, StepTrace, Timeline
+from memplan.estimators.step_trace import StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces
 from memplan.progress import Stage, ignore
 from memplan.recipe import Recipe
 from memplan.report.facts import compare
-from memplan.results import ContextBasis
+from memplan.results import Component, ContextBasis
 from memplan.units import MIB
 from memplan.workload import PickledWorkload, TrainingCommand
 from tests.making import CPU, measurement
@@ -32,7 +32,7 @@ def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: 
         event_allocates=np.array([True]),
         event_phases=np.array([1], dtype=np.int8),
         size_terms=np.array([[0.0], [float(MIB)], [0.0]]),
-        categories=np.array([Category.ACTIVATIONS], dtype=np.int8),
+        components=np.array([Component.ACTIVATIONS], dtype=np.int8),
         modules=np.array([0], dtype=np.int32),
         operators=np.array([0], dtype=np.int32),
         module_names=("",),
@@ -155,7 +155,7 @@ def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec,
         event_allocates=np.array([True, True, False, True]),
         event_phases=np.ones(4, dtype=np.int8),
         size_terms=np.array([[4.0 * MIB, MIB / 16, 5.0 * MIB], [0.0] * 3, [0.0] * 3]),
-        categories=np.full(3, Category.ACTIVATIONS, dtype=np.int8),
+        components=np.full(3, Component.ACTIVATIONS, dtype=np.int8),
         modules=zeros,
         operators=zeros,
     )

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from memplan.probe.attribution import (
     AttributedPeak,
-    Component,
     ForwardSpan,
     KnownBlocks,
     MemoryEvent,
     ResidentBlock,
     attribute_peak,
 )
+from memplan.results import Component
 
 
 def events(*changes: tuple[int, int]) -> list[MemoryEvent]:
@@ -25,7 +25,7 @@ def events(*changes: tuple[int, int]) -> list[MemoryEvent]:
 
 
 def parts(peak: AttributedPeak) -> dict[str, int]:
-    return {str(component): size for component, size in peak.components.items() if size}
+    return {component.name.lower(): size for component, size in peak.components.items() if size}
 
 
 WEIGHTS = ResidentBlock(address=1, size_bytes=100, component=Component.PARAMETERS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from memplan import Recipe, Workload
-from memplan.probe.attribution import AttributedPeak, Component
+from memplan.probe.attribution import AttributedPeak
 from memplan.probe.cpu_readings import (
     attribute_step,
     breakdown_of,
@@ -18,6 +18,7 @@ from memplan.probe.cpu_readings import (
     slack_bytes,
 )
 from memplan.probe.training_loop import build_training, run_optimizer_step
+from memplan.results import Component
 from memplan.units import GIB, KIB, MIB
 
 

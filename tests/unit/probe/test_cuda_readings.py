@@ -10,8 +10,9 @@ import torch
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe import cuda_readings
-from memplan.probe.attribution import AttributedPeak, Component, ForwardSpan, MemoryEvent, ResidentBlock, attribute_peak
+from memplan.probe.attribution import AttributedPeak, ForwardSpan, MemoryEvent, ResidentBlock, attribute_peak
 from memplan.probe.cuda_readings import CudaReadings, breakdown_of, mark_position, memory_events, resident_blocks
+from memplan.results import Component
 from memplan.units import GIB, MIB
 from tests.fake_cuda import FakeCuda, FakeMemory
 from tests.fake_driver import FakeCard

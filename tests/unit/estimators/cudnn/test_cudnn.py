@@ -14,8 +14,9 @@ from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pas
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
 from memplan.estimators.cudnn.heuristics import strides_of
-from memplan.estimators.step_trace import Category, StepTrace, Timeline
+from memplan.estimators.step_trace import StepTrace, Timeline
 from memplan.recipe import Recipe
+from memplan.results import Component
 from memplan.units import MIB
 
 needs_cudnn = pytest.mark.skipif(not library_folders(), reason="cuDNN is not installed")
@@ -132,7 +133,7 @@ def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> 
         event_allocates=np.array([True, False]),
         event_phases=np.array([0, 0], dtype=np.int8),
         size_terms=np.array([[MIB], [0], [0]], dtype=np.float64),
-        categories=np.array([Category.TEMPORARIES], dtype=np.int8),
+        components=np.array([Component.TEMPORARIES], dtype=np.int8),
         modules=np.array([0], dtype=np.int32),
         operators=np.array([0], dtype=np.int32),
         module_names=("",),

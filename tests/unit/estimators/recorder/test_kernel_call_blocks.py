@@ -9,7 +9,7 @@ from memplan.estimators.recorder.kernel_call_blocks import growing_ruled_blocks,
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.reductions import Reduction
 from memplan.estimators.ruled_blocks import RuledBlock, ruled_blocks
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 from tests.making import convolution
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def bias_gradient(rows: int, columns: int = 128) -> RuledBlock:
 def run(size: int, *calls: Convolution | RuledBlock | None) -> Recording:
     recording = Recording(micro_batch_size=size)
     for call in calls:
-        recording.free(recording.allocate(8, Category.TEMPORARIES, module="", operator="a", kernel_call=call))
+        recording.free(recording.allocate(8, Component.TEMPORARIES, module="", operator="a", kernel_call=call))
     return recording
 
 

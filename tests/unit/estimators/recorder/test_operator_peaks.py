@@ -17,8 +17,7 @@ from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
-from memplan.estimators.step_trace import Category
-from memplan.results import Phase
+from memplan.results import Component, Phase
 from memplan.units import KIB
 from tests.host_allocations import AS_MEASURED, measured_peak_bytes
 
@@ -44,7 +43,7 @@ def traced_peak_bytes(call: Call, values: torch.Tensor, others: torch.Tensor) ->
     )
     given = [fakes.from_tensor(each) for each in (values, others)]
     remember_values(given, [values, others])
-    ledger.track_all(given, Category.INPUTS, module="", operator="given")
+    ledger.track_all(given, Component.INPUTS, module="", operator="given")
     with fakes, recorder:
         result = call(given[0].requires_grad_(), given[1])
         recording.phase = Phase.BACKWARD

@@ -17,8 +17,8 @@ from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
-from memplan.estimators.step_trace import PHASES, Category
-from memplan.results import Phase
+from memplan.estimators.step_trace import PHASES
+from memplan.results import Component, Phase
 from memplan.units import MIB
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> N
             torch.empty(8, 8) @ torch.empty(8, 8)
     workspaces = [
         size
-        for size, category in zip(session.recording.block_bytes, session.recording.categories, strict=True)
-        if category is Category.WORKSPACES
+        for size, component in zip(session.recording.block_bytes, session.recording.components, strict=True)
+        if component is Component.WORKSPACES
     ]
     assert workspaces == [8_519_680, 8_519_680]  # 2 * 4 MiB + 8 * 16 KiB
 

@@ -8,14 +8,14 @@ from memplan.estimators.allocators.allocator import replay
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import fit_timeline
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 from memplan.units import MIB
 
 TYPICAL, WORST = 24 * MIB, 32 * MIB
 
 
 def made(recording: Recording, size_bytes: int) -> int:
-    return recording.allocate(size_bytes, Category.ACTIVATIONS, module="", operator="made")
+    return recording.allocate(size_bytes, Component.ACTIVATIONS, module="", operator="made")
 
 
 def of_two_steps(activation_bytes: int) -> Recording:

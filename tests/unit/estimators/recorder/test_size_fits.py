@@ -14,13 +14,13 @@ from memplan.estimators.recorder.size_fits import (
     proportional_timeline,
     same_structure,
 )
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 
 
 def recording(micro_batch_size: int, *sizes: int) -> Recording:
     made = Recording(micro_batch_size=micro_batch_size)
     for size in sizes:
-        made.allocate(size, Category.TEMPORARIES, module="", operator="made")
+        made.allocate(size, Component.TEMPORARIES, module="", operator="made")
     return made
 
 
@@ -67,7 +67,7 @@ def test_a_free_stays_on_its_side_of_an_allocation() -> None:
     runs = [recording(size, 512, 512) for size in (2, 3)]
     for run, (before, after) in zip(runs, ((0, 1), (1, 0)), strict=True):
         run.free(before)
-        run.allocate(512, Category.TEMPORARIES, module="", operator="made")
+        run.allocate(512, Component.TEMPORARIES, module="", operator="made")
         run.free(after)
         run.order_frees()
     assert runs[0].event_blocks == [0, 1, 0, 2, 1]
@@ -82,7 +82,7 @@ def test_a_line_that_begins_above_zero_is_doubted_where_it_weighs() -> None:
 def test_what_a_rule_says_of_a_kernel_is_not_doubted() -> None:
     runs = [recording(2, 10_000), recording(3, 15_000)]
     for run, size in zip(runs, (1000, 1200), strict=True):
-        run.allocate(size, Category.TEMPORARIES, module="", operator="inside aten.convolution")
+        run.allocate(size, Component.TEMPORARIES, module="", operator="inside aten.convolution")
     assert not needs_third_run(runs)
 
 

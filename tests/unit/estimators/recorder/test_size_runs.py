@@ -10,7 +10,7 @@ import torch
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.size_runs import SizeRunner, SizeRuns, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ LONGEST = {2: 40, 3: 90, 5: 60, 16: 100}  # the longest sample of each batch
 def run_of(micro_batch_size: int, *sizes: int) -> RecordedRun:
     recording = Recording(micro_batch_size=micro_batch_size)
     for size in sizes:
-        recording.allocate(size, Category.TEMPORARIES, module="", operator="made")
+        recording.allocate(size, Component.TEMPORARIES, module="", operator="made")
     return RecordedRun(recording=recording, optimizer_name="SGD", unknown_calls=(), notes=())
 
 

@@ -12,7 +12,7 @@ from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, Rand
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.step_recording import RecordedRun
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
-from memplan.estimators.step_trace import Category
+from memplan.results import Component
 
 
 class Steps:
@@ -29,7 +29,7 @@ class Steps:
             kept = sum(self.kept_from is None or random.random() >= self.kept_from for _ in range(10))
         if not kept:
             raise WorkloadError("the loss does not require grad")
-        recording.allocate(kept, Category.ACTIVATIONS, module="", operator="layer")
+        recording.allocate(kept, Component.ACTIVATIONS, module="", operator="layer")
         return RecordedRun(recording=recording, optimizer_name="SGD", unknown_calls=(), notes=draws.notes)
 
 
