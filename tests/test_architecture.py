@@ -65,7 +65,7 @@ LAYERS_OF_ESTIMATORS = (
     ("allocators",),
     ("breakdown",),
     ("figures",),
-    ("answers", "snapshot"),
+    ("answers",),
     ("step_snapshot",),
 )
 # And within planning.
@@ -181,7 +181,7 @@ PURE_MODULES = (
     "memplan.api",
     "memplan.configs",
     "memplan.estimators",
-    "memplan.estimators.allocators.allocator",
+    "memplan.estimators.allocators.caching_allocator",
     "memplan.probe",
     "memplan.probe.search",
     "memplan.probe.commands.trial",

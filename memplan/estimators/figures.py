@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.devices.cards import DeviceKind
-from memplan.estimators.allocators.allocator import replay
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
 from memplan.estimators.breakdown import component_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.step_trace import PHASES

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.estimators.figures import events_at
-from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.results import Component
 
 if TYPE_CHECKING:

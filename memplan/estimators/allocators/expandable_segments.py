@@ -1,6 +1,6 @@
 """Expandable segments: one range of addresses per pool, mapped page by page (``expandable_segments:True``).
 
-Sizes and addresses are in units of 512 bytes, as in ``memplan.estimators.allocators.allocator_pools``. The range is
+Sizes and addresses are in units of 512 bytes, as in ``memplan.estimators.allocators.segment_pools``. The range is
 taken to have no end; PyTorch reserves 1.125 times the card's memory and opens a second range beyond that.
 """
 
@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
-from memplan.estimators.allocators.allocator_pools import (
+from memplan.estimators.allocators.segment_pools import (
     ADDRESS_MASK,
     KEY_SHIFT,
     UNLIMITED_UNITS,

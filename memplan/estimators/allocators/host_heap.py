@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.errors import TraceError
-from memplan.estimators.allocators.allocator_pools import ADDRESS_MASK, KEY_SHIFT, FreeBlocks
+from memplan.estimators.allocators.segment_pools import ADDRESS_MASK, KEY_SHIFT, FreeBlocks
 from memplan.units import KIB, MIB, round_up
 
 if TYPE_CHECKING:

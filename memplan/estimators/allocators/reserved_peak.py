@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, replay, rounded_units
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
-from memplan.estimators.allocators.allocator_pools import SMALL_REQUEST_UNITS, DriverMemory, SegmentPool
+from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, replay, rounded_units
 from memplan.estimators.allocators.segment_addresses import addresses_from
+from memplan.estimators.allocators.segment_pools import SMALL_REQUEST_UNITS, DriverMemory, SegmentPool
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, CachingAllocator
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, SegmentOrder
+from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, CachingAllocator
 from memplan.estimators.allocators.segment_addresses import SPREAD_PAGE_UNITS
-from memplan.estimators.snapshot import predicted_snapshot
+from memplan.estimators.allocators.snapshot import predicted_snapshot
 from memplan.units import MIB
 
 if TYPE_CHECKING:

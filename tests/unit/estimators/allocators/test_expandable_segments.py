@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memplan.estimators.allocators.allocator import CachingAllocator, replay
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.allocators.allocator_pools import DriverMemory
+from memplan.estimators.allocators.caching_allocator import CachingAllocator, replay
 from memplan.estimators.allocators.expandable_segments import ExpandablePool
+from memplan.estimators.allocators.segment_pools import DriverMemory
 from memplan.units import MIB
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memplan.estimators.allocators.allocator import replay
+from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import fit_timeline

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan.estimators.allocators.allocator import AllocatorPeaks, replay
 from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
+from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, replay
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
 

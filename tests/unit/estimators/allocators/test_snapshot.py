@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
 from memplan.errors import TraceError
-from memplan.estimators.allocators.allocator import replay
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.snapshot import predicted_snapshot, snapshot_bytes
+from memplan.estimators.allocators.caching_allocator import replay
+from memplan.estimators.allocators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.units import MIB
 
 LABELS = [("aten::convolution", "layer1.conv", "forward"), ("aten::relu", "layer1", "forward"), ("aten::add", "", "")]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memplan.errors import TraceError
-from memplan.estimators.allocators.allocator import AllocatorPeaks, replay
 from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
+from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, replay
 from memplan.units import KIB, MIB
 
 MAX_SPLIT = AllocatorConfig.parse("max_split_size_mb:64")

@@ -13,14 +13,14 @@ import numpy as np
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, AllocatorConfig
-from memplan.estimators.allocators.allocator_pools import (
+from memplan.estimators.allocators.expandable_segments import ExpandablePool
+from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
+from memplan.estimators.allocators.segment_pools import (
     SMALL_REQUEST_UNITS,
     AgeingSegmentPool,
     DriverMemory,
     SegmentPool,
 )
-from memplan.estimators.allocators.expandable_segments import ExpandablePool
-from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
 from memplan.units import round_up
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import TraceError
-from memplan.estimators.allocators.allocator import DEFAULT_CONFIG, CachingAllocator
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
+from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, CachingAllocator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
