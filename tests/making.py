@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.children.pickling import pickled
 from memplan.configs import UserConfig, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.estimators.convolutions import Convolution, Pass
+from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.plans import Plan
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe

@@ -52,9 +52,7 @@ LAYERS_OF_CONFIGS = (
 )
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
-    ("ruled_blocks", "sorts"),
-    ("convolutions", "reductions"),
-    ("engines_for_cards",),
+    ("temporaries",),
     ("step_trace",),
     ("cudnn",),
     ("tracing",),

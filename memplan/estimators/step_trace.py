@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.ruled_blocks import RuledBlocks
+from memplan.estimators.temporaries.ruled_blocks import RuledBlocks
 from memplan.results import Phase
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
-    from memplan.estimators.convolutions import AnsweredWorkspaces, Workspaces
+    from memplan.estimators.temporaries.convolutions import AnsweredWorkspaces, Workspaces
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from memplan.devices.resolving import resolve_device
-from memplan.estimators.convolutions import Convolution, Pass
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
+from memplan.estimators.temporaries.convolutions import Convolution, Pass
 
 pytestmark = pytest.mark.gpu
 

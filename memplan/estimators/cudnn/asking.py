@@ -12,7 +12,7 @@ from memplan.children import run_child
 from memplan.estimators.cudnn.library import LIBRARY
 
 if TYPE_CHECKING:
-    from memplan.estimators.convolutions import Convolution
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 _LIMIT_S = 60.0
 _WORKER_MODULE = "memplan.estimators.cudnn.worker"

@@ -4,7 +4,8 @@ PyTorch runs the first engine that cuDNN's instant heuristics propose and that c
 from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
 
 Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it meets a stand-in
-(:mod:`memplan.estimators.cudnn.product_library`), and one that :mod:`memplan.estimators.engines_for_cards` works out.
+(:mod:`memplan.estimators.cudnn.product_library`), and one that
+:mod:`memplan.estimators.temporaries.engines_for_cards` works out.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import json
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from memplan.estimators.convolutions import Pass
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
 from memplan.estimators.cudnn.product_library import find_every_product
-from memplan.estimators.engines_for_cards import depthwise_sums_bytes
+from memplan.estimators.temporaries.convolutions import Pass
+from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
 
 if TYPE_CHECKING:
-    from memplan.estimators.convolutions import Convolution
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 _INSTANT = 0  # CUDNN_HEUR_MODE_INSTANT
 _CROSS_CORRELATION = 1

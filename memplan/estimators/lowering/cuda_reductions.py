@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices.card_context import threads_per_multiprocessor
-from memplan.estimators.reductions import Reduction
-from memplan.estimators.ruled_blocks import RuledBlock
+from memplan.estimators.temporaries.reductions import Reduction
+from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ directions, that github.com/Slimakanzer/cudnn-benchmark lists. For Turing, cuDNN
 nothing.
 
 Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions (but see
-:mod:`memplan.estimators.engines_for_cards`), and of the weight's gradient without tensor cores. Images of up to four
-channels are read directly.
+:mod:`memplan.estimators.temporaries.engines_for_cards`), and of the weight's gradient without tensor cores. Images of
+up to four channels are read directly.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
-from memplan.estimators.engines_for_cards import depthwise_sums_bytes
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
+from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.ruled_blocks import ruled_blocks
-from memplan.estimators.sorts import sorted_indices, sums_by_index
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
+from memplan.estimators.temporaries.sorts import sorted_indices, sums_by_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.convolutions import of_each_dimension
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.temporaries.convolutions import of_each_dimension
 from memplan.units import round_up
 
 if TYPE_CHECKING:

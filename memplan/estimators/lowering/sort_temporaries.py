@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from memplan.estimators.lowering.composite_temporaries import selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.ruled_blocks import ruled_blocks
-from memplan.estimators.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, sorting
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
+from memplan.estimators.temporaries.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, sorting
 
 if TYPE_CHECKING:
     import torch
 
     from memplan.estimators.lowering.temporary_bytes import Blocks
-    from memplan.estimators.ruled_blocks import RuledBlock
+    from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 _INT64 = 8
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from memplan.estimators.convolutions import ConvolutionWorkspace
-    from memplan.estimators.ruled_blocks import RuledBlock
+    from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
+    from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 # Blocks in the order in which they are allocated, each by its bytes or by what they follow from; one of 0 bytes is not
 # allocated. A tuple among them is a scope: its blocks are allocated there, and freed before the next one is.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from memplan.estimators.convolutions import Convolution, GrowingConvolution, Workspaces
-from memplan.estimators.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
+from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Workspaces
+from memplan.estimators.temporaries.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

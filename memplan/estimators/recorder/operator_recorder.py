@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.convolutions import ConvolutionWorkspace
 from memplan.estimators.fake_tensors.dense_parts import dense_parts, wraps_others
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
@@ -26,14 +25,14 @@ from memplan.estimators.lowering.attention import adds_mask_in_place
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.recording import INSIDE
-from memplan.estimators.ruled_blocks import RuledBlock
+from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
+from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memplan.estimators.absent_card.host_copies import HostCopies
-    from memplan.estimators.convolutions import Convolution
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.storages import StorageLedger
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor

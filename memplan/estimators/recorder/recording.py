@@ -12,8 +12,8 @@ from memplan.results import Component, Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from memplan.estimators.convolutions import Convolution
-    from memplan.estimators.ruled_blocks import RuledBlock
+    from memplan.estimators.temporaries.convolutions import Convolution
+    from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 INSIDE = "inside "  # prefix of the operator's name for temporaries of its kernel, which follow from a rule
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.convolutions import Workspaces
+from memplan.estimators.temporaries.convolutions import Workspaces
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,11 +10,11 @@ import pytest
 
 from memplan.children import ChildEnding
 from memplan.devices.cards import DeviceKind
-from memplan.estimators.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
 from memplan.estimators.cudnn.heuristics import strides_of
 from memplan.estimators.step_trace import StepTrace, Timeline
+from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.recipe import Recipe
 from memplan.results import Component
 from memplan.units import MIB

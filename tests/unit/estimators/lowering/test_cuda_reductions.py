@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
-from memplan.estimators.reductions import Reduction
+from memplan.estimators.temporaries.reductions import Reduction
 
 AMPERE = (8, 0)
 

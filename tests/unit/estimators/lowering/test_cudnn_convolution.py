@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from memplan.estimators.convolutions import Convolution, ConvolutionWorkspace, Pass
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass
 from memplan.units import KIB, MIB
 from tests.making import sizes
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.recorder.kernel_call_blocks import growing_ruled_blocks, growing_workspaces
 from memplan.estimators.recorder.recording import Recording
-from memplan.estimators.reductions import Reduction
-from memplan.estimators.ruled_blocks import RuledBlock, ruled_blocks
+from memplan.estimators.temporaries.reductions import Reduction
+from memplan.estimators.temporaries.ruled_blocks import RuledBlock, ruled_blocks
 from memplan.results import Component
 from tests.making import convolution
 
 if TYPE_CHECKING:
-    from memplan.estimators.convolutions import Convolution
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 CALL = convolution()
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memplan.estimators.reductions import Reduction
-from memplan.estimators.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
+from memplan.estimators.temporaries.reductions import Reduction
+from memplan.estimators.temporaries.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
 from memplan.units import MIB
 
 # One multiprocessor of 2,048 threads, which are 16 thread blocks of 128.

@@ -11,11 +11,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from memplan.estimators.convolutions import Pass
+from memplan.estimators.temporaries.convolutions import Pass
 from memplan.units import round_up
 
 if TYPE_CHECKING:
-    from memplan.estimators.convolutions import Convolution
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 _SUM_BYTES = 4  # single precision
 _SUMS_OF_AN_IMAGE = 8

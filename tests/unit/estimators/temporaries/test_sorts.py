@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.estimators.sorts import digit_counts, sorted_indices, sorting, sums_by_index
+from memplan.estimators.temporaries.sorts import digit_counts, sorted_indices, sorting, sums_by_index
 
 
 def test_a_few_slices_are_sorted_in_one_and_many_as_such() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.estimators.convolutions import Convolution, Pass
-from memplan.estimators.engines_for_cards import depthwise_sums_bytes
+from memplan.estimators.temporaries.convolutions import Convolution, Pass
+from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
 
 AMPERE, TURING = (8, 0), (7, 5)
 IMAGE = (10, 64, 32, 32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memplan.estimators.convolutions import AnsweredWorkspaces, GrowingConvolution, Workspaces
+from memplan.estimators.temporaries.convolutions import AnsweredWorkspaces, GrowingConvolution, Workspaces
 from tests.making import convolution
 
 
