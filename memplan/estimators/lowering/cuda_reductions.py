@@ -23,8 +23,14 @@ _MOST_OUTPUTS_PER_THREAD = 4
 
 _VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 _EXTREMES = ("aten.amax", "aten.amin")
-_OPERATORS = frozenset(("aten.sum", "aten.mean", "aten.nansum", *_EXTREMES, *_VARIANCES))
+_PLACES = ("aten.max", "aten.min", "aten.argmax", "aten.argmin")
+_CONDITIONS = ("aten.any", "aten.all")
+_NORMS = ("aten.linalg_vector_norm", "aten.norm")
+_OPERATORS = frozenset(
+    ("aten.sum", "aten.mean", "aten.nansum", "aten.prod", *_EXTREMES, *_PLACES, *_CONDITIONS, *_VARIANCES)
+)
 _WELFORD_NUMBERS = 4  # mean, sum of squares and two counts
+_VALUE_AND_PLACE_BYTES = 16  # of up to eight bytes, beside an index of eight (``SharedReduceOps.h``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +78,11 @@ def _operands(operator: str, args: tuple[Any, ...]) -> tuple[torch.Tensor, Seque
     """Return what is reduced over which dimensions; a convolution sums the gradient of its output for its bias."""
     if operator == "aten.convolution_backward" and args[-1][2]:
         return args[0], (0, *range(2, args[0].dim()))
-    if operator in _OPERATORS and len(args) > 1 and isinstance(args[1], list | tuple):
-        return args[0], args[1]
-    return None
+    place = 1 if operator in _OPERATORS else 2 if operator in _NORMS else len(args)  # a norm's order comes before
+    over = args[place] if place < len(args) else None
+    if isinstance(over, int):
+        over = (over,)
+    return (args[0], over) if isinstance(over, list | tuple) else None
 
 
 def _ordered(given: torch.Tensor, reduced: Sequence[int]) -> list[_Dimension]:
@@ -110,9 +118,13 @@ def _outputs_per_thread(innermost: _Dimension, others: Sequence[_Dimension], off
 
 
 def _accumulator_bytes(operator: str, given: torch.Tensor, result: Any) -> int:
-    """Return the size of a partial result: extremes keep the type, others are at least as wide as single precision."""
+    """Return the size of a partial result: extremes keep the type, numbers are at least as wide as single precision."""
     if operator in _EXTREMES:
         return given.element_size()
+    if operator in _PLACES:
+        return _VALUE_AND_PLACE_BYTES
+    if operator in _CONDITIONS:
+        return torch.bool.itemsize
     made = result.element_size() if isinstance(result, torch.Tensor) else 0  # of sums of integers, and by request
     number = max(given.element_size(), made, torch.float32.itemsize)
     return number * _WELFORD_NUMBERS if operator in _VARIANCES else number

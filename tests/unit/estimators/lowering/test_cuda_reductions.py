@@ -73,6 +73,33 @@ def test_extremes_are_kept_in_their_own_type() -> None:
     assert found(source(4096, 128, dtype=torch.bfloat16), [0], "aten.amax") == (128, 4096, 4, 2)
 
 
+@pytest.mark.parametrize(
+    ("operator", "args", "size"),
+    [
+        ("aten.linalg_vector_norm", (2, [0]), 4),
+        ("aten.norm", (2, [0], True), 4),
+        ("aten.prod", (0,), 4),
+        ("aten.max", (0,), 16),  # a value and its place
+        ("aten.argmin", (0,), 16),
+        ("aten.any", (0,), 1),
+        ("aten.all", ([0],), 1),
+    ],
+)
+def test_norms_places_and_conditions_are_reduced_likewise(operator: str, args: tuple[Any, ...], size: int) -> None:
+    rows = source(4096, 128, dtype=torch.float16)
+    reduction = cuda_reduction(operator, (rows, *args), rows.sum(0), AMPERE, 108)
+    assert reduction is not None
+    assert isinstance(reduction.rule, Reduction)
+    assert (reduction.lengths, reduction.rule.accumulator_bytes) == ((128, 4096), size)
+
+
+def test_the_larger_of_two_and_norms_of_everything_are_no_such_reductions() -> None:
+    rows = source(4096, 128)
+    assert cuda_reduction("aten.max", (rows, rows), rows, AMPERE, 108) is None
+    assert cuda_reduction("aten.linalg_vector_norm", (rows, 2), rows.sum(), AMPERE, 108) is None
+    assert cuda_reduction("aten.linalg_vector_norm", (rows, 2, None), rows.sum(), AMPERE, 108) is None
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 16), (torch.float64, 32)], ids=str)
 def test_variances_are_accumulated_as_four_numbers(dtype: torch.dtype, size: int) -> None:
     assert found(source(4096, 128, dtype=dtype), [0], "aten.var") == (128, 4096, 4, size)
