@@ -23,6 +23,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
+_PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
 
@@ -73,21 +74,25 @@ class AttentionCall:
 
 
 def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
-    """Return the first kernel in the card's order of preference whose checks pass, else the math path.
-
-    Cards that do not prefer cuDNN run it where even the math path is switched off.
-    """
-    prefers_cudnn = capability[0] in (9, 10)  # torch 2.13 with the cuDNN of its own wheels, above 9.15
-    may_run_cudnn = prefers_cudnn or not torch.backends.cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]  # untyped in torch
-    fused = (Backend.FLASH, Backend.EFFICIENT)
-    for backend in (Backend.CUDNN, *fused) if prefers_cudnn else (*fused, Backend.CUDNN) if may_run_cudnn else fused:
+    """Return the first kernel in the card's order of preference whose checks pass, else the math path."""
+    for backend in _order_of_preference(capability):
         enabled, suits = _CHECKS[backend]
         if enabled() and call.is_dense and suits(call, capability):
             return backend
     return Backend.MATH
 
 
+def _order_of_preference(capability: tuple[int, int]) -> tuple[Backend, ...]:
+    """Return the fused kernels in the order in which they are tried (``priority_order``), the math path left out."""
+    if capability[0] in _PREFERRING_CUDNN:
+        return Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT
+    if torch.backends.cuda.math_sdp_enabled():  # type: ignore[no-untyped-call]  # untyped in torch
+        return Backend.FLASH, Backend.EFFICIENT  # the math path comes before cuDNN, and takes every call
+    return Backend.FLASH, Backend.EFFICIENT, Backend.CUDNN
+
+
 def _suits_flash(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    # no gradients on these cards (``check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120``)
     crowded = call.head_dim > 192 and (call.head_dim <= 224 or call.dropout > 0)
     small_card = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
     return (
