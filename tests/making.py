@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.children.pickling import pickled
 from memplan.configs import UserConfig, read_config
-from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import ContextSize, DeviceKind, DeviceSpec
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.plans import Plan
 from memplan.probe.trials import TrialRequest
@@ -30,6 +30,10 @@ REQUEST = TrialRequest(
     device=CPU,
     budget_bytes=CPU.total_bytes,
 )
+
+
+def context(size_mib: int, basis: ContextBasis = ContextBasis.FIRST_TRIAL) -> ContextSize:
+    return ContextSize(size_bytes=size_mib * MIB, basis=basis)
 
 
 def sizes(blocks: Blocks) -> tuple[Any, ...]:

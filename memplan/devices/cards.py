@@ -23,6 +23,21 @@ class DeviceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSize:
+    """The CUDA context with the libraries of a training step; on the CPU the resident interpreter and libraries.
+
+    Args:
+        size_bytes: its size.
+        basis: where that figure comes from.
+        measured_on: day on which it was measured, as ``2026-01-31``; None where it was not, or by this run.
+    """
+
+    size_bytes: int
+    basis: ContextBasis
+    measured_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One device to plan for.
 
@@ -34,10 +49,7 @@ class DeviceSpec:
         sm_count: streaming multiprocessors; None on the CPU or where only a size is known.
         half_formats: half-precision formats for which the CPU has instructions; None on a card, or where the machine
             does not tell.
-        context_bytes: typical CUDA context with the libraries of a training step, outside the caching allocator; on the
-            CPU the resident interpreter and libraries. None where it is not known.
-        context_basis: where that figure comes from; None where it is not known.
-        context_measured_on: day on which it was measured, as ``2026-01-31``; None where it was not, or by this run.
+        context: what a process holds outside the allocator; None where it is not known.
         driver_version: of a card that is present; None for one that is only planned for.
         live_index: CUDA index of a card that is present in this machine; None for one that is only planned for.
     """
@@ -48,11 +60,14 @@ class DeviceSpec:
     compute_capability: tuple[int, int] | None = None
     sm_count: int | None = None
     half_formats: tuple[str, ...] | None = None
-    context_bytes: int | None = None
-    context_basis: ContextBasis | None = None
-    context_measured_on: str | None = None
+    context: ContextSize | None = None
     driver_version: str | None = None
     live_index: int | None = None
+
+    @property
+    def context_bytes(self) -> int:
+        """Size of the context; 0 where it is not known."""
+        return 0 if self.context is None else self.context.size_bytes
 
     @property
     def is_here(self) -> bool:
@@ -84,6 +99,11 @@ def find_card(name: str) -> DeviceSpec:
     raise DeviceError(f"card {name!r} is not known", hint=_nearest(key))
 
 
+def usual_context(compute_capability: tuple[int, int] | None, sm_count: int | None) -> ContextSize:
+    """Return the context of a card on which none was measured; see :func:`card_context.context_bytes`."""
+    return ContextSize(size_bytes=context_bytes(compute_capability, sm_count), basis=ContextBasis.CATALOGUE)
+
+
 def card_of_size(text: str) -> DeviceSpec:
     """Return a card of which only the memory is known, from a size such as ``24GiB``.
 
@@ -98,8 +118,7 @@ def card_of_size(text: str) -> DeviceSpec:
         name=text.strip(),
         kind=DeviceKind.CUDA,
         total_bytes=total_bytes,
-        context_bytes=context_bytes(None, None),
-        context_basis=ContextBasis.CATALOGUE,
+        context=usual_context(None, None),
     )
 
 
@@ -110,8 +129,7 @@ def _spec(row: CardRow) -> DeviceSpec:
         total_bytes=row.total_mib * MIB,
         compute_capability=row.compute_capability,
         sm_count=row.sm_count,
-        context_bytes=context_bytes(row.compute_capability, row.sm_count),
-        context_basis=ContextBasis.CATALOGUE,
+        context=usual_context(row.compute_capability, row.sm_count),
     )
 
 

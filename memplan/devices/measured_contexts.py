@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.devices.cards import DeviceKind, find_card
+from memplan.devices.cards import ContextSize, DeviceKind, find_card
 from memplan.errors import DeviceError, OutputError
 from memplan.results import ContextBasis
 from memplan.textfiles import write_text_atomically
@@ -55,12 +55,8 @@ def calibrated(device: DeviceSpec, *, environment: Mapping[str, str] = os.enviro
     found = next((each for each in reversed(_read(_path(environment))) if _holds_for(each, device)), None)
     if found is None:
         return device
-    return replace(
-        device,
-        context_bytes=found.context_bytes,
-        context_basis=ContextBasis.CALIBRATED,
-        context_measured_on=found.measured_on,
-    )
+    context = ContextSize(size_bytes=found.context_bytes, basis=ContextBasis.CALIBRATED, measured_on=found.measured_on)
+    return replace(device, context=context)
 
 
 def remember_context(

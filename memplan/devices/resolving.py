@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.devices.card_context import context_bytes
-from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, find_card
+from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, find_card, usual_context
 from memplan.devices.driver import count_cards, read_card
 from memplan.devices.host_memory import host_memory
 from memplan.devices.processor import half_formats
 from memplan.errors import DeviceError, NoDriverError, UnitError, UsageError
-from memplan.results import ContextBasis
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -84,8 +82,7 @@ def _spec(reading: CardReading) -> DeviceSpec:
         total_bytes=reading.total_bytes,
         compute_capability=capability,
         sm_count=sm_count,
-        context_bytes=context_bytes(capability, sm_count),
-        context_basis=ContextBasis.CATALOGUE,
+        context=usual_context(capability, sm_count),
         driver_version=reading.driver_version,
         live_index=reading.index,
     )

@@ -61,7 +61,7 @@ def estimate(
         peak_phase=figures.phase,
         method=trace.method,
         outcome=_outcome(trace, micro_batch_size, device, allocator, figures.peaks, context_bytes or 0),
-        context_basis=ContextBasis.TRACE if device.context_bytes is None else device.context_basis,
+        context_basis=ContextBasis.TRACE if device.context is None else device.context.basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
         samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
         top_modules=figures.top_modules,
@@ -157,10 +157,11 @@ def _envelope_notes(peaks: Peaks, at_most: Peaks | None) -> tuple[str, ...]:
 
 def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     """Say when a context was measured that this run has not."""
-    if device.context_bytes is None or device.context_basis is not ContextBasis.CALIBRATED:
+    context = device.context
+    if context is None or context.basis is not ContextBasis.CALIBRATED:
         return ()
-    size = format_bytes(device.context_bytes)
-    return (f"The context of {size} was measured on such a card here on {device.context_measured_on}.",)
+    size = format_bytes(context.size_bytes)
+    return (f"The context of {size} was measured on such a card here on {context.measured_on}.",)
 
 
 def _process_range_bytes(
@@ -168,7 +169,7 @@ def _process_range_bytes(
 ) -> tuple[int, int] | None:
     """Return the process peak with the least and the most context and samples; None where neither is open."""
     least = most = breakdown.context
-    if device.context_basis is ContextBasis.CATALOGUE:
+    if device.context is not None and device.context.basis is ContextBasis.CATALOGUE:
         least, most = context_range_bytes(device.compute_capability, device.sm_count)
     beside = breakdown.total_bytes - breakdown.context
     most += max(beside, 0 if at_most is None else at_most.process_bytes)
@@ -176,7 +177,7 @@ def _process_range_bytes(
 
 
 def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
-    return trace.host_context_bytes if device.context_bytes is None else device.context_bytes
+    return trace.host_context_bytes if device.context is None else device.context.size_bytes
 
 
 def _outcome(  # noqa: PLR0917 - what an estimate has at hand

@@ -63,7 +63,7 @@ def _device_facts(device: DeviceSpec) -> object:
     if device.kind is DeviceKind.CPU:
         return str(device.kind)
     if device.live_index is not None:
-        device = replace(device, context_bytes=None, context_basis=None, context_measured_on=None)
+        device = replace(device, context=None)
     return json_ready(device)
 
 

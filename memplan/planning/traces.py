@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan.devices.cards import ContextSize
 from memplan.devices.measured_contexts import remember_context
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, process_peak, step_snapshot, trace_step
@@ -174,9 +175,8 @@ class Traces:
         self._measured_optimizer_name = measured.optimizer_name
         if measured.has_own_context:
             remember_context(self._device, context_bytes)
-        self._device = replace(
-            self._device, context_bytes=context_bytes, context_basis=ContextBasis.FIRST_TRIAL, context_measured_on=None
-        )
+        context = ContextSize(size_bytes=context_bytes, basis=ContextBasis.FIRST_TRIAL)
+        self._device = replace(self._device, context=context)
         found = self.estimate_if_traceable(recipe)
         if found is None:
             return

@@ -49,7 +49,7 @@ class CudaReadings:
 
     def __init__(self, device: DeviceSpec, budget_bytes: int) -> None:
         self._index = device.live_index or 0
-        self._usual_context_bytes = device.context_bytes or 0
+        self._usual_context_bytes = device.context_bytes
         self._budget_bytes = budget_bytes
         self._others_bytes = 0
         self._cap_bytes: int | None = None

@@ -35,7 +35,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, Workload
-from tests.making import source_of
+from tests.making import context, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB, context_bytes=200 * MIB)
+CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB, context=context(200))
 CARD = DeviceSpec(
     name="rtx-3090",
     kind=DeviceKind.CUDA,
     total_bytes=24 * GIB,
     compute_capability=(8, 6),
     sm_count=82,
-    context_bytes=400 * MIB,
+    context=context(400),
 )
 DEVICES = pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
 

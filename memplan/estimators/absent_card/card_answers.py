@@ -68,7 +68,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         total_memory=device.total_bytes,
         multi_processor_count=device.sm_count,
     )
-    free_bytes = device.total_bytes - (device.context_bytes or 0)
+    free_bytes = device.total_bytes - device.context_bytes
     fixed = {
         "get_device_properties": properties,
         "get_device_capability": capability,

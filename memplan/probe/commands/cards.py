@@ -26,7 +26,7 @@ def visible_cards(request: TrialRequest) -> dict[str, str]:
 
 def allocator_limit_bytes(request: TrialRequest, others_bytes: int) -> int:
     """Return what the allocator may take of a card, so that the card's use stays within the budget."""
-    return max(request.budget_bytes - others_bytes - (request.device.context_bytes or 0), 0)
+    return max(request.budget_bytes - others_bytes - request.device.context_bytes, 0)
 
 
 class CardWatch:

@@ -187,7 +187,7 @@ class _Watch:
             outside,
             micro_batch_size=recipe.micro_batch_size,
             accumulation_steps=recipe.accumulation_steps if self._sets_accumulation() else None,
-            usual_context_bytes=self._request.device.context_bytes or 0,
+            usual_context_bytes=self._request.device.context_bytes,
         )
 
     def _sets_accumulation(self) -> bool:

@@ -13,14 +13,14 @@ from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, find_car
 from memplan.devices.measured_contexts import calibrated, remember_context
 from memplan.results import ContextBasis
 from memplan.units import GIB, MIB
+from tests.making import context
 
 LIVE = DeviceSpec(
     name="NVIDIA GeForce RTX 3090",
     kind=DeviceKind.CUDA,
     total_bytes=24 * GIB,
     compute_capability=(8, 6),
-    context_bytes=300 * MIB,
-    context_basis=ContextBasis.CATALOGUE,
+    context=context(300, ContextBasis.CATALOGUE),
     driver_version="580.65.06",
     live_index=0,
 )
@@ -34,8 +34,9 @@ def home(tmp_path: Path) -> dict[str, str]:
 def test_a_live_card_takes_what_was_measured_on_it(home: dict[str, str]) -> None:
     remember_context(LIVE, 412 * MIB, environment=home)
     found = calibrated(LIVE, environment=home)
-    assert (found.context_bytes, found.context_basis) == (412 * MIB, ContextBasis.CALIBRATED)
-    assert found.context_measured_on is not None
+    assert found.context is not None
+    assert (found.context.size_bytes, found.context.basis) == (412 * MIB, ContextBasis.CALIBRATED)
+    assert found.context.measured_on is not None
 
 
 def test_a_later_measurement_takes_the_place_of_the_earlier_one(home: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from memplan.estimators.step_trace import PHASES, StepTrace, Timeline
 from memplan.recipe import Recipe
 from memplan.results import Component, ContextBasis, OutcomeKind, PeakShare, Phase
 from memplan.units import GIB, MIB
+from tests.making import context
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
 
@@ -107,8 +108,7 @@ def test_a_context_that_is_not_measured_and_samples_that_vary_widen_one_range() 
         name="card",
         kind=DeviceKind.CUDA,
         total_bytes=8 * GIB,
-        context_bytes=300 * MIB,
-        context_basis=ContextBasis.CATALOGUE,
+        context=context(300, ContextBasis.CATALOGUE),
     )
     least, most = estimate(alike, micro_batch_size=10, device=card).peak_process_range_bytes
     found = estimate(replace(alike, envelope=timeline(0, 4)), micro_batch_size=10, device=card)
@@ -144,7 +144,7 @@ def test_a_size_below_one_is_refused() -> None:
 
 
 def test_the_process_peak_alone_is_that_of_the_estimate() -> None:
-    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=MIB)
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context=context(1))
     made = replace(trace(timeline(3, 0.5)), device_kind=DeviceKind.CUDA)
     peak_at = process_peak(made, card)
     for size in range(1, 40):
@@ -161,7 +161,7 @@ def test_the_process_peak_alone_is_that_of_the_estimate() -> None:
     ],
 )
 def test_what_exceeds_a_card_is_replayed_under_its_limit(total_mib: int, outcome: OutcomeKind) -> None:
-    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context_bytes=101 * MIB)
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context=context(101))
     two_sizes = replace(timeline(0, 0), size_terms=np.array([[4, 30, 40], [0, 0, 0], [0, 0, 0]]) * float(MIB))
     made = replace(trace(two_sizes), device_kind=DeviceKind.CUDA)
     assert estimate(made, micro_batch_size=1, device=card).outcome is outcome
@@ -177,7 +177,7 @@ def test_what_exceeds_a_card_is_replayed_under_its_limit(total_mib: int, outcome
     ],
 )
 def test_between_two_traced_sizes_the_blocks_decide(total_mib: int, outcome: OutcomeKind) -> None:
-    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context_bytes=100 * MIB)
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=total_mib * MIB, context=context(100))
     made = replace(trace(timeline(0, 4), timeline(0, 4), sizes=(8, 16)), device_kind=DeviceKind.CUDA)
     assert estimate(made, micro_batch_size=12, device=card).outcome is outcome
 

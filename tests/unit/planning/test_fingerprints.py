@@ -15,7 +15,7 @@ from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.workload import WorkloadReference
-from tests.making import BAND
+from tests.making import BAND, context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def test_torch_driver_and_card_each_change_the_digest(tmp_path: Path) -> None:
 
 
 def test_what_a_trial_found_out_about_a_present_card_does_not_change_it(tmp_path: Path) -> None:
-    measured = replace(CARD, context_bytes=400, context_measured_on="2026-01-31")
+    measured = replace(CARD, context=context(400))
     assert digest(subject(tmp_path), device=CARD) == digest(subject(tmp_path), device=measured)
     planned_for, known = (replace(each, live_index=None) for each in (CARD, measured))
     assert digest(subject(tmp_path), device=planned_for) != digest(subject(tmp_path), device=known)

@@ -22,9 +22,10 @@ from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import TrainingCommand
+from tests.making import context
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
-CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context_bytes=300 * MIB, live_index=0)
+CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context=context(300), live_index=0)
 MEASURED_CARD = {
     "index": 0,
     "allocated_peak_bytes": 600 * MIB,
