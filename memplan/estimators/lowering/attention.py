@@ -19,6 +19,8 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    _QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
@@ -147,42 +149,43 @@ _CHECKS: dict[Backend, tuple[Callable[[], bool], Callable[[AttentionCall, tuple[
 }
 
 
-def attend(
+def attend(  # noqa: PLR0917 - the operator's own signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     *,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-    grouped: bool,
+    scale: float | None = None,
+    enable_gqa: bool = False,
     capability: tuple[int, int],
 ) -> torch.Tensor:
-    """Run the kernel that the card would choose, with the conversions around it."""
+    """Run the kernel that a card would choose for ``scaled_dot_product_attention``, with the conversions around it."""
+    tensors = (query, key, value)
     backend = Backend.MATH
     if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
-        call = _described(query, key, value, mask=mask, dropout=dropout, causal=causal, grouped=grouped)
+        call = _call(tensors, attn_mask, dropout=dropout_p, causal=is_causal, grouped=enable_gqa)
         backend = choose_backend(call, capability)
-    mask = _as_float_mask(mask, query.dtype)
+    mask = _as_float_mask(attn_mask, query.dtype)
     aten = torch.ops.aten
     if backend is Backend.MATH:
         with _adding_a_mask():
             results = aten._scaled_dot_product_attention_math(
-                query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=grouped
+                *tensors, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
             )
         return _first(results)
     if backend is Backend.FLASH:
-        return _flash(query, key, value, dropout=dropout, causal=causal, scale=scale)
+        return _flash(tensors, dropout=dropout_p, causal=is_causal, scale=scale)
     if mask is not None:
         mask = _expanded_mask(mask, query, key)
     if backend is Backend.EFFICIENT:
         results = aten._scaled_dot_product_efficient_attention(
-            query, key, value, mask, _trains(query, key, value), dropout, causal, scale=scale
+            *tensors, mask, _trains(*tensors), dropout_p, is_causal, scale=scale
         )
         return _first(results)
     results = aten._scaled_dot_product_cudnn_attention(
-        query, key, value, mask, _trains(query, key, value), dropout, causal, False, scale=scale
+        *tensors, mask, _trains(*tensors), dropout_p, is_causal, False, scale=scale
     )
     return _first(results)
 
@@ -201,16 +204,10 @@ def _adding_a_mask() -> Iterator[None]:
         _adds_a_mask.reset(token)
 
 
-def _described(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    mask: torch.Tensor | None,
-    dropout: float,
-    causal: bool,
-    grouped: bool,
+def _call(
+    tensors: _QueryKeyValue, mask: torch.Tensor | None, *, dropout: float, causal: bool, grouped: bool
 ) -> AttentionCall:
+    query, key, value = tensors
     return AttentionCall(
         dtype=query.dtype,
         query_heads=query.shape[1],
@@ -223,9 +220,9 @@ def _described(
         trains_mask=mask is not None and _trains(mask),
         dropout=dropout,
         causal=causal,
-        trains=_trains(query, key, value),
+        trains=_trains(*tensors),
         grouped=grouped,
-        is_dense=all(each is None or each.stride(-1) == 1 for each in (query, key, value, mask)),
+        is_dense=all(each is None or each.stride(-1) == 1 for each in (*tensors, mask)),
     )
 
 
@@ -237,15 +234,12 @@ def _first(results: Sequence[torch.Tensor]) -> torch.Tensor:
     return results[0]
 
 
-def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, dropout: float, causal: bool, scale: float | None
-) -> torch.Tensor:
-    head_dim = query.shape[-1]
+def _flash(tensors: _QueryKeyValue, *, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
+    head_dim = tensors[0].shape[-1]
     scale = head_dim**-0.5 if scale is None else scale  # of the unpadded head
     missing = -head_dim % _FLASH_HEAD_MULTIPLE
-    if missing:
-        query, key, value = (functional.pad(each, (0, missing)) for each in (query, key, value))
-    results = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)
+    padded = [functional.pad(each, (0, missing)) for each in tensors] if missing else tensors
+    results = torch.ops.aten._scaled_dot_product_flash_attention(*padded, dropout, causal, False, scale=scale)
     return _first(results)[..., :head_dim]
 
 

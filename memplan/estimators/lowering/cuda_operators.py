@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,60 +22,30 @@ if TYPE_CHECKING:
 _KEY = "AutogradCPU"
 
 
-class CudaOperators:
-    """Replaces composite operators by their CUDA implementations, for the rest of this process.
+def install_cuda_operators(capability: tuple[int, int]) -> None:
+    """Replace composite operators by their CUDA implementations, for the rest of this process.
 
     Args:
         capability: compute capability of the card.
     """
-
-    def __init__(self, capability: tuple[int, int]) -> None:
-        self._kernels = KernelOverrides(_KEY)
-        self._capability = capability
-
-    def install(self) -> None:
-        """Register the replacements."""
-        replacements: dict[str, Callable[..., Any]] = {
-            "scaled_dot_product_attention": self._attention,
-            "dropout": _dropout,
-            "batch_norm": batch_norm,
-            "group_norm": group_norm,
-            "ctc_loss.IntList": ctc_loss,
-            "ctc_loss.Tensor": ctc_loss,
-            "_pack_padded_sequence": pack,
-            "_pad_packed_sequence": pad,
-            "lstm_cell": lstm_cell,
-            "gru_cell": gru_cell,
-            **recurrences(),
-            **softmaxes(),
-        }
-        for name, function in replacements.items():
-            self._kernels.replace(name, function)
-        self._kernels.wrap("rms_norm", rms_norm)
-
-    def _attention(  # noqa: PLR0917 - the operator's own signature
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        return attend(
-            query,
-            key,
-            value,
-            attn_mask,
-            dropout=dropout_p,
-            causal=is_causal,
-            scale=scale,
-            grouped=enable_gqa,
-            capability=self._capability,
-        )
+    kernels = KernelOverrides(_KEY)
+    replacements: dict[str, Callable[..., Any]] = {
+        "scaled_dot_product_attention": partial(attend, capability=capability),
+        "dropout": _dropout,
+        "batch_norm": batch_norm,
+        "group_norm": group_norm,
+        "ctc_loss.IntList": ctc_loss,
+        "ctc_loss.Tensor": ctc_loss,
+        "_pack_padded_sequence": pack,
+        "_pad_packed_sequence": pad,
+        "lstm_cell": lstm_cell,
+        "gru_cell": gru_cell,
+        **recurrences(),
+        **softmaxes(),
+    }
+    for name, function in replacements.items():
+        kernels.replace(name, function)
+    kernels.wrap("rms_norm", rms_norm)
 
 
 def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:

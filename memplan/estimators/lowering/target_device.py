@@ -12,7 +12,7 @@ from memplan.estimators.fake_tensors.inference_mode import trace_inference_mode
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
-from memplan.estimators.lowering.cuda_operators import CudaOperators
+from memplan.estimators.lowering.cuda_operators import install_cuda_operators
 from memplan.estimators.lowering.flex_attention import FlexAttention
 from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
@@ -42,7 +42,7 @@ def lower_to(device: DeviceSpec) -> None:
     trace_inference_mode()
     capability = lowered_capability(device)
     if capability is not None:
-        CudaOperators(capability).install()
+        install_cuda_operators(capability)
         CudaAutocast().install()
         redirect_cuda_autocast()
         _FLEX_ATTENTION.install()
