@@ -36,6 +36,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
+from memplan.estimators.lowering.cudnn_depthwise import runs_depthwise_on_cudnn
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
 from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
@@ -67,7 +68,7 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
-        if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
+        if not _runs_on_cudnn(image, weight, (stride, dilation), transposed=transposed, groups=groups):
             return _contiguous_first(image, weight)
         call = _call((image, weight, result), (stride, padding, dilation), transposed=transposed)
         layout = convolution_layout((image, weight))
@@ -78,7 +79,7 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[
 
     def backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         gradient, image, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args[:11]
-        if not _runs_on_cudnn(image, weight, transposed=transposed, groups=groups):
+        if not _runs_on_cudnn(image, weight, (stride, dilation), transposed=transposed, groups=groups):
             # the weight's gradient first (``conv_depthwise2d_backward_cuda_out`` in ``DepthwiseConv2d.cu``)
             is_planar = _is_depthwise(image, transposed=transposed, groups=groups) and image.dim() < _VOLUMES
             temporaries = _contiguous_first(gradient, image, weight)
@@ -106,16 +107,25 @@ def _contiguous_first(*operands: torch.Tensor) -> TemporaryBytes:
     return TemporaryBytes(throughout=copies(operands, convolution_layout(operands[-2:])))
 
 
-def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor, *, transposed: bool, groups: int) -> bool:
-    """Whether PyTorch runs the convolution on cuDNN; depthwise ones run on a kernel of its own.
+def _runs_on_cudnn(
+    image: torch.Tensor, weight: torch.Tensor, steps: tuple[list[int], list[int]], *, transposed: bool, groups: int
+) -> bool:
+    """Whether PyTorch runs the convolution on cuDNN; most depthwise ones run on a kernel of its own.
 
-    ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``, except the half-precision
-    shapes that the latter selects.
+    ``use_cudnn`` and ``use_cudnn_depthwise`` in ``aten/src/ATen/native/Convolution.cpp``.
+
+    Args:
+        image: what is convolved.
+        weight: its windows.
+        steps: stride and dilation.
+        transposed: whether input and output change places.
+        groups: of channels.
     """
     if image.dtype not in _TYPES or not image.numel():
         return False
-    is_depthwise = _is_depthwise(image, transposed=transposed, groups=groups)
-    return not is_depthwise or _is_channels_last(image, weight)
+    if not _is_depthwise(image, transposed=transposed, groups=groups) or _is_channels_last(image, weight):
+        return True
+    return runs_depthwise_on_cudnn(image, weight, *steps)
 
 
 def _is_depthwise(image: torch.Tensor, *, transposed: bool, groups: int) -> bool:
@@ -157,12 +167,8 @@ def _call(
 
 
 def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether one of the two is channels-last, which decides the layout (``cudnn_conv_suggest_memory_format``)."""
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = layouts.get(image.dim())
-    return layout is not None and any(
-        not each.is_contiguous() and each.is_contiguous(memory_format=layout) for each in (image, weight)
-    )
+    """Whether cuDNN runs it channels-last (``cudnn_conv_suggest_memory_format`` in ``ConvUtils.h``)."""
+    return image.dtype is not torch.float64 and convolution_layout((image, weight)) is not torch.contiguous_format
 
 
 def _workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:

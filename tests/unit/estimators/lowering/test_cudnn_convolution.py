@@ -126,6 +126,9 @@ def test_one_channel_at_a_time_is_no_business_of_cudnns_unless_channels_are_last
     kernel = torch.empty(64, 1, 3, 3, device="meta")
     assert forward(image(), kernel, groups=64) == NO_TEMPORARIES
     assert asked(forward(in_channels_last(image()), kernel, groups=64).after_results)
+    assert asked(forward(image(dtype=HALF), kernel.half(), groups=64).after_results)
+    some_channels = in_channels_last(image(128))[:, :64]  # neither contiguous nor dense, but as if channels-last
+    assert asked(forward(some_channels, kernel, groups=64).after_results)
     assert forward(image(dtype=torch.complex64), weight(dtype=torch.complex64)) == NO_TEMPORARIES
 
 
