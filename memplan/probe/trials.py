@@ -40,7 +40,7 @@ class TrialRequest:
         device: where to run it; a card needs its ``live_index``.
         budget_bytes: largest device peak (CUDA) or resident set (CPU) that counts as fitting.
         seed: of the initial weights and of the batch; the same seed gives the same ones at every precision.
-        warmup_steps: optimizer steps before timing starts, at least 2 so that optimizer state is resident.
+        warmup_steps: optimizer steps before timing starts, at least 1 so that optimizer state is resident.
         timed_steps: optimizer steps that are timed at least, 1 or more.
         timed_s: short steps are timed further until they sum to this wall time, or are twenty.
         build_limit_s: wall time until the first step starts, imports and the building of the model included.

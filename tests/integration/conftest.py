@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# One sample is 1024 x 256 fp32 numbers: 1 MiB. Each layer keeps one such tensor for the backward pass.
+# One sample is 8192 x 32 fp32 numbers: 1 MiB. Each layer keeps one such tensor for the backward pass.
 NETWORK = """
 import torch
 from torch import nn
@@ -25,11 +25,11 @@ import memplan
 
 def make_workload(config):
     def model():
-        return nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+        return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
 
     def batch(micro_batch_size):
         generator = torch.Generator().manual_seed(1)
-        return torch.randn(micro_batch_size, 1024, 256, generator=generator)
+        return torch.randn(micro_batch_size, 8192, 32, generator=generator)
 
     def loss(model, images):
         return model(images).square().mean()
@@ -84,9 +84,14 @@ def memplan(
     return Ended(status=ended.returncode, out=ended.stdout, err=ended.stderr)
 
 
+def make_project(folder: Path) -> Path:
+    """Write a plain YAML config and a workload function beside it."""
+    (folder / "net.py").write_text(NETWORK)
+    (folder / "config.yaml").write_text(CONFIG)
+    return folder
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with a plain YAML config and a workload function beside it."""
-    (tmp_path / "net.py").write_text(NETWORK)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    return tmp_path
+    return make_project(tmp_path)

@@ -25,7 +25,7 @@ def test_a_second_run_gives_the_stored_plan_until_the_model_changes(project: Pat
     assert first.document["run_id"] in again.out
 
     net = project / "net.py"
-    net.write_text(net.read_text().replace("torch.randn(micro_batch_size, 1024", "torch.randn(micro_batch_size, 2048"))
+    net.write_text(net.read_text().replace("torch.randn(micro_batch_size, 8192", "torch.randn(micro_batch_size, 16384"))
     changed = memplan("probe", "config.yaml", *ASKED, "--json", cwd=project)
     assert changed.document["plan"]["cached_from"] is None
     sizes = [each.document["plan"]["recipe"]["micro_batch_size"] for each in (first, changed)]

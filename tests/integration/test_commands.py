@@ -14,7 +14,7 @@ from tests.integration.conftest import memplan
 if TYPE_CHECKING:
     from pathlib import Path
 
-# One sample is 1024 x 256 fp32 numbers: 1 MiB. It is kept three times for the backward pass.
+# One sample is 8192 x 32 fp32 numbers: 1 MiB. It is kept three times for the backward pass.
 SCRIPT = """
 import argparse
 import torch
@@ -26,10 +26,10 @@ parser.add_argument("--steps", type=int, default=1000)
 parser.add_argument("--amp", action="store_true")
 parser.add_argument("--workers", type=int, default=0)
 arguments = parser.parse_args()
-net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(
-    torch.ones(1024, 1, 256).expand(-1, 1024, -1), batch_size=arguments.bs, num_workers=arguments.workers
+    torch.ones(1024, 1, 32).expand(-1, 8192, -1), batch_size=arguments.bs, num_workers=arguments.workers
 )
 for number, images in enumerate(loader):
     if number == arguments.steps:

@@ -94,9 +94,9 @@ def test_a_mapped_key_that_is_not_in_the_config_is_named_with_its_neighbours(pro
     ("old", "new", "said"),
     [
         ("def make_workload(config):", "def make_workload(config):\n    raise KeyError('lost')", RAISED),
-        (".square().mean()", ".square()", "returned a tensor of shape (2, 1024, 8); return one number"),
-        ("torch.randn(micro_batch_size, 1024", "torch.randn(3, 1024", "ignores"),
-        ("nn.Linear(256, 8))", "nn.Linear(255, 8))", "but got [2048, 256] X [255, 8]"),
+        (".square().mean()", ".square()", "returned a tensor of shape (2, 8192, 2); return one number"),
+        ("torch.randn(micro_batch_size, 8192", "torch.randn(3, 8192", "ignores"),
+        ("nn.Linear(32, 2))", "nn.Linear(31, 2))", "but got [16384, 32] X [31, 2]"),
     ],
     ids=["raises", "loss is not a scalar", "batch ignores its argument", "model fails"],
 )

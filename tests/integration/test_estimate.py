@@ -80,7 +80,7 @@ def test_a_snapshot_that_cannot_be_is_refused_before_anything_is_traced(
 
 def test_a_broken_model_is_told_with_the_users_own_line(project: Path) -> None:
     network = project / "net.py"
-    network.write_text(network.read_text().replace("nn.Linear(256, 8))", "nn.Linear(100, 8))"))
+    network.write_text(network.read_text().replace("nn.Linear(32, 2))", "nn.Linear(100, 2))"))
     ended = memplan("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", cwd=project)
     line = network.read_text().splitlines().index("        return model(images).square().mean()") + 1
     assert ended.status == 2
@@ -89,7 +89,7 @@ def test_a_broken_model_is_told_with_the_users_own_line(project: Path) -> None:
 
 def test_what_a_config_left_open_is_said_before_the_failure_that_may_follow_from_it(project: Path) -> None:
     network, config = project / "net.py", project / "config.yaml"
-    network.write_text(network.read_text().replace("nn.Linear(256, 8))", "nn.Linear(100, 8))"))
+    network.write_text(network.read_text().replace("nn.Linear(32, 2))", "nn.Linear(100, 2))"))
     config.write_text(f"{config.read_text()}max_iters: 9\n")
     ended = memplan("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", cwd=project)
     assert ended.status == 2

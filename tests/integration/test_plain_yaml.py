@@ -4,29 +4,58 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from tests.integration.conftest import CONFIG, MAPS, memplan
+from tests.integration.conftest import CONFIG, MAPS, make_project, memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "1GiB")
+ONE_PROBE = pytest.mark.xdist_group("plain yaml")  # one worker probes, and not each that gets one of these tests
 
 
 def git(*arguments: str, cwd: Path) -> None:
     subprocess.run([shutil.which("git") or "git", *arguments], cwd=cwd, check=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """The project after a probe whose patch is written to a file: where it is, and what was said."""
+
+    folder: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Probed:
+    folder = make_project(tmp_path_factory.mktemp("probed"))
+    ended = memplan(*PROBE, "--precision", "fp32", "--output", "change.diff", cwd=folder)
+    assert ended.status == 0, ended.err
+    return Probed(folder=folder, said=ended.out)
+
+
+@ONE_PROBE
 @pytest.mark.slow
-def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(project: Path) -> None:
-    first = memplan(*PROBE, "--precision", "fp32", "--json", cwd=project)
-    assert first.status == 0, first.err
-    plan = first.document["plan"]
-    (chosen,) = [each for each in first.document["trials"] if each["number"] == plan["chosen"]["number"]]
+def test_the_patch_applies_with_git(probed: Probed, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    assert probed.said.count("is only on or off") == 1, "what the heading tells of the config is not told again"
+    git("init", "-q", ".", cwd=tmp_path)
+    git("apply", str(probed.folder / "change.diff"), cwd=tmp_path)
+    assert (tmp_path / "config.yaml").read_text() != CONFIG
+
+
+@ONE_PROBE
+@pytest.mark.slow
+def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(probed: Probed) -> None:
+    project = probed.folder
+    first = memplan("report", "--json", cwd=project).document
+    plan = first["plan"]
+    (chosen,) = [each for each in first["trials"] if each["number"] == plan["chosen"]["number"]]
     assert 0.6 <= chosen["utilisation"] <= 0.8
     assert (project / "config.yaml").read_text() == CONFIG, "nothing is touched before the patch is applied"
 
@@ -80,13 +109,3 @@ def test_a_card_that_is_not_there_is_planned_for_by_estimate_and_checked_on_the_
     assert plan["estimate"]["peak_process_bytes"] <= 0.8 * plan["device_total_bytes"]
     assert any("rtx-3090 is not present" in note for note in plan["notes"])
     assert any(note.startswith("checked live on the CPU at micro-batch 2") for note in plan["notes"])
-
-
-@pytest.mark.slow
-def test_the_patch_applies_with_git(project: Path) -> None:
-    git("init", "-q", ".", cwd=project)
-    ended = memplan(*PROBE, "--precision", "fp32", "--output", "change.diff", cwd=project)
-    assert ended.status == 0, ended.err
-    assert ended.out.count("is only on or off") == 1, "what the heading tells of the config is not told again"
-    git("apply", "change.diff", cwd=project)
-    assert (project / "config.yaml").read_text() != CONFIG

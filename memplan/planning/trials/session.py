@@ -103,8 +103,11 @@ class TrialSession:
         return trial
 
     def _request(self, recipe: Recipe, step_limit_s: float | None, reference: Trial | None) -> TrialRequest:
+        warmup_steps, timed_steps = (1, 2) if recipe.accumulation_steps > 1 else (2, 3)  # of two passes or more each
         return TrialRequest(
             source=self._subject.source,
+            warmup_steps=warmup_steps,
+            timed_steps=timed_steps,
             recipe=recipe,
             device=self._device,
             budget_bytes=self._device.total_bytes,

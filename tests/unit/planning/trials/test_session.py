@@ -85,6 +85,14 @@ def test_the_check_on_the_cpu_is_small_and_does_not_wait_for_a_step_without_end(
     assert [(each.recipe.micro_batch_size, each.step_limit_s) for each in asked] == [(2, 30.0)]
 
 
+def test_steps_of_several_passes_are_fewer(session_on, monkeypatch) -> None:
+    session, asked = session_on(FITS), []
+    monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: asked.append(request) or FITS)
+    session.try_recipe(Recipe(micro_batch_size=4), "current recipe")
+    session.try_recipe(Recipe(micro_batch_size=4, accumulation_steps=2), "accumulation")
+    assert [(each.warmup_steps, each.timed_steps) for each in asked] == [(2, 3), (1, 2)]
+
+
 def test_each_recipe_runs_once(session_on) -> None:
     session = session_on(FITS)
     first = session.try_recipe(Recipe(micro_batch_size=4), "current recipe")
