@@ -29,8 +29,8 @@ from memplan.cli.options import (
     WorldSize,
     writable_path,
 )
-from memplan.cli.terminal import console_for, say, say_what_was_written
-from memplan.run_names import DEFAULT_STORE, store_option
+from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, say_what_was_written
+from memplan.run_names import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,8 +141,7 @@ def _show_plan(plan: Plan, console: Console, *, shown: tuple[str, ...]) -> None:
     rest = replace(plan, notes=tuple(each for each in plan.notes if each not in shown))
     found = report_run(plan.run_id, plan.trials, rest)
     console.print(plan_view(found) if plan.cached_from is None else run_view(found))
-    if plan.command is not None:
-        say(console, f"\nrun it with:  {plan.command}")
+    say_how_to_run(console, plan)
 
 
 def _deliver(plan: Plan, console: Console, *, output: Path | None, apply_now: bool, store: Path) -> None:
@@ -155,4 +154,4 @@ def _deliver(plan: Plan, console: Console, *, output: Path | None, apply_now: bo
     if patch is not None and apply_now:
         say_what_was_written(console, patch)
     elif patch is not None:
-        say(console, f"\napply it with:  memplan apply {plan.run_id}{store_option(store)}")
+        say_how_to_apply(console, plan.run_id, store)

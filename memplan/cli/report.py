@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memplan.cli.options import AsJson, Run, Store, writable_path
-from memplan.cli.terminal import console_for, say, show
+from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, show
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
+
+if TYPE_CHECKING:
+    from memplan.report.facts import RunReport
 
 
 def report(
@@ -35,3 +38,12 @@ def report(
         typer.echo(run_to_json(found))
     elif csv is None and html is None:
         show(run_view(found))
+        _say_next_steps(found, store)
+
+
+def _say_next_steps(found: RunReport, store: Path) -> None:
+    if found.plan is None:
+        return
+    say_how_to_run(console_for(), found.plan)
+    if found.plan.config_patch is not None and found.plan.config_patch.files:
+        say_how_to_apply(console_for(), found.run_id, store)

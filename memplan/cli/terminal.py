@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from memplan.run_names import store_option
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console, RenderableType
 
     from memplan.patches import ConfigPatch
+    from memplan.plans import Plan
 
 
 _LOG_WIDTH = 1000  # characters; few lines are as long, and none of a patch should be
@@ -34,6 +39,17 @@ def show(*parts: RenderableType) -> None:
 def say(console: Console, line: str) -> None:
     """Print a line that is meant to be copied: as it is, on one line."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_how_to_run(console: Console, plan: Plan) -> None:
+    """Say with which line to train by the plan of a training command; nothing for any other plan."""
+    if plan.command is not None:
+        say(console, f"\nrun it with:  {plan.command}")
+
+
+def say_how_to_apply(console: Console, run_id: str, store: Path) -> None:
+    """Say which line applies the patch of a run."""
+    say(console, f"\napply it with:  memplan apply {run_id}{store_option(store)}")
 
 
 def say_what_was_written(console: Console, patch: ConfigPatch, *, undone: bool = False) -> None:

@@ -55,6 +55,7 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(pro
     project = probed.folder
     first = memplan("report", "--json", cwd=project).document
     plan = first["plan"]
+    assert memplan("report", cwd=project).out.endswith(f"\napply it with:  memplan apply {plan['run_id']}\n")
     (chosen,) = [each for each in first["trials"] if each["number"] == plan["chosen"]["number"]]
     assert 0.6 <= chosen["utilisation"] <= 0.8
     assert (project / "config.yaml").read_text() == CONFIG, "nothing is touched before the patch is applied"
