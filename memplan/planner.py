@@ -23,6 +23,7 @@ from memplan.planning.writing.finishing import finished_plan
 from memplan.planning.writing.patching import draft
 from memplan.probe.journal import Journal
 from memplan.probe.launcher import trial_template
+from memplan.probe.trials import trial_environment
 from memplan.progress import ignore
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Planning:
         if known is not None:
             return known
         with self._trace_template, self._trial_template:
+            self._load_ahead()
             traces = self._proven_traces()
             draft(question.subject, question.request)
             with self._open_run(fingerprint, fresh=fresh) as run:
@@ -91,11 +93,17 @@ class Planning:
         self._require_device(hint="probe runs live; use estimate or plan")
         fingerprint = fingerprint_of(self._question, self._surroundings)
         with self._trace_template, self._trial_template:
+            self._load_ahead()
             traces = self._proven_traces()
             with self._open_run(fingerprint, fresh=False) as run:
                 found = self._search(run, traces).probe()
                 run.finish(None)
         return found
+
+    def _load_ahead(self) -> None:
+        """Let trials' torch be loaded while the step is traced; a command starts processes of its own."""
+        if not self._question.subject.is_command:
+            self._trial_template.start(trial_environment(self._question.device))
 
     def _require_device(self, *, hint: str) -> None:
         device = self._question.device

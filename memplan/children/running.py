@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from memplan.children.processes import ForkedProcess, StartedProcess, kill_marked, kill_session
 from memplan.children.protocol import HEADER, MARK, PipeEnds
-from memplan.launchers import without_launch_variables
+from memplan.children.template import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -77,8 +77,7 @@ def run_child(
     """
     started = time.monotonic()
     payload, mark = pickle.dumps(request), secrets.token_hex(8)
-    variables = {**without_launch_variables(os.environ), "PYTHONUNBUFFERED": "1", **(environment or {})}
-    process, ends = _start(module, variables, mark, template)
+    process, ends = _start(module, child_environment(environment), mark, template)
     conversation = _Conversation(process, ends, payload, on_message)
     try:
         stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)

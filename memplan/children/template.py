@@ -8,6 +8,7 @@ touches no device.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from memplan.children.processes import ForkedProcess, kill_marked
 from memplan.children.protocol import MARK, PACKET_BYTES, READY, REAP, TEMPLATE_FD, PipeEnds
+from memplan.launchers import without_launch_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +30,7 @@ _KILLED = -9
 
 
 class Template:
-    """Forks children of one module; started when the first is wanted, replaced when it has died.
+    """Forks children of one module; started when the first is wanted, or before, and replaced when it has died.
 
     Used as a context manager, or closed, so that the process does not stay until the caller's own ends. A template
     that cannot do its work (an old kernel, an import that fails) says so once, and children are started afresh from
@@ -67,6 +69,16 @@ class Template:
         """Whether the process is there and has not ended."""
         return self._running is not None and self._running.process.poll() is None
 
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start loading the module's imports, without waiting, for children that will be wanted soon.
+
+        Args:
+            environment: variables of the children, as :func:`memplan.children.run_child` takes them.
+        """
+        if self._running is None and self._is_usable:
+            with contextlib.suppress(OSError):  # then the first child meets the same, and is started afresh
+                self._running = _Running(self.module, child_environment(environment))
+
     def fork(self, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
         """Fork a child; None where that cannot be done and the child is to be started afresh.
 
@@ -92,6 +104,11 @@ class Template:
         """Kill what forks of user code have left behind under the template's own mark."""
         if self._running is not None:
             kill_marked(self._running.mark, but_of_session=self._running.process.pid)
+
+
+def child_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the whole environment of a child: this process's, but for rank, world size and the like, and its own."""
+    return {**without_launch_variables(os.environ), "PYTHONUNBUFFERED": "1", **(environment or {})}
 
 
 class _Running:

@@ -252,6 +252,19 @@ def test_the_peak_of_one_fork_is_not_in_the_next(template: Template) -> None:
     assert big["VmHWM"] > after["VmHWM"] + 200_000
 
 
+def test_a_template_that_was_started_ahead_is_the_one_that_forks(template: Template) -> None:
+    before = set(psutil.Process().children())
+    template.start(ENVIRONMENT)
+    (started,) = set(psutil.Process().children()) - before
+    assert forked(template, "say_parent").messages[0] == started.pid
+
+
+def test_a_template_that_was_started_for_another_environment_is_replaced(template: Template) -> None:
+    template.start({**ENVIRONMENT, "MEMPLAN_ANOTHER": "1"})
+    assert forked(template, "say_what_is_loaded").messages == (True, None)
+    assert forked(template, "say_variable", "MEMPLAN_ANOTHER").messages == (None,)
+
+
 def test_a_template_that_died_is_replaced(template: Template) -> None:
     first = forked(template, "say_parent").messages[0]
     os.kill(first, signal.SIGKILL)
