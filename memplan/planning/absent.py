@@ -15,6 +15,7 @@ from memplan.estimators import largest_micro_batch
 from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
+from memplan.probe.trials import StepLimit
 from memplan.recommend.band import nothing_fits
 from memplan.recommend.number_formats import precisions_of, why_unsupported
 from memplan.recommend.scaling import TRUSTED_RATIO, split_global_batch
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _CHECK_MICRO_BATCH = 2
 # A longer step belongs to a model or number format made for cards: the plan does not wait for its check on the CPU.
-_CHECK_STEP_LIMIT_S = 30.0
+_CHECK_STEP_LIMIT = StepLimit(limit_s=30.0)
 _DOES_NOT_FIT = "does not fit"
 
 
@@ -80,7 +81,7 @@ def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
     """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is stopped."""
     size = min(subject.current.micro_batch_size, _CHECK_MICRO_BATCH)
     recipe = subject.current.with_micro_batch_size(size)
-    return session.try_recipe(recipe, "check on the CPU", step_limit_s=_CHECK_STEP_LIMIT_S)
+    return session.try_recipe(recipe, "check on the CPU", step_limit=_CHECK_STEP_LIMIT)
 
 
 def check_note(trial: Trial) -> str:

@@ -32,6 +32,8 @@ from memplan.workload import TrainingCommand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan.probe.trials import StepLimit
+
 WORKER_MODULE = "memplan.probe.worker"
 
 
@@ -171,13 +173,13 @@ class _Watch:
         return f"{self._progress.phase}{step}"
 
     def _over_step_limit(self) -> TrialVerdict | None:
-        limit_s, progress = self._request.step_limit_s, self._progress
-        if limit_s is None or progress is None or progress.phase not in LIMITED_PHASES:
+        limit, progress = self._request.step_limit, self._progress
+        if limit is None or progress is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
-        if running_s <= limit_s:
+        if running_s <= limit.limit_s:
             return None
-        evidence = f"step {progress.step} still running after {running_s:.0f} s ({_usual(self._request, limit_s)})"
+        evidence = f"step {progress.step} still running after {running_s:.0f} s ({_usual(limit)})"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
@@ -192,10 +194,10 @@ class _Watch:
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
 
 
-def _usual(request: TrialRequest, limit_s: float) -> str:
-    if request.reference_step_s is None:
-        return f"limit {limit_s:.0f} s"
-    return f"{request.reference_precision or 'usually'}: {request.reference_step_s:.1f} s"
+def _usual(limit: StepLimit) -> str:
+    if limit.usual_s is None:
+        return f"limit {limit.limit_s:.0f} s"
+    return f"{limit.usual_precision or 'usually'}: {limit.usual_s:.1f} s"
 
 
 def _last_readings(ending: ChildEnding) -> TrialReadings | None:

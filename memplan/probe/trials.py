@@ -31,6 +31,21 @@ def trial_environment(device: DeviceSpec) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimit:
+    """How long a warm-up or timed optimizer step may take before its trial is stopped.
+
+    Args:
+        limit_s: wall time of the step.
+        usual_s: step time that the limit was derived from, quoted as evidence; None where it was set as it is.
+        usual_precision: number format of that step; None where it is not known.
+    """
+
+    limit_s: float
+    usual_s: float | None = None
+    usual_precision: Precision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
     """One recipe to run, and the limits it is held to.
 
@@ -46,10 +61,7 @@ class TrialRequest:
         build_limit_s: wall time until the first step starts, imports and the building of the model included.
         time_limit_s: wall time of all steps after which the trial is stopped; what follows the readings has as much
             again.
-        step_limit_s: wall time of one warm-up or timed optimizer step after which the trial is stopped; None for no
-            limit of its own.
-        reference_step_s: step time that the step limit was derived from, quoted as evidence; None where there is none.
-        reference_precision: number format of that step; None where it is not known.
+        step_limit: how long one step may take; None for no limit of its own.
         configured_learning_rate: rate in the user's config, to which the recipe's stands in proportion; None leaves the
             optimizer's rates as the workload made them.
     """
@@ -64,9 +76,7 @@ class TrialRequest:
     timed_s: float = 1.0
     build_limit_s: float = DEFAULT_BUILD_LIMIT_S
     time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
-    step_limit_s: float | None = None
-    reference_step_s: float | None = None
-    reference_precision: Precision | None = None
+    step_limit: StepLimit | None = None
     configured_learning_rate: float | None = None
 
     @property

@@ -16,7 +16,7 @@ import torch
 from memplan import Workload
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe.launcher import run_trial, trial_template
-from memplan.probe.trials import TrialPhase, TrialProgress, TrialRequest
+from memplan.probe.trials import StepLimit, TrialPhase, TrialProgress, TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
@@ -317,7 +317,7 @@ def test_a_scaler_that_never_settles_is_a_loss_that_is_not_finite(end_of) -> Non
 
 
 def test_a_hang_is_stopped_and_says_where_it_hung(end_of) -> None:
-    outcome = end_of("hangs", step_limit_s=2.0, reference_step_s=0.1, reference_precision=Precision.BF16)
+    outcome = end_of("hangs", step_limit=StepLimit(limit_s=2.0, usual_s=0.1, usual_precision=Precision.BF16))
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
     assert outcome.evidence == "step 1 still running after 2 s (bf16: 0.1 s)"
     assert "in wait_for_a_lock_that_nobody_releases" in outcome.log_tail
@@ -344,7 +344,7 @@ def test_loader_workers_that_a_step_forks_end_with_the_trial(end_of) -> None:
 
 
 def test_a_worker_that_ignores_every_polite_signal_is_stopped(end_of) -> None:
-    outcome = end_of("hangs_and_ignores_signals", step_limit_s=1.0)
+    outcome = end_of("hangs_and_ignores_signals", step_limit=StepLimit(limit_s=1.0))
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
 
 

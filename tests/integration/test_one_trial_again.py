@@ -11,7 +11,7 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planning.trials import rerun
 from memplan.probe.journal import Journal
-from memplan.probe.trials import TrialRequest
+from memplan.probe.trials import StepLimit, TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind, Trial
 from memplan.units import GIB
@@ -46,7 +46,7 @@ def stored(store: Path, function: str, kind: OutcomeKind, device: DeviceSpec = C
 
 @pytest.mark.slow
 def test_a_hang_run_again_hangs_again_and_shows_where(tmp_path: Path) -> None:
-    run_id = stored(tmp_path, "hangs", OutcomeKind.TIMEOUT, step_limit_s=1.0)
+    run_id = stored(tmp_path, "hangs", OutcomeKind.TIMEOUT, step_limit=StepLimit(limit_s=1.0))
     ended = memplan("trial", run_id, "1", "--store", tmp_path, cwd=tmp_path)
     assert ended.status == 0, ended.err
     assert "as it was" in ended.out

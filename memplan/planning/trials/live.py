@@ -15,7 +15,7 @@ from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.trials.batch_sizes import BatchSizes
 from memplan.planning.trials.measured_lines import measured_line
 from memplan.planning.trials.neighbours import others_bytes
-from memplan.planning.trials.step_limits import hopeless_slowdown, step_limit_s
+from memplan.planning.trials.step_limits import hopeless_slowdown, step_limit
 from memplan.probe.search import Reading, ReadingKind, SearchTarget, find_micro_batch
 from memplan.progress import Notice
 from memplan.recipe import Precision
@@ -257,10 +257,7 @@ class LiveSearch:
         return True
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
-        limit_s = step_limit_s(reference, recipe)
-        if limit_s is None:
-            return self._session.try_recipe(recipe, purpose)
-        return self._session.try_recipe(recipe, purpose, step_limit_s=limit_s, reference=reference)
+        return self._session.try_recipe(recipe, purpose, step_limit=step_limit(reference, recipe))
 
     def _predicted(self, recipe: Recipe, first: Trial) -> Callable[[int], float]:
         """Return the device peak in bytes that is expected of a recipe at a micro-batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.planning.trials.neighbours import run_in_turn, was_disturbed
-from memplan.planning.trials.step_limits import usual_step_s
 from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from memplan.planning.question import Question
     from memplan.planning.traces import Traces
     from memplan.probe.journal_run import JournalRun
+    from memplan.probe.trials import StepLimit
     from memplan.progress import Observer
     from memplan.recipe import Recipe
     from memplan.results import Outcome
@@ -63,27 +63,23 @@ class TrialSession:
         """All trials so far, in order."""
         return tuple(self._trials)
 
-    def try_recipe(
-        self, recipe: Recipe, purpose: str, *, step_limit_s: float | None = None, reference: Trial | None = None
-    ) -> Trial:
+    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit: StepLimit | None = None) -> Trial:
         """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one."""
         known = next((trial for trial in self._trials if trial.recipe == recipe), None)
         if known is not None:
             return known
         stored = self._run.finished_trial(recipe)
         resumed = stored if stored is not None and stored.outcome.kind in _WORTH_KEEPING else None
-        trial = resumed or self._live(len(self._trials) + 1, purpose, recipe, step_limit_s, reference)
+        trial = resumed or self._live(len(self._trials) + 1, purpose, recipe, step_limit)
         self._trials.append(trial)
         command = self._run.command_for(trial)
         self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None, command=command))
         return trial
 
-    def _live(
-        self, number: int, purpose: str, recipe: Recipe, step_limit_s: float | None, reference: Trial | None
-    ) -> Trial:
+    def _live(self, number: int, purpose: str, recipe: Recipe, step_limit: StepLimit | None) -> Trial:
         estimate = self._traces.estimate_if_traceable(recipe)
         self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
-        request = self._request(recipe, step_limit_s, reference)
+        request = self._request(recipe, step_limit)
         outcome = self._run_in_turn(request)
         if was_disturbed(outcome, budget_bytes=self._device.total_bytes):
             self._tell_once(f"trial {number} is run again: {outcome.evidence}")
@@ -102,7 +98,7 @@ class TrialSession:
             self._tell_once(note)
         return trial
 
-    def _request(self, recipe: Recipe, step_limit_s: float | None, reference: Trial | None) -> TrialRequest:
+    def _request(self, recipe: Recipe, step_limit: StepLimit | None) -> TrialRequest:
         warmup_steps, timed_steps = (1, 2) if recipe.accumulation_steps > 1 else (2, 3)  # of two passes or more each
         return TrialRequest(
             source=self._subject.source,
@@ -113,9 +109,7 @@ class TrialSession:
             budget_bytes=self._device.total_bytes,
             build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
             time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
-            step_limit_s=step_limit_s,
-            reference_step_s=usual_step_s(reference, recipe),
-            reference_precision=reference.recipe.precision if reference else None,
+            step_limit=step_limit,
             configured_learning_rate=self._subject.current.learning_rate,
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from memplan.probe.trials import StepLimit
+
 if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Trial
@@ -20,22 +22,24 @@ _SHORTEST_HANG_S = 60.0
 _TOO_SLOW = 3
 
 
-def usual_step_s(reference: Trial | None, recipe: Recipe) -> float | None:
+def usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
     """Seconds that a recipe's optimizer step takes at the reference's speed; None where nothing was measured."""
-    measured = reference.outcome.measurement if reference else None
-    if reference is None or measured is None:
+    measured = reference.outcome.measurement
+    if measured is None:
         return None
     return median(measured.step_times_s) / _samples(reference.recipe) * _samples(recipe)
 
 
-def step_limit_s(reference: Trial, recipe: Recipe) -> float | None:
-    """Seconds that a recipe's optimizer step may take before its trial is given up; None for no such limit."""
+def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
+    """How long a recipe's optimizer step may take before its trial is given up; None for no such limit."""
     usual_s = usual_step_s(reference, recipe)
     if usual_s is None:
         return None
     if recipe.precision is reference.recipe.precision:
-        return max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
-    return max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+        limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
+    else:
+        limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+    return StepLimit(limit_s=limit_s, usual_s=usual_s, usual_precision=reference.recipe.precision)
 
 
 def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:

@@ -233,11 +233,11 @@ class _Watch:
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
 
     def _over_step_limit(self) -> TrialVerdict | None:
-        limit_s, steps = self._request.step_limit_s, steps_taken(self.events)
+        limit, steps = self._request.step_limit, steps_taken(self.events)
         running_s = time.monotonic() - self._since
-        if limit_s is None or not steps or running_s <= limit_s:
+        if limit is None or not steps or running_s <= limit.limit_s:
             return None
-        evidence = f"step {steps + 1} still running after {running_s:.0f} s (limit {limit_s:.0f} s)"
+        evidence = f"step {steps + 1} still running after {running_s:.0f} s (limit {limit.limit_s:.0f} s)"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:

@@ -19,7 +19,7 @@ from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
 from memplan.probe.journal_file import transaction
-from memplan.probe.trials import TrialRequest
+from memplan.probe.trials import StepLimit, TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import OutcomeKind, RunStatus
 from memplan.units import MIB
@@ -311,8 +311,7 @@ def test_what_a_trial_was_asked_for_comes_back_exactly(journal: Journal, source)
         recipe=Recipe(micro_batch_size=4, precision="bf16", learning_rate=0.3),
         device=DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1, compute_capability=(8, 6), live_index=1),
         budget_bytes=1000 * MIB,
-        step_limit_s=12.5,
-        reference_precision=Precision.FP32,
+        step_limit=StepLimit(limit_s=12.5, usual_precision=Precision.FP32),
     )
     with journal.open_run("f", {}) as run:
         run.record(trial(4, 400), asked)

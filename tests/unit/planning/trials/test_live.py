@@ -13,6 +13,7 @@ from memplan.planning.question import Question
 from memplan.planning.subject import Subject
 from memplan.planning.trials.live import LiveSearch
 from memplan.plans import PlanRequest
+from memplan.probe.trials import StepLimit
 from memplan.progress import ignore
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
@@ -50,7 +51,7 @@ class SimulatedDevice:
         self.mib_kept_in = mib_kept_in or {}
         self.mib_of_gradients = mib_of_gradients
         self._trials = []
-        self.asked: list[tuple[Recipe, float | None]] = []
+        self.asked: list[tuple[Recipe, StepLimit | None]] = []
 
     def peak_mib(self, recipe: Recipe) -> int:
         kept = self.mib_of_gradients if recipe.accumulation_steps > 1 else 0
@@ -61,11 +62,11 @@ class SimulatedDevice:
     def trials(self):
         return tuple(self._trials)
 
-    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit_s=None, reference=None):
+    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit=None):
         known = next((each for each in self._trials if each.recipe == recipe), None)
         if known is not None:
             return known
-        self.asked.append((recipe, step_limit_s))
+        self.asked.append((recipe, step_limit))
         peak_mib = self.peak_mib(recipe)
         kind, evidence = OutcomeKind.FITS, ""
         if self.mib_per_sample[recipe.precision] >= 4000:
@@ -358,4 +359,4 @@ def test_a_larger_size_of_the_same_precision_that_hangs_is_given_up_soon() -> No
     device = SimulatedDevice({Precision.FP32: 50})
     search_on(device, precisions=(Precision.FP32,)).compare()
     searched = next(each for each in device.asked if each[0].micro_batch_size == 12)
-    assert searched[1] == 60.0  # 30 times the usual 0.5 s * 12 / 4 would be less
+    assert searched[1] == StepLimit(limit_s=60.0, usual_s=1.5, usual_precision=Precision.FP32)  # 45 s are too short

@@ -14,6 +14,7 @@ from memplan.planning.trials import session as sessions
 from memplan.planning.trials.session import TrialSession
 from memplan.plans import PlanRequest
 from memplan.probe.journal import Journal
+from memplan.probe.trials import StepLimit
 from memplan.progress import Notice
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
@@ -82,7 +83,7 @@ def test_the_check_on_the_cpu_is_small_and_does_not_wait_for_a_step_without_end(
     session, asked = session_on(FITS), []
     monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: asked.append(request) or FITS)
     check_on_cpu(subject_at(64), session)
-    assert [(each.recipe.micro_batch_size, each.step_limit_s) for each in asked] == [(2, 30.0)]
+    assert [(each.recipe.micro_batch_size, each.step_limit) for each in asked] == [(2, StepLimit(limit_s=30.0))]
 
 
 def test_steps_of_several_passes_are_fewer(session_on, monkeypatch) -> None:
