@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from search_models import MODELS
 
-from memplan.estimators.recorder.host_context import run_warmup_step
 from memplan.probe.cpu_readings import peak_resident_bytes, resident_bytes
+from memplan.training.host_context import run_warmup_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

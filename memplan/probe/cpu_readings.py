@@ -22,7 +22,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
-from memplan.estimators.recorder.host_context import run_warmup_step
 from memplan.probe.attribution import (
     AttributedPeak,
     MemoryEvent,
@@ -35,6 +34,7 @@ from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes, Component
+from memplan.training.host_context import run_warmup_step
 from memplan.units import MIB
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
 from memplan.probe.attribution import ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 from memplan.results import Component
 from memplan.training.batches import tensors_in
+from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.random_draws import RandomDraws
 from memplan.estimators.fake_tensors.result_cache import ResultCache, fake_from, metadata_of
+from memplan.training.dense_parts import dense_parts, sparse_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload

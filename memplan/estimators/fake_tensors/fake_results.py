@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts, sparse_of
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 from memplan.estimators.fake_tensors.known_values import known_integers
+from memplan.training.dense_parts import dense_parts, sparse_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts, wraps_others
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
@@ -28,6 +27,7 @@ from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.results import Component, Phase
+from memplan.training.dense_parts import dense_parts, wraps_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

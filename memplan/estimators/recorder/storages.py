@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,6 @@ from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_to
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
-from memplan.estimators.recorder.host_context import resident_context_bytes
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.trace_assembly import assemble_trace
@@ -29,6 +28,7 @@ from memplan.estimators.recorder.workload_build import (
     materialise_lazy_modules,
 )
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
+from memplan.training.host_context import resident_context_bytes
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.training.workload_contract import check_batches
 from memplan.units import GIB, format_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from memplan.estimators.fake_tensors.dense_parts import dense_parts
+from memplan.training.dense_parts import dense_parts
 
 
 def test_a_dense_tensor_is_stored_in_itself() -> None:
