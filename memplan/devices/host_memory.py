@@ -19,28 +19,48 @@ _ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemory:
+    """Main memory of a control group that has a limit.
+
+    Args:
+        limit_bytes: what its processes may hold.
+        used_bytes: what they hold, without file pages that can be dropped.
+    """
+
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def room_bytes(self) -> int:
+        """What is left; below 0 where the group is over its limit."""
+        return self.limit_bytes - self.used_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
     """Main memory now.
 
     Args:
         total_bytes: of the machine.
         available_bytes: what the machine can give without swapping.
-        group_limit_bytes: limit of the control group with the least room; None where no group has one.
-        group_used_bytes: what that group holds, without file pages that can be dropped; None where no group has a
-            limit.
+        group: the control group with the least room; None where none has a limit.
     """
 
     total_bytes: int
     available_bytes: int
-    group_limit_bytes: int | None
-    group_used_bytes: int | None
+    group: GroupMemory | None = None
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most this process could ever hold: the smaller of what the machine and its control group allow."""
+        return self.total_bytes if self.group is None else min(self.total_bytes, self.group.limit_bytes)
 
     @property
     def free_bytes(self) -> int:
         """What this process can still take: the smaller of what the machine and its control group leave."""
-        if self.group_limit_bytes is None or self.group_used_bytes is None:
+        if self.group is None:
             return self.available_bytes
-        return max(min(self.available_bytes, self.group_limit_bytes - self.group_used_bytes), 0)
+        return max(min(self.available_bytes, self.group.room_bytes), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +79,11 @@ _V2 = _GroupFiles(limit="memory.max", usage="memory.current", droppable="inactiv
 def host_memory(*, root: Path = _ROOT) -> HostMemory:
     """Read main memory; control groups of either version are found below ``root``."""
     machine = psutil.virtual_memory()
-    tightest = min(_limited_groups(root), key=lambda group: group[0] - group[1], default=(None, None))
+    tightest = min(_limited_groups(root), key=lambda group: group.room_bytes, default=None)
     return HostMemory(
         total_bytes=machine.total,
         available_bytes=machine.available,
-        group_limit_bytes=tightest[0],
-        group_used_bytes=tightest[1],
+        group=tightest,
     )
 
 
@@ -90,14 +109,14 @@ def _own_status_bytes(name: str) -> int:
     raise OSError(f"/proc/self/status has no {name}")
 
 
-def _limited_groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of every group this process is in that has a limit, from the innermost outwards."""
+def _limited_groups(root: Path) -> Iterator[GroupMemory]:
+    """Every group this process is in that has a limit, from the innermost outwards."""
     for files, mount, path in _memberships(root):
         inner = mount / path.lstrip("/")
         for folder in (inner, *inner.parents):
-            figures = _figures(folder, files)
-            if figures is not None:
-                yield figures
+            group = _group(folder, files)
+            if group is not None:
+                yield group
             if folder == mount:
                 break
 
@@ -113,8 +132,8 @@ def _memberships(root: Path) -> Iterator[tuple[_GroupFiles, Path, str]]:
                 yield _V1, mounts / "memory", path
 
 
-def _figures(folder: Path, files: _GroupFiles) -> tuple[int, int] | None:
-    """Limit and use of one group; None where it has no limit, or is not visible from inside a container."""
+def _group(folder: Path, files: _GroupFiles) -> GroupMemory | None:
+    """One group's limit and use; None where it has no limit, or is not visible from inside a container."""
     try:
         limit = (folder / files.limit).read_text().strip()
         usage_bytes = int((folder / files.usage).read_text())
@@ -124,4 +143,5 @@ def _figures(folder: Path, files: _GroupFiles) -> tuple[int, int] | None:
     if limit == "max" or int(limit) >= _NO_LIMIT_BYTES:
         return None
     named = dict(line.split() for line in statistics.splitlines())
-    return int(limit), usage_bytes - int(named.get(files.droppable, 0))
+    used_bytes = usage_bytes - int(named.get(files.droppable, 0))
+    return GroupMemory(limit_bytes=int(limit), used_bytes=used_bytes)

@@ -100,7 +100,7 @@ def _surroundings(device: DeviceSpec, estimate: Estimate | None) -> LoaderSurrou
         on_cuda=device.kind is DeviceKind.CUDA,
         cpu_count=len(os.sched_getaffinity(0)) if device.is_here else None,
         batch_bytes=None if estimate is None else estimate.breakdown.inputs,
-        host_bytes=None if memory is None else min(memory.total_bytes, memory.group_limit_bytes or memory.total_bytes),
+        host_bytes=None if memory is None else memory.limit_bytes,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.devices.host_memory import HostMemory, host_memory
+from memplan.devices.host_memory import GroupMemory, HostMemory, host_memory
 from memplan.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def test_this_machine_has_memory() -> None:
 
 def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     memory = host_memory(root=tmp_path)
-    assert (memory.group_limit_bytes, memory.group_used_bytes) == (None, None)
+    assert memory.group is None
+    assert memory.limit_bytes == memory.total_bytes
     assert memory.free_bytes == memory.available_bytes
 
 
@@ -33,7 +34,8 @@ def test_a_version_2_group_leaves_its_limit_less_what_cannot_be_dropped(tmp_path
     files = {"memory.max": str(64 * MIB), "memory.current": str(48 * MIB), "memory.stat": f"inactive_file {8 * MIB}"}
     group = {f"sys/fs/cgroup/job/{name}": text for name, text in files.items()}
     memory = host_memory(root=lay_out(tmp_path, "0::/job", group))
-    assert (memory.group_limit_bytes, memory.group_used_bytes) == (64 * MIB, 40 * MIB)
+    assert memory.group == GroupMemory(limit_bytes=64 * MIB, used_bytes=40 * MIB)
+    assert memory.limit_bytes == 64 * MIB
     assert memory.free_bytes == 24 * MIB
 
 
@@ -61,20 +63,21 @@ def test_a_group_named_as_seen_from_outside_a_container_is_found_at_the_mount(tm
     files = {"memory.max": str(64 * MIB), "memory.current": "0", "memory.stat": "anon 0"}
     group = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     memory = host_memory(root=lay_out(tmp_path, "0::/kubepods/pod1/not-mounted-here", group))
-    assert memory.group_limit_bytes == 64 * MIB
+    assert memory.limit_bytes == 64 * MIB
 
 
 def test_groups_without_a_limit_have_none(tmp_path: Path) -> None:
     v2 = {"sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/memory.current": "0", "sys/fs/cgroup/memory.stat": "anon 0"}
-    assert host_memory(root=lay_out(tmp_path / "v2", "0::/", v2)).group_limit_bytes is None
+    assert host_memory(root=lay_out(tmp_path / "v2", "0::/", v2)).group is None
     v1 = {
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
         "sys/fs/cgroup/memory/memory.usage_in_bytes": "0",
         "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
     }
-    assert host_memory(root=lay_out(tmp_path / "v1", "4:memory:/", v1)).group_limit_bytes is None
+    assert host_memory(root=lay_out(tmp_path / "v1", "4:memory:/", v1)).group is None
 
 
 def test_a_group_over_its_limit_leaves_nothing() -> None:
-    memory = HostMemory(total_bytes=8 * GIB, available_bytes=4 * GIB, group_limit_bytes=GIB, group_used_bytes=GIB + MIB)
+    over = GroupMemory(limit_bytes=GIB, used_bytes=GIB + MIB)
+    memory = HostMemory(total_bytes=8 * GIB, available_bytes=4 * GIB, group=over)
     assert memory.free_bytes == 0
