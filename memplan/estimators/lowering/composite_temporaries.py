@@ -34,6 +34,8 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], An
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
         "aten._safe_softmax": _safe_softmax,
+        # the mask is allocated before the result (``native_dropout_cpu`` in ``Dropout.cpp``, ``cuda/Dropout.cu``)
+        "aten.native_dropout": lambda _args, _result: TemporaryBytes(second_first=True),
         "aten.roll": partial(_roll, on_cuda=on_cuda),
         "aten.mse_loss": _reduced_loss,
         "aten.smooth_l1_loss": _reduced_loss,

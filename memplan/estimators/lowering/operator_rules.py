@@ -32,7 +32,7 @@ _PLAIN = frozenset(
         "as_strided_scatter", "diagonal_scatter", "diagonal_backward", "diagonal_copy", "constant_pad_nd",
         "flip", "repeat", "repeat_interleave", "tril", "triu", "tril_indices", "triu_indices", "one_hot", "where",
         "masked_fill", "embedding", "floor_divide", "gather", "take_along_dim", "im2col", "col2im", "pixel_shuffle",
-        "pixel_unshuffle", "native_dropout", "native_dropout_backward", "_softmax",
+        "pixel_unshuffle", "native_dropout_backward", "_softmax",
         "_log_softmax", "_log_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward",
         "_native_batch_norm_legit", "_batch_norm_with_update", "batch_norm_backward", "native_layer_norm",
         "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "_fused_rms_norm",

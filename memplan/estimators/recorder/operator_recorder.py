@@ -55,7 +55,6 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
-_SECOND_FIRST = ("aten.native_dropout",)  # the mask is allocated before the result (``cuda/Dropout.cu``)
 # Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
 # Formulas that run these in place, except under a dispatch mode (``binary_cross_entropy_target_backward``,
@@ -215,7 +214,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         around = self._hold(temporaries.around_results, operator)
         self._free(self._hold(temporaries.before_results, operator))
         results = [result] if isinstance(result, torch.Tensor) else tree_leaves(result)
-        if temporaries.second_first or operator in _SECOND_FIRST:
+        if temporaries.second_first:
             results[:2] = results[1::-1]
         for value in results:
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
