@@ -359,6 +359,9 @@ def test_the_memory_format_of_the_batch_is_that_of_all_that_follows(trace: Trace
     assert largest_input(found) == 1
     assert after_forward(found, Component.ACTIVATIONS, size=4) == 2  # of the convolution, and of the ReLU
     assert "aten.clone" not in found.timelines[0].operator_names
+    timeline = found.timelines[0]
+    arrivals = np.count_nonzero((timeline.components == Component.INPUTS) & (timeline.block_bytes(4) == MIB))
+    assert arrivals == 3 * (2 if channels_last else 1)  # in three steps, laid out anew once it has arrived
 
 
 def largest_input(trace: StepTrace) -> float:

@@ -169,24 +169,34 @@ def convert_in_place(model: nn.Module, *, precision: Precision, channels_last: b
                     tensors[name] = _changed_once(tensor, change, done)  # type: ignore[assignment]  # of either kind
 
 
-def moved_batch(batch: Any, *, precision: Precision, channels_last: bool, copy_all: bool) -> Any:
-    """Return the batch in the recipe's dtype and memory format, as after a move to the device.
+def moved_batch(batch: Any, *, precision: Precision, copy_all: bool) -> Any:
+    """Return the batch in the recipe's dtype, as after a move to the device.
 
     Args:
         batch: tensors on the host.
         precision: gives the dtype of floating-point inputs.
-        channels_last: whether 4-D tensors change their memory format.
         copy_all: whether unchanged tensors are copied too, as to another device. Else they are detached, so that a
             gradient left on the batch does not reach the next step.
     """
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        changed = converted(tensor, precision=precision, channels_last=channels_last)
+        changed = converted(tensor, precision=precision, channels_last=False)
         if changed is not tensor:
             return changed
         return tensor.clone() if copy_all else tensor.detach().requires_grad_(tensor.requires_grad)
 
     return map_tensors(moved, batch)
+
+
+def channels_last_batch(batch: Any) -> Any:
+    """Return the batch with its 4-D tensors in channels-last, which are copied on the device."""
+
+    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() != 4:
+            return tensor
+        return tensor.detach().contiguous(memory_format=torch.channels_last).requires_grad_(tensor.requires_grad)
+
+    return map_tensors(laid_out, batch)
 
 
 def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:

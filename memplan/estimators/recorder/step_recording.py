@@ -19,6 +19,7 @@ from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
+    channels_last_batch,
     convert_in_place,
     fake_batch,
     fake_copy,
@@ -178,13 +179,13 @@ class StepRecorder:
 
         def next_batch() -> Any:
             with recorder.paused():
-                moved = moved_batch(
-                    on_host,
-                    precision=self.recipe.precision,
-                    channels_last=self.workload.channels_last,
-                    copy_all=on_cuda,
-                )
+                moved = moved_batch(on_host, precision=self.recipe.precision, copy_all=on_cuda)
             ledger.track_all(tensors_in(moved), Component.INPUTS, module="", operator="batch")
+            if self.workload.channels_last:
+                with recorder.paused():
+                    laid_out = channels_last_batch(moved)
+                ledger.track_all(tensors_in(laid_out), Component.INPUTS, module="", operator="batch")
+                return laid_out
             return moved
 
         if not on_cuda:

@@ -97,7 +97,7 @@ def test_whole_numbers_in_small_buffers_are_known() -> None:
 
 def test_a_batch_that_stays_on_the_host_still_wants_its_gradients_and_keeps_them_from_the_next_step() -> None:
     batch = torch.ones(2, 3, requires_grad=True)
-    moved = moved_batch(batch, precision=Precision.FP32, channels_last=False, copy_all=False)
+    moved = moved_batch(batch, precision=Precision.FP32, copy_all=False)
     moved.sum().backward()
     assert moved.grad is not None
     assert batch.grad is None

@@ -1,0 +1,39 @@
+"""Sums of a batch over its channels-last images, put together by several thread blocks through memory.
+
+``flexible_launch_configs`` and the kernels that it serves in ``aten/src/ATen/native/cuda/Normalization.cuh`` of torch
+2.13. The counters by which thread blocks wait for each other, some bytes, are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_THREADS, _TILE_CHANNELS = 512, 32  # of a thread block
+_VALUES_PER_THREAD = 16
+_LEAST_BLOCKS, _MOST_BLOCKS = 8, 128  # that share the values of one channel
+_NUMBER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatistics:
+    """How a card sums over a batch channel by channel; a rule of ``RuledBlock``.
+
+    Args:
+        numbers: that each thread block leaves for a channel.
+    """
+
+    numbers: int
+
+    def __call__(self, channels: int, values_per_channel: int) -> tuple[int]:
+        """Return the bytes that the partial sums take; 0 where each channel has a thread block of its own."""
+        if not channels or not values_per_channel:
+            return (0,)
+        width = min(_power_of_two(channels), _TILE_CHANNELS)
+        height = min(_power_of_two(-(-values_per_channel // _VALUES_PER_THREAD)), _THREADS // width)
+        blocks = min(-(-values_per_channel // (height * _VALUES_PER_THREAD)), _MOST_BLOCKS)
+        return (self.numbers * channels * blocks * _NUMBER_BYTES if blocks >= _LEAST_BLOCKS else 0,)
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is no larger."""
+    return 1 << (number.bit_length() - 1)
