@@ -66,13 +66,11 @@ class ReservedPeaks:
         """Return what one pool holds after these events, all sizes in units of 512 bytes."""
         driver, config = DriverMemory(), self._config
         pool = SegmentPool(driver, config, small=small, addresses=addresses_from(0, config.segment_order))
+        take, put = pool.take, pool.put  # looked up once: the loop runs for every event of every size
         live: dict[int, tuple[int, int]] = {}
         for block, size in zip(block_ids.tolist(), units.tolist(), strict=True):
             if size:
-                found = pool.take(size)
-                if found is None:
-                    found = pool.extend(size, config.segment_bytes(size * UNIT_BYTES) // UNIT_BYTES)
-                live[block] = found
+                live[block] = take(size) or pool.extend(size, config.segment_bytes(size * UNIT_BYTES) // UNIT_BYTES)
             else:
-                pool.put(*live.pop(block))
+                put(*live.pop(block))
         return driver.held_units
