@@ -8,18 +8,18 @@ import pickle
 import secrets
 import selectors
 import signal
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from memplan.children.interrupts import interrupts_held_back
 from memplan.children.processes import ForkedProcess, StartedProcess, kill_marked, kill_session
 from memplan.children.protocol import HEADER, MARK, PipeEnds
 from memplan.children.template import child_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from memplan.children.processes import ChildProcess
     from memplan.children.template import Template
@@ -82,7 +82,7 @@ def run_child(
     try:
         stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)
     finally:
-        with _interrupts_held_back():
+        with interrupts_held_back():
             return_code = conversation.end()
             kill_marked(mark)
             if template is not None:
@@ -109,22 +109,6 @@ def _start(
         raise
     finally:
         childs.close()
-
-
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Delay Ctrl-C until what is under way has ended, so that a second one does not leave a child behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    usual = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-        if held and callable(usual):
-            usual(signal.SIGINT, None)
 
 
 class _Conversation:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Self
 
+from memplan.children.interrupts import interrupts_held_back
 from memplan.children.processes import ForkedProcess, kill_marked
 from memplan.children.protocol import MARK, PACKET_BYTES, READY, REAP, TEMPLATE_FD, PipeEnds
 from memplan.launchers import without_launch_variables
@@ -77,7 +78,7 @@ class Template:
         """
         if self._running is None and self._is_usable:
             with contextlib.suppress(OSError):  # then the first child meets the same, and is started afresh
-                self._running = _Running(self.module, child_environment(environment))
+                self._start(child_environment(environment))
 
     def fork(self, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
         """Fork a child; None where that cannot be done and the child is to be started afresh.
@@ -91,7 +92,7 @@ class Template:
             self.close()
         try:
             if self._running is None and self._is_usable:
-                self._running = _Running(self.module, environment)
+                self._start(environment)
             return self._running.fork(mark, ends) if self._running else None
         except OSError:  # it died, hung or could not be started
             self.give_up()
@@ -99,6 +100,10 @@ class Template:
         except BaseException:  # interrupted in the middle of a sentence
             self.close()
             raise
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        with interrupts_held_back():  # until it is known what is to be ended
+            self._running = _Running(self.module, environment)
 
     def clear_up(self) -> None:
         """Kill what forks of user code have left behind under the template's own mark."""

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child
+from memplan.children.interrupts import interrupts_held_back
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -263,6 +264,33 @@ def test_a_template_that_was_started_for_another_environment_is_replaced(templat
     template.start({**ENVIRONMENT, "MEMPLAN_ANOTHER": "1"})
     assert forked(template, "say_what_is_loaded").messages == (True, None)
     assert forked(template, "say_variable", "MEMPLAN_ANOTHER").messages == (None,)
+
+
+def raise_within_a_block(number: int, came: list[str]) -> None:
+    with interrupts_held_back():
+        signal.raise_signal(number)
+        came.append("the end of the block")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_handled_waits_until_the_block_has_ended(number: int) -> None:
+    before, came = signal.signal(number, signal.default_int_handler), []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            raise_within_a_block(number, came)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert came == ["the end of the block"]
+
+
+def test_a_signal_that_is_ignored_is_left_to_be() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts_held_back():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_template_that_died_is_replaced(template: Template) -> None:
