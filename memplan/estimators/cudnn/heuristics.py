@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
 from memplan.estimators.cudnn.product_library import find_every_product
 from memplan.estimators.temporaries.convolutions import Pass
-from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
+from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -88,8 +88,8 @@ class Heuristics:
 
     def workspace_bytes(self, convolution: Convolution) -> int | None:
         """Return the workspace of the engine that a card would be proposed first; None where none is."""
-        sums_bytes = depthwise_sums_bytes(convolution, self._capability)
-        return self._first_proposals_bytes(convolution) if sums_bytes is None else sums_bytes
+        of_depthwise = depthwise_bytes(convolution, self._capability)
+        return self._first_proposals_bytes(convolution) if of_depthwise is None else of_depthwise
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
         try:

@@ -39,7 +39,7 @@ from memplan.estimators.lowering.contiguous_copies import convolution_layout, co
 from memplan.estimators.lowering.cudnn_depthwise import runs_depthwise_on_cudnn
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
-from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
+from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,9 +172,9 @@ def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
-    sums_bytes = depthwise_sums_bytes(call, capability)
-    if sums_bytes is not None:
-        return sums_bytes
+    of_depthwise = depthwise_bytes(call, capability)
+    if of_depthwise is not None:
+        return of_depthwise
     if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
         return _winograd_bytes(call)
     if not _is_copied_to_channels_last(call, capability):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
-from memplan.estimators.temporaries.engines_for_cards import depthwise_sums_bytes
+from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 AMPERE, TURING = (8, 0), (7, 5)
 IMAGE = (10, 64, 32, 32)
@@ -25,12 +25,12 @@ DEPTHWISE = Convolution(
 
 
 def test_depthwise_weight_gradients_are_eight_sums_of_every_image() -> None:
-    assert depthwise_sums_bytes(DEPTHWISE, AMPERE) == 8 * 10 * 64 * 9 * 4
+    assert depthwise_bytes(DEPTHWISE, AMPERE) == 8 * 10 * 64 * 9 * 4
 
 
 def test_their_channels_come_in_multiples_of_32() -> None:
     narrow = replace(DEPTHWISE, input_shape=(10, 33, 32, 32), weight_shape=(33, 1, 3, 3))
-    assert depthwise_sums_bytes(narrow, AMPERE) == depthwise_sums_bytes(DEPTHWISE, AMPERE)
+    assert depthwise_bytes(narrow, AMPERE) == depthwise_bytes(DEPTHWISE, AMPERE)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,12 @@ def test_their_channels_come_in_multiples_of_32() -> None:
 )
 def test_type_window_and_card_decide(dtype: str, side: int, capability: tuple[int, int], is_summed: bool) -> None:
     call = replace(DEPTHWISE, dtype=dtype, weight_shape=(64, 1, side, side))
-    assert (depthwise_sums_bytes(call, capability) is not None) is is_summed
+    assert (depthwise_bytes(call, capability) is not None) is is_summed
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"kernel": Pass.INPUT_GRADIENT},
         {"channels_last": False},
         {"weight_shape": (64, 2, 3, 3)},
         {"weight_shape": (128, 1, 3, 3)},
@@ -61,4 +60,14 @@ def test_type_window_and_card_decide(dtype: str, side: int, capability: tuple[in
     ],
 )
 def test_other_convolutions_have_other_engines(other: dict[str, object]) -> None:
-    assert depthwise_sums_bytes(replace(DEPTHWISE, **other), AMPERE) is None
+    assert depthwise_bytes(replace(DEPTHWISE, **other), AMPERE) is None
+
+
+@pytest.mark.parametrize("kernel", [Pass.FORWARD, Pass.INPUT_GRADIENT])
+@pytest.mark.parametrize(("dtype", "side"), [("bfloat16", 3), ("bfloat16", 7), ("float16", 3), ("float16", 5)])
+def test_other_passes_take_nothing_from_ampere_on(kernel: Pass, dtype: str, side: int) -> None:
+    call = replace(DEPTHWISE, kernel=kernel, dtype=dtype, weight_shape=(64, 1, side, side))
+    assert depthwise_bytes(call, AMPERE) == 0
+    assert depthwise_bytes(call, TURING) is None
+    assert depthwise_bytes(replace(call, dtype="float32"), AMPERE) is None
+    assert depthwise_bytes(replace(call, weight_shape=(64, 1, 9, 9)), AMPERE) is None
