@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from memplan.devices.resolving import resolve_device
+from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 
@@ -37,7 +38,8 @@ def test_the_workspace_is_the_one_that_was_answered(
         pytest.skip(f"cuDNN cannot be asked here: {found}")
     (answered,) = found.workspace_bytes
     assert answered is not None
-    assert workspace_on_card(call) == answered
+    # what cuBLASLt's engines add is less than a block
+    assert 0 <= workspace_on_card(call) - answered < UNIT_BYTES
 
 
 def convolution(shape: tuple[int, ...], kernel: Pass, dtype: str, *, channels_last: bool) -> Convolution:

@@ -1,34 +1,7 @@
-"""Which convolutions run on cuDNN, and a rule for their workspaces where cuDNN itself cannot be queried.
-
-PyTorch allocates the workspace of the algorithm that cuDNN's heuristics propose first, runs it, and frees the block
-(``aten/src/ATen/native/cudnn/Conv_v8.cpp``). The algorithm depends on shapes, dtype, layout, card and version. Where
-cuDNN is installed, :mod:`memplan.estimators.cudnn` queries it. The rule here is for where it is not, and for benchmark
-mode, which takes the fastest algorithm.
-
-Tensor cores. Their kernels read channels-last; in another layout, cuDNN copies the operands into the workspace and the
-result back (NVIDIA's performance guide, *Convolutional Layers*, on tensor layouts). Published profiles of Ampere to
-Blackwell show for which: the forward pass and the weight's gradient run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...``
-kernels between ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output. Windows of one pixel with
-stride one are matrix products without a copy: MobileNetV3 runs ``cutlass_80_tensorop_s1688gemm_..._nn`` there, nnU-Net
-``ampere_fp16_s16816gemm_...``. cuDNN 9.19 proposes the same for most larger windows, up to Ada without a copy of the
-output in the forward pass; for windows of one pixel it copies on A100, Hopper and Blackwell.
-
-Winograd on Volta, which has no tensor cores for single precision. Published profiles (ResNet-50 and Inception-ResNet on
-V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3 windows with stride
-one, from 80 channels on; up to 64, the fused ``volta_scudnn_winograd_128x128`` needs next to nothing. Unfused, input,
-weight and output are transformed into the workspace, 36 elements per 4 x 4 tile of the output (Lavin and Gray, *Fast
-Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7 returns for the 18 such shapes, in both
-directions, that github.com/Slimakanzer/cudnn-benchmark lists. For Turing, cuDNN 9.19 proposes kernels that need next to
-nothing.
-
-Not counted by the rule: workspaces of FFT and split kernels, of grouped convolutions (but see
-:mod:`memplan.estimators.temporaries.engines_for_cards`), and of the weight's gradient without tensor cores. Images of
-up to four channels are read directly.
-"""
+"""Which convolutions run on cuDNN, in which layout, and what PyTorch allocates around them."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,31 +11,21 @@ from torch._prims_common import suggest_memory_format
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
 from memplan.estimators.lowering.cudnn_depthwise import runs_depthwise_on_cudnn
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
-from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TENSOR_CORES_FROM = {
-    torch.float16: (7, 0),
-    torch.bfloat16: (8, 0),
-    torch.float32: (8, 0),  # as TF32
-}
-_TYPES = (*TENSOR_CORES_FROM, torch.float64)
-_FEW_CHANNELS = 4
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _VOLUMES = 5  # dimensions of a batch of them
-_VOLTA, _TURING = (7, 0), (7, 5)
-_MAX_FUSED_CHANNELS = 64
-_TILE_SIDE = 4  # output pixels
-_TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 
 
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
 
     def workspace(call: Convolution) -> ConvolutionWorkspace | int:
-        size_bytes = _workspace_bytes(call, capability)
+        size_bytes = workspace_bytes(call, capability)
         # the fastest algorithm, which benchmark mode takes, cannot be queried
         return size_bytes if torch.backends.cudnn.benchmark else ConvolutionWorkspace(call=call, size_bytes=size_bytes)
 
@@ -169,59 +132,3 @@ def _call(
 def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether cuDNN runs it channels-last (``cudnn_conv_suggest_memory_format`` in ``ConvUtils.h``)."""
     return image.dtype is not torch.float64 and convolution_layout((image, weight)) is not torch.contiguous_format
-
-
-def _workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
-    of_depthwise = depthwise_bytes(call, capability)
-    if of_depthwise is not None:
-        return of_depthwise
-    if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
-        return _winograd_bytes(call)
-    if not _is_copied_to_channels_last(call, capability):
-        return 0
-    numbers = sum(map(math.prod, (call.input_shape, call.weight_shape, call.output_shape)))
-    return numbers * _dtype(call).itemsize
-
-
-def _is_copied_to_channels_last(call: Convolution, capability: tuple[int, int]) -> bool:
-    first = TENSOR_CORES_FROM.get(_dtype(call))
-    return (
-        first is not None
-        and capability >= first
-        and (call.with_tf32 or call.dtype != "float32")
-        and _has_one_group(call)
-        and call.weight_shape[1] > _FEW_CHANNELS
-        and not call.is_matrix_product
-        and not call.channels_last
-    )
-
-
-def _uses_unfused_winograd(call: Convolution) -> bool:
-    return (
-        call.kernel is not Pass.WEIGHT_GRADIENT
-        and call.dtype == "float32"
-        and _has_one_group(call)
-        and not call.channels_last
-        and call.weight_shape[2:] == (3, 3)
-        and all(step == 1 for step in (*call.stride, *call.dilation))
-        and min(call.weight_shape[:2]) > _MAX_FUSED_CHANNELS
-    )
-
-
-def _winograd_bytes(call: Convolution) -> int:
-    """Return the workspace of Winograd's algorithm: the transforms of weight, input and output."""
-    made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
-    rows, columns = (-(-side // _TILE_SIDE) for side in made[2:])
-    tiles = made[0] * rows * columns
-    channels_out, channels_in = call.weight_shape[:2]
-    numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
-    return _TRANSFORMED_ELEMENTS * numbers * _dtype(call).itemsize
-
-
-def _has_one_group(call: Convolution) -> bool:
-    return call.weight_shape[1] == call.input_shape[1]
-
-
-def _dtype(call: Convolution) -> torch.dtype:
-    found: torch.dtype = getattr(torch, call.dtype)
-    return found
