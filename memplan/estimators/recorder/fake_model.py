@@ -205,7 +205,7 @@ def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool
     if half is not None and tensor.is_floating_point():
         tensor = tensor.to(half)
     if channels_last and tensor.dim() == 4:
-        tensor = tensor.contiguous(memory_format=torch.channels_last)
+        tensor = tensor.to(memory_format=torch.channels_last)  # windows of one pixel too, unlike ``contiguous``
     return tensor
 
 

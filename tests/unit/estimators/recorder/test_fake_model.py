@@ -13,7 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import is_known, known_value
-from memplan.estimators.recorder.fake_model import auxiliary_tensors, fake_copy, moved_batch, remember_buffers
+from memplan.estimators.recorder.fake_model import (
+    auxiliary_tensors,
+    convert_in_place,
+    fake_copy,
+    moved_batch,
+    remember_buffers,
+)
 from memplan.recipe import Precision
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
@@ -101,3 +107,10 @@ def test_a_batch_that_stays_on_the_host_still_wants_its_gradients_and_keeps_them
     moved.sum().backward()
     assert moved.grad is not None
     assert batch.grad is None
+
+
+def test_weights_of_one_pixel_are_laid_out_channels_last_as_modules_do() -> None:
+    model = nn.Conv2d(16, 8, 1)
+    convert_in_place(model, precision=Precision.FP32, channels_last=True)
+    by_torch = nn.Conv2d(16, 8, 1).to(memory_format=torch.channels_last)
+    assert model.weight.stride() == by_torch.weight.stride() == (16, 1, 16, 16)
