@@ -43,6 +43,10 @@ class _StepKind:
         sizeless = replace(recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
         return cls(recipe=sizeless, fused_optimizer=fused_optimizer)
 
+    def of_any_size(self) -> _StepKind:
+        """Return the kind without the micro-batch that it may have kept."""
+        return replace(self, recipe=self.recipe.with_micro_batch_size(1))
+
 
 class Traces:
     """The traces of one workload on one device, made when they are first asked for."""
@@ -98,6 +102,20 @@ class Traces:
         except (TraceError, WorkloadError):
             return trace
 
+    def _of_known_sizes(self, recipe: Recipe) -> StepTrace:
+        """Return the trace of a recipe's kind of step with the timelines of all sizes that were traced for it."""
+        trace = self.of(recipe)
+        if trace.envelope is not None or len(trace.timelines) == 1:
+            return self._of_size(recipe, fused_optimizer=False)
+        kind = _StepKind.of(recipe, fused_optimizer=False)
+        timelines = {
+            size: timeline
+            for each, known in self._traces.items()
+            if each.of_any_size() == kind and len(known.timelines) > 1
+            for size, timeline in zip(known.traced_batch_sizes, known.timelines, strict=True)
+        }
+        return replace(trace, traced_batch_sizes=tuple(timelines), timelines=tuple(timelines.values()))
+
     def _traced(self, kind: _StepKind, recipe: Recipe) -> StepTrace:
         if kind in self._failures:
             raise self._failures[kind]
@@ -120,7 +138,9 @@ class Traces:
 
     def estimate(self, recipe: Recipe, *, fused_optimizer: bool = False) -> Estimate:
         """Predict the peaks of a recipe, with the optimizer's own implementation or the fused one."""
-        trace = self._of_size(recipe, fused_optimizer=fused_optimizer)
+        return self._estimate(self._of_size(recipe, fused_optimizer=fused_optimizer), recipe)
+
+    def _estimate(self, trace: StepTrace, recipe: Recipe) -> Estimate:
         found = estimate(
             trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocator=self._allocator
         )
@@ -159,8 +179,13 @@ class Traces:
         return process_peak(self.of(recipe), self._device, self._allocator)
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
-        """Predict the process peak, corrected by what the trials so far showed of this device."""
-        found = self.estimate(recipe)
+        """Predict the process peak, corrected by what the trials so far showed of this device.
+
+        Where the number of allocations follows the micro-batch, one that was not traced lies on the line between two
+        that were: a search asks about many and runs few.
+        """
+        trace = self._of_known_sizes(recipe)
+        found = self._estimate(trace, recipe)
         context_bytes = found.breakdown.context
         return context_bytes + round(self._correction * (found.peak_process_bytes - context_bytes))
 

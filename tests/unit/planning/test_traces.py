@@ -76,6 +76,30 @@ def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of, monk
     assert asked == [4, 8]
 
 
+def test_a_search_interpolates_between_traced_micro_batches_and_traces_what_is_run(
+    traces_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def trace_of_more_blocks_for_more_samples(
+        source: object, recipe: Recipe, device: DeviceSpec, **_: object
+    ) -> StepTrace:
+        asked.append(recipe.micro_batch_size)
+        one = trace_of_one_block(source, recipe, device)
+        sizes = (20, recipe.micro_batch_size)
+        return replace(one, timelines=one.timelines * 2, traced_batch_sizes=sizes)
+
+    monkeypatch.setattr(traces_module, "trace_step", trace_of_more_blocks_for_more_samples)
+    traces = traces_of(CARD)
+    context_bytes = traces.estimate(RECIPE.with_micro_batch_size(40)).breakdown.context
+    expected = [traces.expected_process_bytes(RECIPE.with_micro_batch_size(size)) for size in (30, 60)]
+    assert expected == [context_bytes + 30 * MIB, context_bytes + 60 * MIB]
+    assert asked == [40]
+    traces.estimate(RECIPE.with_micro_batch_size(60))
+    assert traces.expected_process_bytes(RECIPE.with_micro_batch_size(50)) == context_bytes + 50 * MIB
+    assert asked == [40, 60]
+
+
 def test_where_a_micro_batch_cannot_be_traced_another_tells_of_it(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
     def trace_of_few_samples(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
         if recipe.micro_batch_size > 4:
