@@ -186,10 +186,11 @@ def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each(trace: 
         (lambda parameters: torch.optim.Adam(parameters, weight_decay=0.1), 2),  # decayed gradients are gone by then
         (lambda parameters: torch.optim.Adam(parameters, foreach=False), 3),  # three of one layer at a time
         (lambda parameters: torch.optim.Adam(parameters, fused=True), 0),
+        (lambda parameters: torch.optim.Adam(parameters, capturable=True), 2),  # refused off a card
         (lambda parameters: torch.optim.SGD(parameters, momentum=0.9), 0),
         (lambda parameters: torch.optim.SGD(parameters, momentum=0.9, weight_decay=0.1), 2),  # decayed gradients
     ],
-    ids=["foreach", "foreach with decay", "single", "fused", "momentum", "momentum with decay"],
+    ids=["foreach", "foreach with decay", "single", "fused", "capturable", "momentum", "momentum with decay"],
 )
 def test_an_optimizers_step_takes_copies_by_its_implementation(
     trace: Trace, optimizer: Callable[..., Any], temporaries: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,7 @@ from memplan.user_places import is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from memplan.devices.cards import DeviceSpec
 
@@ -29,8 +31,13 @@ _PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
     torch.Tensor.get_device: 0,
 }
+_CAPTURING = "_get_capturable_supported_devices"  # by their types; ``capturable`` optimizers refuse others
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
+
+
+def _optimizers_with(name: str) -> list[ModuleType]:
+    return [each for path, each in sys.modules.items() if path.startswith("torch.optim.") and hasattr(each, name)]
 
 
 class CudaEmulation(TorchFunctionMode):
@@ -60,6 +67,8 @@ class CudaEmulation(TorchFunctionMode):
             self._replace(torch.cuda, name, answer)
         for name in NVTX:
             self._replace(torch.cuda.nvtx, name, always(0))
+        for module in _optimizers_with(_CAPTURING):
+            self._replace(module, _CAPTURING, always(["cpu"]))
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
