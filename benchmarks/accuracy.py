@@ -33,6 +33,7 @@ from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+from memplan.estimators.temporaries.convolutions import Pass
 from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from published.rows import Row
+
+    from memplan.estimators.step_trace import Timeline
 
 HERE = Path(__file__).parent
 LIBRARIES = ("torch", "transformers", "timm", "torchvision")
@@ -93,7 +96,8 @@ def traced(row: Row) -> StepTrace:
         payload = cloudpickle.dumps(row.workload())
         source = PickledWorkload(payload=payload, fingerprint=row.trace_key, search_path=tuple(sys.path))
         trace = trace_step(source, row.recipe, find_card(row.device))
-        _last[row.trace_key] = trace if row.counts_blas_workspaces else without_workspaces(trace)
+        trace = trace if row.counts_blas_workspaces else without_workspaces(trace)
+        _last[row.trace_key] = trace if row.has_product_workspaces else without_product_workspaces(trace)
     return _last[row.trace_key]
 
 
@@ -106,6 +110,21 @@ def without_workspaces(trace: StepTrace) -> StepTrace:
             for each in trace.timelines
         ),
     )
+
+
+def without_product_workspaces(trace: StepTrace) -> StepTrace:
+    """Leave out what weights' gradients of windows of one pixel take on newer versions of cuDNN."""
+    return replace(trace, timelines=tuple(map(_without_product_workspaces, trace.timelines)))
+
+
+def _without_product_workspaces(timeline: Timeline) -> Timeline:
+    if timeline.workspaces is None:
+        return timeline
+    calls = [each.convolution for each in timeline.workspaces.convolutions]
+    products = [each.is_matrix_product and each.kernel is Pass.WEIGHT_GRADIENT for each in calls]
+    size_terms = timeline.size_terms.copy()
+    size_terms[:, timeline.workspaces.blocks[np.array(products)[timeline.workspaces.numbers]]] = 0.0
+    return replace(timeline, size_terms=size_terms)
 
 
 def predicted(row: Row) -> dict[str, Any]:
