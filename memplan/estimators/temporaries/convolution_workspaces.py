@@ -17,7 +17,7 @@ then made image by image and summed, or from copies, whichever needs less.
 Images of up to four channels, such as photographs, are copied for the weight's gradient in half precision, and for that
 of windows of seven pixels or more until Ada and on data centres' Blackwell; in half precision the channels are filled
 up to eight. For the forward pass of such windows they are copied on Hopper and data centres' Blackwell, and on A100 in
-half precision. In single precision, groups of up to 15 channels are copied on Hopper and data centres' Blackwell only.
+half precision. In single precision, groups of up to 16 channels are copied on Hopper and data centres' Blackwell only.
 
 The weight's gradient of larger windows is summed in parts where it has few tiles of 128 x 128: in 64 to 100 of 100 up
 to nine tiles, and mostly not from 40 on. Below 20, one part is counted, mostly there are more; for photographs, as many
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _VOLTA, _TURING = (7, 0), (7, 5)
 _TENSOR_CORES_FROM = {"float16": _VOLTA, "bfloat16": (8, 0), "float32": (8, 0)}  # the last as TF32
-_FEW_CHANNELS, _FEW_IN_A_GROUP = 4, 15
+_FEW_CHANNELS, _FEW_IN_A_GROUP = 4, 16
 _LARGE_WINDOW, _READS_LARGE_WINDOWS_FROM = 7, (12, 0)
 _A100, _HOPPER, _BLACKWELL_OF_DATA_CENTRES = (8, 0), (9, 0), (10, 0)
 _COPYING = (_HOPPER, _BLACKWELL_OF_DATA_CENTRES)  # where others read

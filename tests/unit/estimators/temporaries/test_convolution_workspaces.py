@@ -124,11 +124,11 @@ def test_in_half_precision_their_channels_are_filled_up() -> None:
 
 
 def test_small_groups_are_copied_in_half_precision_or_on_hopper() -> None:
-    small, large = call((64, 8, 8, 8)), call((64, 16, 8, 8))
-    assert workspace_bytes(large, AMPERE) == 2 * MIB + MIB // 4
+    small, large = call((64, 16, 8, 8)), call((64, 32, 8, 8))
+    assert workspace_bytes(large, AMPERE) == 2 * MIB + MIB // 2
     assert workspace_bytes(small, AMPERE) == 0
-    assert workspace_bytes(small, HOPPER) == 2 * MIB + MIB // 8
-    assert workspace_bytes(replace(small, dtype="float16"), AMPERE) == MIB + MIB // 16
+    assert workspace_bytes(small, HOPPER) == 2 * MIB + MIB // 4
+    assert workspace_bytes(replace(small, dtype="float16"), AMPERE) == MIB + MIB // 8
 
 
 def test_what_is_read_in_channels_last_is_copied_to_be_rounded_except_on_hopper() -> None:
