@@ -132,10 +132,15 @@ def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap:
 
 
 def _below_misfits(size: int, peak_at: Callable[[int], int], limit_bytes: int) -> int:
-    """Step below any of the next smaller sizes that takes more than the limit, until there is none."""
-    below = range(max(size - _SMALLER_SIZES, 1), size)
-    misfit = next((each for each in below if peak_at(each) > limit_bytes), None)
-    return size if misfit is None else _below_misfits(misfit - 1, peak_at, limit_bytes)
+    """Step below the smallest of a size and the next smaller ones that takes more than the limit, until none does."""
+
+    def smallest_misfit() -> int | None:
+        near = range(max(size - _SMALLER_SIZES, 1), size + 1)
+        return next((each for each in near if peak_at(each) > limit_bytes), None)
+
+    while (misfit := smallest_misfit()) is not None:
+        size = misfit - 1
+    return size
 
 
 def _check_device(trace: StepTrace, device: DeviceSpec) -> None:

@@ -131,6 +131,7 @@ def test_the_largest_size_is_solved_to_the_sample(room_mib: int) -> None:
         ({18, 19}, 17),
         ({18, 5}, 4),  # 5 is one of the 16 below 17
         ({3}, 20),  # no longer near 20
+        ({4, 3}, 2),  # 3 lies below the 16, but is what is left once 4 is known not to fit
     ],
 )
 @pytest.mark.parametrize("cap", [20, 64])
