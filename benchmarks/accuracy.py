@@ -39,8 +39,9 @@ from memplan.units import MIB
 from memplan.workload import PickledWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    import numpy.typing as npt
     from published.rows import Row
 
     from memplan.estimators.step_trace import Timeline
@@ -103,28 +104,26 @@ def traced(row: Row) -> StepTrace:
 
 def without_workspaces(trace: StepTrace) -> StepTrace:
     """Leave out what a library kept outside the caching allocator in the version of a run."""
-    return replace(
-        trace,
-        timelines=tuple(
-            replace(each, size_terms=np.where(each.components == Component.WORKSPACES, 0.0, each.size_terms))
-            for each in trace.timelines
-        ),
-    )
+    return _without(trace, lambda timeline: timeline.components == Component.WORKSPACES)
 
 
 def without_product_workspaces(trace: StepTrace) -> StepTrace:
     """Leave out what weights' gradients of windows of one pixel take on newer versions of cuDNN."""
-    return replace(trace, timelines=tuple(map(_without_product_workspaces, trace.timelines)))
+    return _without(trace, _are_product_workspaces)
 
 
-def _without_product_workspaces(timeline: Timeline) -> Timeline:
-    if timeline.workspaces is None:
-        return timeline
-    calls = [each.convolution for each in timeline.workspaces.convolutions]
-    products = [each.is_matrix_product and each.kernel is Pass.WEIGHT_GRADIENT for each in calls]
-    size_terms = timeline.size_terms.copy()
-    size_terms[:, timeline.workspaces.blocks[np.array(products)[timeline.workspaces.numbers]]] = 0.0
-    return replace(timeline, size_terms=size_terms)
+def _without(trace: StepTrace, left_out: Callable[[Timeline], npt.NDArray[np.bool_]]) -> StepTrace:
+    timelines = (replace(each, size_terms=np.where(left_out(each), 0.0, each.size_terms)) for each in trace.timelines)
+    return replace(trace, timelines=tuple(timelines))
+
+
+def _are_product_workspaces(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    found = np.zeros(timeline.components.shape, dtype=bool)
+    if timeline.workspaces is not None:
+        calls = [each.convolution for each in timeline.workspaces.convolutions]
+        products = np.array([each.is_matrix_product and each.kernel is Pass.WEIGHT_GRADIENT for each in calls])
+        found[timeline.workspaces.blocks] = products[timeline.workspaces.numbers]
+    return found
 
 
 def predicted(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bytes as integers: binary units, and their one way into and out of text."""
+"""Bytes as integers: binary units, rounding, and their one way into and out of text."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 def round_up(count: int, step: int) -> int:
     """Return the smallest multiple of ``step`` that is no less than ``count``."""
     return -(-count // step) * step
+
+
+def power_of_two_up_to(number: int) -> int:
+    """Return the largest power of two that is no larger; 1 for less than that."""
+    return 1 << max(number.bit_length() - 1, 0)
 
 
 def format_bytes(count_bytes: int) -> str:

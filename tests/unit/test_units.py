@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UnitError
-from memplan.units import GIB, KIB, MIB, format_bytes, parse_bytes, round_up
+from memplan.units import GIB, KIB, MIB, format_bytes, parse_bytes, power_of_two_up_to, round_up
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,8 @@ def test_a_written_size_reads_back_to_within_its_two_decimals(count_bytes: int) 
 @pytest.mark.parametrize(("count", "rounded"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
 def test_counts_are_rounded_up_to_multiples(count: int, rounded: int) -> None:
     assert round_up(count, 512) == rounded
+
+
+@pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (3, 2), (4, 4), (1023, 512)])
+def test_numbers_are_rounded_down_to_powers_of_two(number: int, power: int) -> None:
+    assert power_of_two_up_to(number) == power

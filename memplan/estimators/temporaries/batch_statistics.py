@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memplan.units import power_of_two_up_to
+
 _THREADS, _TILE_CHANNELS = 512, 32  # of a thread block
 _VALUES_PER_THREAD = 16
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 128  # that share the values of one channel
@@ -28,12 +30,7 @@ class BatchStatistics:
         """Return the bytes that the partial sums take; 0 where each channel has a thread block of its own."""
         if not channels or not values_per_channel:
             return (0,)
-        width = min(_power_of_two(channels), _TILE_CHANNELS)
-        height = min(_power_of_two(-(-values_per_channel // _VALUES_PER_THREAD)), _THREADS // width)
+        width = min(power_of_two_up_to(channels), _TILE_CHANNELS)
+        height = min(power_of_two_up_to(-(-values_per_channel // _VALUES_PER_THREAD)), _THREADS // width)
         blocks = min(-(-values_per_channel // (height * _VALUES_PER_THREAD)), _MOST_BLOCKS)
         return (self.numbers * channels * blocks * _NUMBER_BYTES if blocks >= _LEAST_BLOCKS else 0,)
-
-
-def _power_of_two(number: int) -> int:
-    """Return the largest power of two that is no larger."""
-    return 1 << (number.bit_length() - 1)

@@ -43,7 +43,7 @@ Not counted: workspaces of FFT and split kernels, and what channels-last kernels
 
 from __future__ import annotations
 
-import math
+from math import prod
 from typing import TYPE_CHECKING
 
 from memplan.estimators.temporaries.convolutions import Pass
@@ -71,9 +71,9 @@ _TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 
 def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     """Return the workspace of a convolution on cuDNN, on a card of a compute capability."""
-    of_depthwise_bytes = depthwise_bytes(call, capability)
-    if of_depthwise_bytes is not None:
-        return of_depthwise_bytes
+    of_depthwise = depthwise_bytes(call, capability)
+    if of_depthwise is not None:
+        return of_depthwise
     if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
         return _winograd_bytes(call)
     if call.is_matrix_product and capability < _TURING:
@@ -89,7 +89,7 @@ def _is_for_cublaslt(call: Convolution) -> bool:
     """Whether it is a matrix product, except in half precision of matrices that lie at no multiple of eight bytes."""
     if call.dtype == "float32" and call.with_tf32:
         return call.is_matrix_product
-    image_bytes = math.prod(call.output_shape[2:]) * _NUMBER_BYTES[call.dtype]
+    image_bytes = prod(call.output_shape[2:]) * _NUMBER_BYTES[call.dtype]
     return call.is_matrix_product and (call.channels_last or image_bytes % _MATRIX_ALIGNMENT_BYTES == 0)
 
 
@@ -99,21 +99,21 @@ def _matrix_product_bytes(call: Convolution) -> int:
     In channels-last all pixels of all images are one matrix, and nothing is left to sum; nor is where an image is one
     pixel. What cuBLASLt itself may take is not counted.
     """
-    is_split = not call.channels_last and math.prod(call.output_shape[2:]) > 1
+    is_split = not call.channels_last and prod(call.output_shape[2:]) > 1
     if call.kernel is not Pass.WEIGHT_GRADIENT or not is_split:
         return 0
-    return call.samples * math.prod(call.weight_shape) * max(_NUMBER_BYTES[call.dtype], _SUM_BYTES)
+    return call.samples * prod(call.weight_shape) * max(_NUMBER_BYTES[call.dtype], _SUM_BYTES)
 
 
 def _sums_in_parts_bytes(call: Convolution) -> int:
     """Return the least that gradients take whose sums are split: those of weights of few tiles."""
-    if call.kernel is not Pass.WEIGHT_GRADIENT or math.prod(call.weight_shape[2:]) == 1:
+    if call.kernel is not Pass.WEIGHT_GRADIENT or prod(call.weight_shape[2:]) == 1:
         return 0
     outputs, *summed = call.weight_shape
-    tiles = math.ceil(outputs / _TILE_OF_PRODUCT) * math.ceil(math.prod(summed) / _TILE_OF_PRODUCT)
+    tiles = -(-outputs // _TILE_OF_PRODUCT) * -(-prod(summed) // _TILE_OF_PRODUCT)
     if _is_of_few_channels(call):
-        return max(_MULTIPROCESSORS // tiles, 1) * _filled_up(math.prod(call.weight_shape), call) * _SUM_BYTES
-    return math.prod(call.weight_shape) * _SUM_BYTES if tiles < _FEW_TILES else 0
+        return max(_MULTIPROCESSORS // tiles, 1) * _filled_up(prod(call.weight_shape), call) * _SUM_BYTES
+    return prod(call.weight_shape) * _SUM_BYTES if tiles < _FEW_TILES else 0
 
 
 def _uses_tensor_cores(call: Convolution, capability: tuple[int, int]) -> bool:
@@ -123,12 +123,12 @@ def _uses_tensor_cores(call: Convolution, capability: tuple[int, int]) -> bool:
 
 def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
     """Return the numbers in each operand or result that is copied; none where all are read as they lie."""
-    image, output = math.prod(call.input_shape), math.prod(call.output_shape)
-    weight = math.prod(call.weight_shape) if math.prod(call.weight_shape[2:]) > 1 else 0
-    is_one_pixel = math.prod(call.input_shape[2:]) == 1
+    image, output = prod(call.input_shape), prod(call.output_shape)
+    weight = prod(call.weight_shape) if prod(call.weight_shape[2:]) > 1 else 0
+    is_one_pixel = prod(call.input_shape[2:]) == 1
     if is_one_pixel or not _is_copied(call, capability):
         return ()
-    if _is_of_few_channels(call) and call.dtype != "float32":
+    if _is_of_few_channels(call):
         image, weight = _filled_up(image, call), _filled_up(weight, call)
         return (image, weight) if call.channels_last else (image, weight, output)
     if not call.channels_last:
@@ -147,7 +147,7 @@ def _is_copied(call: Convolution, capability: tuple[int, int]) -> bool:
     if _is_of_few_channels(call):
         return _is_copied_photograph(call, capability)
     if call.channels_last:
-        return is_single and has_one_group and math.prod(call.weight_shape[2:]) > 1 and capability != _HOPPER
+        return is_single and has_one_group and prod(call.weight_shape[2:]) > 1 and capability != _HOPPER
     return has_one_group or not is_single or capability in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memplan.units import power_of_two_up_to
+
 _MOST_THREADS = 512  # of a thread block; complex doubles, which have 256, are not told apart
 _WARP = 32
 _LEAST_VALUES, _MOST_VALUES = 16, 256  # of one output in a thread
@@ -71,11 +73,6 @@ class Reduction:
     def _block(self, columns: int, values: int) -> tuple[int, int]:
         """Return how many outputs, and how many values of each, the threads of a block begin with."""
         most = _MOST_THREADS // self.outputs_per_thread
-        columns, values = _power_of_two(min(columns, most)), _power_of_two(min(values, most))
+        columns, values = power_of_two_up_to(min(columns, most)), power_of_two_up_to(min(values, most))
         height = min(values, most // min(columns, _WARP))
         return min(columns, most // height), height
-
-
-def _power_of_two(number: int) -> int:
-    """Return the largest power of two that is no larger; 1 for less than that."""
-    return 1 << max(number.bit_length() - 1, 0)
