@@ -33,7 +33,8 @@ def install_plain_derivatives() -> None:
     kernels.wrap("binary_cross_entropy_with_logits", _entropy_of_logits)
 
 
-def _needs_derivative(source: torch.Tensor) -> bool:
+def needs_derivative(source: torch.Tensor) -> bool:
+    """Whether autograd would record an operator of a fake tensor, and nothing else transforms it."""
     in_transform = torch._C._are_functorch_transforms_active()  # noqa: SLF001 - public under no other name
     return isinstance(source, FakeTensor) and source.requires_grad and torch.is_grad_enabled() and not in_transform
 
@@ -47,7 +48,7 @@ def _product(
     dtype: torch.dtype | None = None,
 ) -> Any:
     rest = () if dim is None else (dim, keepdim)
-    if source.dim() and _needs_derivative(source):
+    if source.dim() and needs_derivative(source):
         return _Product.apply(source, rest, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, *rest, dtype=dtype)
 
@@ -55,7 +56,7 @@ def _product(
 def _running_product(
     own: Callable[..., Any], source: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> Any:
-    if source.dim() and source.shape[dim] > 1 and _needs_derivative(source):
+    if source.dim() and source.shape[dim] > 1 and needs_derivative(source):
         return _RunningProduct.apply(source, dim, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, dim, dtype=dtype)
 
@@ -78,7 +79,7 @@ def _entropy_of_logits(  # noqa: PLR0917 - the operator's own signature
     pos_weight: torch.Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Any:
-    if _needs_derivative(logits) and not target.requires_grad:
+    if needs_derivative(logits) and not target.requires_grad:
         return _EntropyOfLogits.apply(logits, target, weight, pos_weight, reduction)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(logits, target, weight, pos_weight, reduction)
 

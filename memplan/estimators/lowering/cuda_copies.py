@@ -1,8 +1,8 @@
 """Copies that CUDA kernels make of operands that lie in another layout than they read.
 
 Each kernel's own source in ``aten/src/ATen/native/cuda`` of torch 2.13 says so by ``contiguous``: ``SoftMax.cu``,
-``AveragePool2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``; for batch normalisation
-``cudnn/BatchNorm.cpp``.
+``AveragePool2d.cu``, ``AdaptiveMaxPooling2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``; for
+batch normalisation ``cudnn/BatchNorm.cpp``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def copying_rules() -> dict[str, Rule]:
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
+        "aten.adaptive_max_pool2d": _adaptive_max_pool,
+        "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
         "aten.native_batch_norm_backward": _batch_norm_backward,
         "aten._softmax_backward_data": _softmax_backward,
         "aten._log_softmax_backward_data": _log_softmax_backward,
@@ -38,7 +40,7 @@ def copying_rules() -> dict[str, Rule]:
 
 _READING_CONTIGUOUSLY = (
     "_softmax", "_log_softmax", "avg_pool3d_backward", "max_pool3d_with_indices_backward",
-    "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+    "_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward",
     "reflection_pad1d_backward", "reflection_pad2d_backward", "nll_loss_backward", "col2im",
 )  # fmt: skip
 _LIKE_THE_IMAGE = ("avg_pool2d_backward", "max_pool2d_with_indices_backward")
@@ -65,6 +67,16 @@ def _like_the_image(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 def _in_own_layout(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=copies(args[:1], suggest_memory_format(args[0])))
+
+
+def _adaptive_max_pool(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+    """Contiguous results and images, where they are not (``adaptive_max_pool2d_out_cuda``)."""
+    return TemporaryBytes(after_results=copies((*result, args[0])))
+
+
+def _adaptive_max_pool_backward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    gradient, _, positions = args
+    return TemporaryBytes(after_results=copies((gradient, positions, result)))
 
 
 def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

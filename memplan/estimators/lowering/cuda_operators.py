@@ -11,7 +11,7 @@ from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.lowering.attention import attend
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm, rms_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm
 from memplan.estimators.lowering.packed_sequences import pack, pad
 from memplan.estimators.lowering.recurrent_cells import gru_cell, lstm_cell
 from memplan.estimators.lowering.softmax import softmaxes
@@ -46,6 +46,7 @@ def install_cuda_operators(capability: tuple[int, int]) -> None:
     for name, function in replacements.items():
         kernels.replace(name, function)
     kernels.wrap("rms_norm", rms_norm)
+    kernels.wrap("renorm", renorm)
 
 
 def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:

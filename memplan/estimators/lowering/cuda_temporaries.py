@@ -222,6 +222,7 @@ _RULES: dict[str, Rule] = {
     "aten.topk": sort_temporaries.top_k,
     "aten.randperm": sort_temporaries.permutation,
     **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
+    "aten.mode": sort_temporaries.mode,
     "aten._unique2": sort_temporaries.unique,
     "aten._cdist_backward": _distances_backward,
     "aten._pdist_backward": _own_distances_backward,

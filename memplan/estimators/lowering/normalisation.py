@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from memplan.estimators.fake_tensors.plain_derivatives import needs_derivative
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_EUCLIDEAN = 2
 _LARGEST_TRAINED, _LARGEST_EVALUATED = 880_801, 65_535  # samples
 
 
@@ -100,6 +103,37 @@ class _RmsNorm(torch.autograd.Function):
         of_weight = None if weight is None else torch.empty_like(weight)
         gradient = gradient.contiguous()
         return of_values, None, of_weight
+
+
+def renorm(own: Callable[..., Any], values: torch.Tensor, p: float, dim: int, maxnorm: float) -> Any:
+    """Limit the Euclidean norm of each slice; the backward pass accumulates in double precision on the CPU only."""
+    if p == _EUCLIDEAN and needs_derivative(values) and not values.is_complex():
+        return _Renorm.apply(values, dim, maxnorm)  # type: ignore[no-untyped-call]  # untyped in torch
+    return own(values, p, dim, maxnorm)
+
+
+class _Renorm(torch.autograd.Function):
+    """``renorm_backward`` and ``norm_backward`` of ``torch/csrc/autograd/FunctionsManual.cpp``."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, dim: int, maxnorm: float) -> torch.Tensor:
+        ctx.save_for_backward(values)
+        ctx.dim, ctx.maxnorm = dim, maxnorm
+        return values.renorm(_EUCLIDEAN, dim, maxnorm)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (values,) = ctx.saved_tensors
+        accumulated = _accumulated(values.dtype)
+        others = [each for each in range(values.dim()) if each != ctx.dim % values.dim()]
+        norm = torch.linalg.vector_norm(values, _EUCLIDEAN, others, keepdim=True, dtype=accumulated)
+        of_norm = (values * gradient).sum(others, keepdim=True, dtype=accumulated)
+        through_norm = of_norm * (values / norm).masked_fill_(norm == 0, 0)
+        inverse = (norm + 1e-7).reciprocal()
+        scaled = inverse * through_norm  # alive until the end of the expression that it is part of
+        limited = ctx.maxnorm * inverse * (gradient - scaled)
+        del scaled
+        return torch.where(norm > ctx.maxnorm, limited.to(gradient.dtype), gradient), None, None
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 _INT64 = 8
+_MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
 
@@ -63,6 +64,24 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     count = source.numel()
     made = (count * source.element_size(), count * _INT64)
     return TemporaryBytes(before_results=(*copied, *made, *_sorting(source, count)))
+
+
+def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """A copy with the dimension last, unless it lies so (``mode_kernel_impl`` in ``cuda/TensorModeKernel.cpp``).
+
+    Long rows are sorted in a copy, one by one, with their positions (``ModeImpl`` in ``TensorModeKernel.cu``).
+    """
+    source: torch.Tensor = args[0]
+    dim = args[1] if len(args) > 1 else -1
+    size = source.shape[dim] if source.dim() else 1
+    if size <= 1:
+        return NO_TEMPORARIES
+    rows = source.transpose(dim, -1)
+    if size <= _MOST_COUNTED_AT_ONCE:
+        return TemporaryBytes(after_results=copies((rows,)))
+    positions_bytes = size * _INT64
+    sorting_bytes = size * source.element_size() + positions_bytes
+    return TemporaryBytes(after_results=(source.numel() * source.element_size(), positions_bytes, sorting_bytes))
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

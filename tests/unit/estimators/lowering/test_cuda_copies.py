@@ -37,6 +37,17 @@ def test_pooling_reads_the_gradient_as_the_image_lies_and_resampling_as_it_lies_
     assert cuda_temporary_bytes("aten.upsample_nearest2d_backward", (SMALL, [64, 64]), image) == NO_TEMPORARIES
 
 
+def test_the_largest_of_each_part_are_found_in_contiguous_images() -> None:
+    image, values, places = meta(4, 64, 64, 64), meta(4, 64, 8, 8), meta(4, 64, 8, 8, dtype=torch.int64)
+    forward, backward = "aten.adaptive_max_pool2d", "aten.adaptive_max_pool2d_backward"
+    assert cuda_temporary_bytes(forward, (image, [8, 8]), (values, places)) == NO_TEMPORARIES
+    assert cuda_temporary_bytes(backward, (values, image, places), image) == NO_TEMPORARIES
+    image, values, places = (in_channels_last(each) for each in (image, values, places))
+    found = cuda_temporary_bytes(forward, (image, [8, 8]), (values, places)).after_results
+    assert found == (64 * KIB, 128 * KIB, 4 * MIB)
+    assert cuda_temporary_bytes(backward, (values, image, places), image).after_results == found
+
+
 def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
     result, operator = meta(512, 512), "aten._softmax_backward_data"
     assert cuda_temporary_bytes(operator, (result, result, 1), result).after_results == (MIB,)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm, rms_norm
+from memplan.estimators.fake_tensors import plain_derivatives
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm
 
 
 def saved_input(image: torch.Tensor, *, cudnn: bool = True, affine: bool = True) -> torch.Tensor:
@@ -74,3 +77,31 @@ def test_other_types_of_weights_and_channels_last_are_composed(
 ) -> None:
     composed: Any = rms_norm(lambda *given: given, values, [values.shape[-1]], weight)
     assert composed == (values, [values.shape[-1]], weight, None)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_limited_norms_have_the_derivative_of_autograd(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.rand(4, 6, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (expected,) = torch.autograd.grad(values.renorm(2, dim, 2.5).square().sum(), values)
+    monkeypatch.setattr(plain_derivatives, "FakeTensor", torch.Tensor)  # answer plain tensors, too, which have values
+    limited = renorm(torch.renorm, values, 2.0, dim, 2.5)
+    assert type(limited.grad_fn).__name__ == "_RenormBackward"
+    torch.testing.assert_close(torch.autograd.grad(limited.square().sum(), values)[0], expected)
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)])
+def test_limited_norms_are_summed_in_single_precision(dtype: torch.dtype, kept: torch.dtype) -> None:
+    class Products(TorchDispatchMode):
+        dtypes: ClassVar[set[torch.dtype]] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **kwargs or {})
+            if func.overloadpacket is torch.ops.aten.div:
+                self.dtypes.add(result.dtype)
+            return result
+
+    with FakeTensorMode() as mode, Products() as products:
+        values = mode.from_tensor(torch.rand(4, 6, dtype=dtype)).requires_grad_()
+        renorm(torch.renorm, values, 2.0, 0, 1.0).sum().backward()
+        assert values.grad is not None
+    assert products.dtypes == {kept}

@@ -56,6 +56,17 @@ def test_a_median_of_all_sorts_and_one_along_a_dimension_reads() -> None:
     assert cuda_temporary_bytes("aten.median", (meta(64, 64).t(), 0), None).after_results == (16 * KIB,)
 
 
+def test_the_most_common_are_counted_in_a_copy_with_their_dimension_last() -> None:
+    assert cuda_temporary_bytes("aten.mode", (meta(64, 64),), None) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.mode", (meta(64, 64), 0), None).after_results == (16 * KIB,)
+    assert cuda_temporary_bytes("aten.mode", (meta(1, 64), 0), None) == NO_TEMPORARIES
+
+
+def test_the_most_common_of_long_rows_are_found_by_a_sort_of_each() -> None:
+    rows = meta(4, LONG)  # a copy, the positions of one row, and a second pair
+    assert cuda_temporary_bytes("aten.mode", (rows, -1), None).after_results == (128 * KIB, 64 * KIB, 96 * KIB)
+
+
 def test_distinct_values_are_found_by_a_sort_that_remembers_where_they_were() -> None:
     values = meta(1024)
     assert cuda_temporary_bytes("aten._unique2", (values,), None).around_results == (4 * KIB, (4 * KIB,))
