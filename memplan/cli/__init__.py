@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from memplan.cli.apply import apply
+from memplan.cli.commands import Commands
 from memplan.cli.estimate import estimate
 from memplan.cli.gpus import gpus
 from memplan.cli.probe import probe
@@ -43,6 +44,7 @@ class ExitCode(IntEnum):
 
 
 app = typer.Typer(
+    cls=Commands,
     help="Plan the GPU memory of a PyTorch training step before the run.",
     no_args_is_help=True,
     add_completion=False,
@@ -115,8 +117,6 @@ def main() -> None:
             resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
             typer.echo(f"memplan: interrupted{resumes}", err=True)
             _tell_programs(KeyboardInterrupt("interrupted"))
-        elif ended.code == ExitCode.USAGE:
-            _tell_programs(UsageError("the command line is not understood", hint="standard error says what is wrong"))
         raise
     except Exception as error:  # noqa: BLE001 - the last catcher: a bug of memplan's own, said in one line
         if debug:

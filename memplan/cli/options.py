@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from memplan.errors import UsageError
 from memplan.textfiles import require_place_for
 
 
@@ -15,6 +17,28 @@ def writable_path(path: Path | None) -> Path | None:
     if path is not None:
         require_place_for(path)
     return path
+
+
+def whole_number(name: str) -> Callable[[str], int]:
+    """Return a reader of whole numbers that names the option or argument where it refuses one."""
+
+    def integer(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"{name} {text!r} is not a whole number") from None
+
+    return integer
+
+
+def _share(name: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise UsageError(f"{name} {text!r} is not a number", hint="write it like 0.8") from None
+
+    return number
 
 
 _CONFIG = typer.Argument(
@@ -27,14 +51,30 @@ ConfigsIfAny = Annotated[list[Path] | None, _CONFIG]
 Device = Annotated[
     str | None, typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu; default: auto.")
 ]
-MaxUtil = Annotated[float | None, typer.Option("--max-util", help="Upper edge of the utilisation band; default: 0.8.")]
-MinUtil = Annotated[float | None, typer.Option("--min-util", help="Lower edge of the utilisation band; default: 0.6.")]
+MaxUtil = Annotated[
+    float | None,
+    typer.Option("--max-util", parser=_share("max-util"), help="Upper edge of the utilisation band; default: 0.8."),
+]
+MinUtil = Annotated[
+    float | None,
+    typer.Option("--min-util", parser=_share("min-util"), help="Lower edge of the utilisation band; default: 0.6."),
+]
 Budget = Annotated[str | None, typer.Option(help="Memory the step may use, e.g. 10GiB; default: the whole device.")]
 Precisions = Annotated[str | None, typer.Option("--precision", help="Precisions to compare, e.g. fp32,fp16,bf16.")]
 GlobalBatch = Annotated[
-    int | None, typer.Option("--global-batch", help="Samples per optimizer step to keep by accumulation.")
+    int | None,
+    typer.Option(
+        "--global-batch",
+        parser=whole_number("global-batch"),
+        help="Samples per optimizer step to keep by accumulation.",
+    ),
 ]
-MaxBatch = Annotated[int | None, typer.Option("--max-batch", help="Largest micro-batch to consider; default: 4096.")]
+MaxBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch", parser=whole_number("max-batch"), help="Largest micro-batch to consider; default: 4096."
+    ),
+]
 LrRule = Annotated[
     str | None,
     typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),
@@ -43,7 +83,12 @@ WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.mo
 KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is, e.g. learning_rate=optimizer.lr.")]
 Format = Annotated[str | None, typer.Option("--format", help="Kind of config, if it is not recognised correctly.")]
 WorldSize = Annotated[
-    int | None, typer.Option("--world-size", help="Data-parallel replicas; default: the launcher's or config's.")
+    int | None,
+    typer.Option(
+        "--world-size",
+        parser=whole_number("world-size"),
+        help="Data-parallel replicas; default: the launcher's or config's.",
+    ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Plan anew instead of using a cached plan.")]
 _RUN = typer.Argument(

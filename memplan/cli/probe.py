@@ -27,6 +27,7 @@ from memplan.cli.options import (
     TrialLimit,
     WorkloadName,
     WorldSize,
+    whole_number,
     writable_path,
 )
 from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, say_what_was_written
@@ -47,10 +48,16 @@ def probe(
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="With --command: optimizer steps of a trial; default: 10.")
+        int | None,
+        typer.Option(
+            "--steps", parser=whole_number("steps"), help="With --command: optimizer steps of a trial; default: 10."
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="With --command: micro-batch of the first trial.")
+        int | None,
+        typer.Option(
+            "--batch-size", parser=whole_number("batch-size"), help="With --command: micro-batch of the first trial."
+        ),
     ] = None,
     device: Device = None,
     max_util: MaxUtil = None,

@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from memplan.cli.options import AsJson, Run, Store
+from memplan.cli.options import AsJson, Run, Store, whole_number
 from memplan.cli.terminal import console_for, say
 from memplan.run_names import DEFAULT_STORE
 
 
 def trial(
     run: Run,
-    number: Annotated[int, typer.Argument(help="Number of the trial, as reports show it.", metavar="NUMBER")],
+    number: Annotated[
+        int,
+        typer.Argument(parser=whole_number("trial"), help="Number of the trial, as reports show it.", metavar="NUMBER"),
+    ],
     look_only: Annotated[bool, typer.Option("--look", help="Show what is stored of it, and run nothing.")] = False,
     store: Store = DEFAULT_STORE,
     as_json: AsJson = False,

@@ -109,7 +109,7 @@ def test_an_interrupt_has_its_own_status_and_a_word(
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "the command line is not understood")],
+    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option: --nonsense")],
 )
 def test_a_failure_is_a_document_where_one_was_asked_for(
     words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -122,6 +122,23 @@ def test_a_failure_is_a_document_where_one_was_asked_for(
     assert ended.value.code == ExitCode.USAGE
     assert document["schema_version"] == 1
     assert (document["error"]["kind"], document["error"]["problem"]) == ("UsageError", problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--nonsense",), "no such option: --nonsense; memplan --help lists what there is"),
+        (("repot",), "no such command 'repot'; did you mean 'report'?"),
+        (("estimate",), "missing argument 'CONFIG'; memplan estimate --help lists what there is"),
+        (("probe", "--max-util", "half"), "max-util 'half' is not a number; write it like 0.8"),
+        (("probe", "--max-batch", "1.5"), "max-batch '1.5' is not a whole number"),
+        (("trial", "last", "first"), "trial 'first' is not a whole number"),
+    ],
+)
+def test_a_line_that_cannot_be_parsed_is_refused_in_one_line(
+    words: tuple[str, ...], line: str, said: Callable[..., tuple[int, str]]
+) -> None:
+    assert said(*words) == (ExitCode.USAGE, f"memplan: {line}\n")
 
 
 class _HungUp(io.StringIO):
