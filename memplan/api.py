@@ -62,7 +62,9 @@ def estimate(
         TraceError: the model cannot be traced.
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
-    return estimate_subject(subject, device, read_budget(budget), log, trace_limit_s=read_duration(trace_limit))
+    return estimate_subject(
+        subject, device, read_budget(budget), log, trace_limit_s=read_duration(trace_limit, option="trace-limit")
+    )
 
 
 def probe(
@@ -121,8 +123,8 @@ def probe(
         micro_batch_cap=LARGEST_MICRO_BATCH if max_batch is None else max_batch,
         world_size=world_size,
         store=Path(store),
-        trace_limit_s=read_duration(trace_limit),
-        trial_limit_s=read_duration(trial_limit),
+        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
+        trial_limit_s=read_duration(trial_limit, option="trial-limit"),
     )
     request = _waited(request, observer, wait=wait, limit=wait_limit)
     subject = subject_of_workload(workload, recipe, tuple(sys.path), world_size=world_size)
@@ -254,7 +256,7 @@ def _waited(
 ) -> PlanRequest:
     if not wait and limit is None:
         return request
-    return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit))
+    return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit, option="wait-limit"))
 
 
 def _started(question: Question, target: Target) -> PlanStarted:

@@ -108,8 +108,7 @@ def main() -> None:
             traceback.print_exc()
             if error.detail:
                 typer.echo(error.detail.rstrip(), err=True)
-        more = " (--debug shows the traceback)" if error.detail and not debug else ""
-        typer.echo(f"memplan: {error}{more}", err=True)
+        typer.echo(f"memplan: {error}{'' if debug else _what_debug_shows(error.detail)}", err=True)
         _tell_programs(error)
         sys.exit(_exit_code_of(error))
     except SystemExit as ended:
@@ -124,6 +123,12 @@ def main() -> None:
         typer.echo(f"memplan: unexpected {raised_text(error)}; --debug shows where", err=True)
         _tell_programs(error)
         sys.exit(ExitCode.UNEXPECTED)
+
+
+def _what_debug_shows(detail: str | None) -> str:
+    if not detail:
+        return ""
+    return f" (--debug shows {'the traceback' if 'Traceback' in detail else 'what it printed'})"
 
 
 def _tell_programs(error: BaseException) -> None:

@@ -75,7 +75,7 @@ def estimate(
         precisions=parse_precisions(precision),
         with_savings=savings,
         with_snapshot=snapshot is not None,
-        trace_limit_s=read_duration(trace_limit),
+        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
     )
     console = console_for(to_stderr=True)
     try:
@@ -102,12 +102,12 @@ def _document_printer(found: Predictions) -> Callable[[], None]:
 
 
 def _table_printer(found: Predictions) -> Callable[[], None]:
-    from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view, savings_view
+    from memplan.report.estimates import breakdown_view, estimates_view, largest_table, remarks_view, savings_view
     from memplan.report.hanging import spaced
 
     return partial(
         show,
-        estimate_table(found.estimates),
+        estimates_view(found.estimates),
         spaced(largest_table(found.largest)),
         *([savings_view(found.savings)] if found.savings else []),
         *([breakdown_view(found.estimates[0])] if len(found.estimates) == 1 else []),

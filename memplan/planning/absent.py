@@ -162,9 +162,9 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
 
 def _reasons(best: Estimate, question: Question, traces: Traces) -> Iterator[str]:
     band, size, cap = question.band, best.recipe.micro_batch_size, question.request.micro_batch_cap
-    share = best.peak_process_bytes / band.total_bytes
+    share = f"{best.peak_process_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
-    yield f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share:.0%} of the device ({edges})."
+    yield f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share} ({edges})."
     if size == cap:
         yield cap_reason(cap)
     elif size == _trusted_bound(best.recipe, question, traces):

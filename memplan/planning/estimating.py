@@ -89,7 +89,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
     options = request.options.over(config.memplan_options)
-    device = device_for(options.device or "auto", read_budget(options.budget))
+    device = device_for("auto" if options.device is None else options.device, read_budget(options.budget))
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
     with trace_template() as template:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from memplan.configs import PatchStyle
-from memplan.errors import UsageError
+from memplan.errors import UnitError, UsageError
 from memplan.launchers import launched_world_size, world_size_of_command
 from memplan.plans import PlanRequest
 from memplan.recipe import parse_precision
@@ -45,7 +45,7 @@ def request_from(
     """
     defaults = PlanRequest()
     return PlanRequest(
-        device=options.device or defaults.device,
+        device=defaults.device if options.device is None else options.device,
         budget_bytes=read_budget(options.budget),
         max_utilisation=defaults.max_utilisation if options.max_util is None else options.max_util,
         min_utilisation=defaults.min_utilisation if options.min_util is None else options.min_util,
@@ -57,8 +57,8 @@ def request_from(
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
         change_loader=bool(options.loader),
-        trace_limit_s=read_duration(trace_limit),
-        trial_limit_s=read_duration(trial_limit),
+        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
+        trial_limit_s=read_duration(trial_limit, option="trial-limit"),
     )
 
 
@@ -74,14 +74,21 @@ def read_budget(budget: str | int | None) -> int | None:
     """
     if not isinstance(budget, str):
         return budget
-    budget_bytes = parse_bytes(budget)
+    try:
+        budget_bytes = parse_bytes(budget)
+    except UnitError as error:
+        raise UsageError(f"budget {budget!r} is not understood", hint=error.hint) from None
     if budget_bytes < MIB:
         raise UsageError(f"budget {budget!r} is {budget_bytes} bytes", hint="write its unit, such as 10GiB")
     return budget_bytes
 
 
-def read_duration(duration: str | float | None) -> float | None:
+def read_duration(duration: str | float | None, *, option: str) -> float | None:
     """Read a time given in seconds or as text, such as ``90s``, ``30min`` or ``2h``, as seconds; None stays None.
+
+    Args:
+        duration: the time.
+        option: what it was given for, without hyphens in front.
 
     Raises:
         UsageError: it is not a positive time.
@@ -90,7 +97,7 @@ def read_duration(duration: str | float | None) -> float | None:
         return None
     match = _DURATION.fullmatch(str(duration))
     if match is None or float(match[1]) <= 0:
-        raise UsageError(f"time {duration!r} is not understood", hint="write it like 90s, 30min or 2h")
+        raise UsageError(f"{option} {duration!r} is not understood", hint="write it like 90s, 30min or 2h")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
@@ -100,7 +107,7 @@ def parse_precisions(names: str | Sequence[str] | None) -> tuple[Precision, ...]
     Raises:
         UsageError: a name is not known.
     """
-    each_name = names.split(",") if isinstance(names, str) and names else names
+    each_name = names.split(",") if isinstance(names, str) else names
     return tuple(dict.fromkeys(map(parse_precision, each_name))) if each_name else None
 
 

@@ -103,7 +103,8 @@ class _Run:
 def _memory_reasons(chosen: _Run, candidates: list[_Run], band: Band, *, was_reached: bool) -> list[str]:
     peak_bytes = chosen.peak_device_bytes
     wanted = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
-    reasons = [f"It peaks at {format_bytes(peak_bytes)}, {peak_bytes / band.total_bytes:.0%} of the device ({wanted})."]
+    share = f"{peak_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
+    reasons = [f"It peaks at {format_bytes(peak_bytes)}, {share} ({wanted})."]
     if band.place(peak_bytes) is not Place.BELOW:
         return reasons
     if was_reached:

@@ -79,9 +79,9 @@ def _heading(report: RunReport) -> Iterator[RenderableType]:
 
 
 def _failures(report: RunReport) -> Iterator[RenderableType]:
-    """Say how the trials ended that did not fit, if any."""
+    """Say how the trials ended that failed, if any."""
     if found := failure_lines(report.trials):
-        yield spaced(hanging([Text("Trials that did not fit", style="bold"), *found], indent=EVIDENCE_INDENT))
+        yield spaced(hanging([Text("Trials that failed", style="bold"), *found], indent=EVIDENCE_INDENT))
 
 
 def _check_table(report: RunReport) -> Table:

@@ -13,7 +13,7 @@ from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, out
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import RenderableType
     from rich.table import Table
@@ -24,14 +24,13 @@ _SHARES_SHOWN = 8
 _REMARK_INDENT = 2
 
 
-def estimate_table(estimates: Sequence[Estimate]) -> Table:
+def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
     """Compare estimates of several recipes on one device."""
     first = estimates[0]
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
         "recipe", "allocated", "reserved", "process", "util", "peak in", *(() if all_fit else ("outcome",)),
-        caption=_caption(estimates),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -43,18 +42,18 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
             str(each.peak_phase),
             *(() if all_fit else (outcome_text(each.outcome),)),
         )
-    return table
+    return Group(table, _quiet_lines(_legend(estimates)))
 
 
-def _caption(estimates: Sequence[Estimate]) -> str:
+def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
     """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
-    written = f"recipe: precision, {RECIPE_SIZES}"
+    yield f"recipe: precision, {RECIPE_SIZES}"
     if any(each.outcome is OutcomeKind.ALLOCATOR_RETRIES for each in estimates):
         short = outcome_text(OutcomeKind.ALLOCATOR_RETRIES)
-        written += f"\n{short}: runs, but only by returning cached memory to the driver, which is slow"
+        yield f"{short}: runs, but only by returning cached memory to the driver, which is slow"
     ranges = [(each.peak_process_bytes, found) for each in estimates if (found := each.peak_process_range_bytes)]
     if not ranges:
-        return written
+        return
     less = bytes_text(max(peak - low for peak, (low, _) in ranges))
     more = bytes_text(max(high - peak for peak, (_, high) in ranges))
     is_context_open = any(low < peak for peak, (low, _) in ranges)
@@ -64,8 +63,7 @@ def _caption(estimates: Sequence[Estimate]) -> str:
     causes = ["the context is not measured"] if is_context_open else []
     if any(each.samples_vary for each in estimates):
         causes.append("samples vary")
-    off = f"{off}, as {' and '.join(causes)}"
-    return f"{written}\nprocess: {off}; what is not counted comes on top"
+    yield f"process: {off}, as {' and '.join(causes)}; what is not counted comes on top"
 
 
 def largest_table(found: Sequence[LargestMicroBatch]) -> Table:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 GOOD, BAD, QUIET = "green", "red", "dim"
 
 
-def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
+def plain_table(title: str, *columns: str) -> Table:
     """Make a table whose first column is text and whose others are figures; where it is too wide, cells are broken."""
     table = _PlainTable(
-        title=title, title_justify="left", title_style="bold", caption=caption, caption_justify="left", box=None,
-        pad_edge=False, header_style=QUIET, min_width=len(title),
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style=QUIET,
+        min_width=len(title),
     )  # fmt: skip
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")

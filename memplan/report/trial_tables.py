@@ -64,7 +64,7 @@ def has_range(trial: TrialRow) -> bool:
 
 
 def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = None) -> list[Text]:
-    """Say in one line how a trial ended; of one that did not fit also why, and which command runs it again."""
+    """Say in one line how a trial ended; of one that failed also why, and which command runs it again."""
     line = Text()
     line.append(f"{trial.number:>2}  {trial.purpose:<18}  {trial.recipe!s:<14} ")
     if trial.fits:
@@ -82,7 +82,7 @@ def trial_lines(trial: TrialRow, *, was_resumed: bool, command: str | None = Non
 
 
 def failure_lines(trials: Sequence[TrialRow]) -> list[Text]:
-    """Say of each trial that did not fit how it ended and what was seen."""
+    """Say of each trial that failed how it ended and what was seen."""
     return [Text(f"{each.number:>2}  {each.outcome}: {each.evidence}") for each in trials if not each.fits]
 
 

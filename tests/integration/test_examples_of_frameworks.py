@@ -89,7 +89,7 @@ def test_the_example_trains_with_the_batch_that_was_planned_for_it(example: Exam
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     planned = re.search(r"the process is as it was, planned are (\d+)", ended.stdout)
-    assert re.search(r"It peaks at .* of the device \(60% to 80% wanted\)", ended.stdout)
+    assert re.search(r"It peaks at .*% of [0-9.]+ [GM]iB \(60% to 80% wanted\)", ended.stdout)
     trained = re.search(r"^batch (\d+).* loss (\d+\.\d+)", ended.stdout, re.MULTILINE)
     assert planned, ended.stdout
     assert trained, ended.stdout

@@ -73,11 +73,14 @@ def test_every_error_has_the_status_that_the_readme_promises(
     assert said("gpus") == (STATUSES.get(kind, 1), "memplan: x.yaml:3: it is wrong; mend it\n")
 
 
+@pytest.mark.parametrize(
+    ("detail", "shown"), [("Traceback of the user's\n", "the traceback"), ("no such data\n", "what it printed")]
+)
 def test_an_error_with_more_to_say_names_the_option_that_shows_it(
-    gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
+    detail: str, shown: str, gpus_that_raise: Callable[..., None], said: Callable[..., tuple[int, str]]
 ) -> None:
-    gpus_that_raise(errors.WorkloadError("it raises", detail="Traceback of the user's\n"))
-    assert said("gpus") == (2, "memplan: it raises (--debug shows the traceback)\n")
+    gpus_that_raise(errors.WorkloadError("it ends", detail=detail))
+    assert said("gpus") == (2, f"memplan: it ends (--debug shows {shown})\n")
 
 
 @pytest.mark.parametrize("words", [("--debug", "gpus"), ("gpus", "--debug")])

@@ -36,6 +36,11 @@ def test_a_budget_without_its_unit_is_not_taken_for_bytes() -> None:
         request_from(MemplanOptions(budget="100"))
 
 
+def test_a_budget_in_a_unit_that_does_not_exist_is_refused_by_its_name() -> None:
+    with pytest.raises(UsageError, match="budget '10XB' is not understood; write it like 24GiB"):
+        request_from(MemplanOptions(budget="10XB"))
+
+
 @pytest.mark.parametrize(("said", "result"), [(None, True), (False, False)])
 def test_the_config_may_open_the_loader_and_the_command_line_close_it(said: bool | None, *, result: bool) -> None:
     section = MemplanOptions(loader=True)
@@ -47,6 +52,13 @@ def test_sizes_and_precisions_are_lists_with_commas() -> None:
     assert parse_sizes("8,16, 32") == (8, 16, 32)
     assert parse_precisions("fp32, bf16,fp32") == (Precision.FP32, Precision.BF16)
     assert parse_precisions([Precision.BF16, "fp32"]) == (Precision.BF16, Precision.FP32)
+    assert parse_precisions(()) is None
+
+
+def test_an_empty_device_or_precision_is_not_taken_for_none() -> None:
+    assert request_from(MemplanOptions(device="")).device == ""
+    with pytest.raises(UsageError, match="precision '' is not known"):
+        parse_precisions("")
 
 
 @pytest.mark.parametrize("text", ["0", "8,-1", "8,,16", "many"])
@@ -59,13 +71,13 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused(text: str) -> None
     ("told", "seconds"), [(None, None), (90, 90.0), ("90", 90.0), ("1.5 s", 1.5), ("30min", 1800.0), ("2H", 7200.0)]
 )
 def test_a_time_is_seconds_or_text_with_a_unit(told: str | float | None, seconds: float | None) -> None:
-    assert read_duration(told) == seconds
+    assert read_duration(told, option="trial-limit") == seconds
 
 
 @pytest.mark.parametrize("told", [0, -1, "0s", "soon", "3 days", ""])
 def test_a_time_that_is_not_above_zero_or_has_no_known_unit_is_refused(told: str | float) -> None:
-    with pytest.raises(UsageError, match="write it like 90s, 30min or 2h"):
-        read_duration(told)
+    with pytest.raises(UsageError, match=r"trial-limit .* is not understood; write it like 90s, 30min or 2h"):
+        read_duration(told, option="trial-limit")
 
 
 def test_the_largest_micro_batch_is_a_fact_of_the_request_once_it_is_named() -> None:

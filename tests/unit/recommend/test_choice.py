@@ -72,7 +72,7 @@ def test_a_recipe_that_reached_the_band_before_its_last_run_is_not_said_to_have_
 def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=15)
     assert choose([now, new], BAND, current=CURRENT).reasons == (
-        "It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",
+        "It peaks at 700.0 MiB, 70% of 1000.0 MiB (60% to 80% wanted).",
         "The current recipe runs 10.0 samples/s; this is 1.50 times that.",
     )
 
@@ -86,7 +86,7 @@ def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
 def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
     chosen, shown = trial(12, 700, samples_per_s=10), trial(12, 710, accumulation_steps=2, samples_per_s=20)
     reasons = explain(chosen, [chosen, shown], BAND, current=CURRENT)
-    assert reasons == ("It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",)
+    assert reasons == ("It peaks at 700.0 MiB, 70% of 1000.0 MiB (60% to 80% wanted).",)
 
 
 def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:

@@ -15,7 +15,7 @@ from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
 from memplan.report.console import plan_view, run_view
-from memplan.report.estimates import breakdown_view, estimate_table, largest_table, remarks_view
+from memplan.report.estimates import breakdown_view, estimates_view, largest_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
@@ -72,7 +72,7 @@ PLAN = Plan(
             precision=Precision.FP16, best=None, estimate=None, loss_deviation=None, remark="too slow here: step 1"
         ),
     ),
-    reasons=("It peaks at 700.0 MiB, 70% of the device (60% to 80% wanted).",),
+    reasons=("It peaks at 700.0 MiB, 70% of 1000.0 MiB (60% to 80% wanted).",),
     config_patch=PATCH,
     notes=("batch norm sees 12 samples at a time",),
 )
@@ -164,7 +164,7 @@ def test_estimates_of_several_recipes(golden) -> None:
         replace(estimate(peak, recipe), outcome=outcome)
         for peak, recipe, outcome in zip((600, 1100, 2100), recipes, outcomes, strict=True)
     ]
-    golden("reports/estimates.txt", rendered(estimate_table(estimates)))
+    golden("reports/estimates.txt", rendered(estimates_view(estimates)))
 
 
 def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
@@ -191,7 +191,7 @@ def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
 def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move() -> None:
     found = replace(estimate(600, Recipe(micro_batch_size=8)), peak_process_range_bytes=(580 * MIB, 650 * MIB))
     even = replace(found, peak_process_range_bytes=(550 * MIB, 650 * MIB))
-    table, evenly = (" ".join(rendered(estimate_table([each])).split()) for each in (found, even))
+    table, evenly = (" ".join(rendered(estimates_view([each])).split()) for each in (found, even))
     assert "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured;" in table
     assert "give or take 50.00 MiB" in evenly
     assert "580.0 MiB to 650.0 MiB" in rendered(breakdown_view(found))
@@ -202,8 +202,8 @@ def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
     measured = replace(found, peak_process_range_bytes=(600 * MIB, 650 * MIB), samples_vary=True)
     reckoned = replace(measured, peak_process_range_bytes=(580 * MIB, 650 * MIB))
     of_both = "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured and samples vary; what is"
-    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimate_table([measured]), width=200)
-    assert f"process: {of_both}" in " ".join(rendered(estimate_table([reckoned]), width=200).split())
+    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimates_view([measured]), width=200)
+    assert f"process: {of_both}" in " ".join(rendered(estimates_view([reckoned]), width=200).split())
 
 
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:
