@@ -93,6 +93,11 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
     return answers
 
 
+def capturable_devices(supports_xla: bool = True) -> list[str]:  # noqa: ARG001 - torch's
+    """Return the device of traced tensors; a plain function, since ``torch.distributed.optim`` scripts optimizers."""
+    return ["cpu"]
+
+
 def always(value: Any) -> Callable[..., Any]:
     """Return a new function that ignores its arguments; torch.compile needs one per name."""
     return lambda *_args, **_kwargs: value

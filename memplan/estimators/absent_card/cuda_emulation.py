@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from memplan.estimators.absent_card.card_answers import NVTX, StandInGenerator, always, card_answers
+from memplan.estimators.absent_card.card_answers import NVTX, StandInGenerator, always, capturable_devices, card_answers
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.user_places import is_called_by_user
@@ -68,7 +68,7 @@ class CudaEmulation(TorchFunctionMode):
         for name in NVTX:
             self._replace(torch.cuda.nvtx, name, always(0))
         for module in _optimizers_with(_CAPTURING):
-            self._replace(module, _CAPTURING, always(["cpu"]))
+            self._replace(module, _CAPTURING, capturable_devices)
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
