@@ -190,3 +190,14 @@ def test_a_tensor_is_made_of_known_numbers_in_fake_tensors(fakes: TraceFakeMode)
         assert torch.tensor([whole, 4]).tolist() == [3, 4]
         assert torch.tensor([broken]).tolist() == [0.5]
         assert torch.tensor([[truth], [False]]).tolist() == [[True], [False]]
+
+
+def test_what_the_cpu_has_no_kernel_for_is_unknown(fakes: TraceFakeMode) -> None:
+    video = learned(fakes, torch.ones(1, 1, 2, 2, 2, dtype=torch.bfloat16))
+    with fakes, Knowing(fakes):
+        pooled = torch.nn.functional.avg_pool3d(video, 2)
+    assert pooled.shape == (1, 1, 1, 1, 1)
+    assert is_known(video)
+    assert not is_known(pooled)
+    with pytest.raises(NotImplementedError):
+        torch.nn.functional.avg_pool3d(torch.ones(1, 1, 2, 2, 2, dtype=torch.bfloat16), 2)
