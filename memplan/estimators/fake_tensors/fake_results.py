@@ -13,6 +13,8 @@
   (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
 - Gradients of what CUDA normalised lie as it does, not as the gradient of the result (``layer_norm_backward_cuda``,
   ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
+- Images that CUDA pads by reflection are contiguous, and so are their gradients (``reflection_pad2d_cuda`` and
+  ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``).
 - Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
   ``cuda/EmbeddingBag.cu``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
@@ -56,6 +58,7 @@ _NORMALISED_BACKWARD = (
     torch.ops.aten.native_group_norm_backward.default,
     torch.ops.aten.native_batch_norm_backward.default,
 )
+_REFLECTIONS = (torch.ops.aten.reflection_pad2d.default, torch.ops.aten.reflection_pad2d_backward.default)
 NO_REDUCTION = 0
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -134,6 +137,11 @@ def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(values), values.new_empty(0)
 
 
+def _reflected(operator: OpOverload, *args: Any) -> torch.Tensor:
+    padded: torch.Tensor = operator(*args)
+    return torch.empty_like(padded, memory_format=torch.contiguous_format)
+
+
 def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
     channels = columns.shape[-2] // (kernel_size[0] * kernel_size[1])
     memory = torch.empty_like(columns, memory_format=torch.contiguous_format)
@@ -174,6 +182,7 @@ _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     _NORMALISE: _batch_norm,
     **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
     torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
+    **{each: partial(_reflected, each) for each in _REFLECTIONS},
     _SUM_BAGS: _bags,
 }
 _REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {

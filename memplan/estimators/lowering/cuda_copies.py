@@ -30,6 +30,8 @@ def copying_rules() -> dict[str, Rule]:
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
+        **dict.fromkeys(("aten.upsample_nearest3d", "aten._upsample_nearest_exact3d"), _resampled_volume),
+        "aten._adaptive_avg_pool3d": lambda args, _result: TemporaryBytes(around_results=copies(args[:1])),
         "aten.adaptive_max_pool2d": _adaptive_max_pool,
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
         "aten.native_batch_norm_backward": _batch_norm_backward,
@@ -39,11 +41,11 @@ def copying_rules() -> dict[str, Rule]:
 
 
 _READING_CONTIGUOUSLY = (
-    "_softmax", "_log_softmax", "avg_pool3d_backward", "max_pool3d_with_indices_backward",
-    "_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward",
-    "reflection_pad1d_backward", "reflection_pad2d_backward", "nll_loss_backward", "col2im",
+    "_softmax", "_log_softmax", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward",
+    "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "reflection_pad1d_backward", "reflection_pad2d",
+    "reflection_pad2d_backward", "reflection_pad3d", "nll_loss_backward", "col2im",
 )  # fmt: skip
-_LIKE_THE_IMAGE = ("avg_pool2d_backward", "max_pool2d_with_indices_backward")
+_LIKE_THE_IMAGE = ("avg_pool2d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 _IN_OWN_LAYOUT = (
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
@@ -67,6 +69,10 @@ def _like_the_image(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 def _in_own_layout(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=copies(args[:1], suggest_memory_format(args[0])))
+
+
+def _resampled_volume(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    return TemporaryBytes(after_results=copies((result, args[0])))
 
 
 def _adaptive_max_pool(args: tuple[Any, ...], result: Any) -> TemporaryBytes:

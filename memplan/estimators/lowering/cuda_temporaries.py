@@ -18,10 +18,7 @@ from memplan.estimators.lowering import (
 )
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
-from memplan.estimators.lowering.normalisation import suits_cudnn
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.temporaries.batch_statistics import BatchStatistics
-from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,31 +185,6 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
 
 
-def _batch_norm(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Partial means, variances and counts (``batch_norm_stats_channels_last_cuda_template``)."""
-    image, weight, training = args[0], args[1], args[5]
-    return TemporaryBytes(after_results=_batch_sums(image, weight, numbers=4) if training else ())
-
-
-def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Two sums of each channel, and their parts (``batch_norm_backward_reduce_cuda_channels_last_template``)."""
-    image, weight, training = args[1], args[2], args[7]
-    parts = _batch_sums(image, weight, numbers=2) if training else ()
-    sums_bytes = image.shape[1] * torch.float32.itemsize
-    return TemporaryBytes(around_results=(sums_bytes, sums_bytes), before_results=parts) if parts else NO_TEMPORARIES
-
-
-def _batch_sums(image: torch.Tensor, weight: torch.Tensor | None, *, numbers: int) -> tuple[RuledBlock, ...]:
-    """Return the parts of sums where ATen's kernels run channels-last (``batch_norm_choose_impl``)."""
-    on_cudnn = torch.backends.cudnn.enabled and suits_cudnn(image, weight, training=True)
-    is_last = image.stride(1) == 1 if image.is_contiguous() else image.is_contiguous(memory_format=torch.channels_last)
-    if on_cudnn or not is_last or not image.numel():
-        return ()
-    channels = image.shape[1]
-    lengths = (channels, image.numel() // channels)
-    return (RuledBlock(rule=BatchStatistics(numbers=numbers), place=0, lengths=lengths),)
-
-
 _COPIES = copying_rules()
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
@@ -240,8 +212,6 @@ _RULES: dict[str, Rule] = {
         (f"aten.{name}" for name in ("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_")),
         _scatter_mean,
     ),
-    "aten.native_batch_norm": _batch_norm,
-    "aten.native_batch_norm_backward": _batch_norm_backward,
     "aten.native_group_norm": _group_norm,
     "aten.native_group_norm_backward": _group_norm_backward,
     "aten._fft_r2c": fourier_temporaries.from_real,

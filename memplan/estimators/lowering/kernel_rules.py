@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.attention_temporaries import attention_rules
+from memplan.estimators.lowering.batch_norm_temporaries import batch_norm_rules
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes, has_rule
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
@@ -59,6 +60,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         **convolution_rules(capability),
         **attention_rules(capability),
         **embedding_rules(multiprocessors),
+        **batch_norm_rules(capability, multiprocessors),
     }
 
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:

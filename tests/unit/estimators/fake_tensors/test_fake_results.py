@@ -70,6 +70,17 @@ def test_the_logarithm_of_sigmoid_keeps_nothing_on_a_card() -> None:
     assert (made.shape, kept.numel()) == ((4, 6), 0)
 
 
+def test_images_padded_by_reflection_are_contiguous_on_a_card() -> None:
+    pad, unpad = torch.ops.aten.reflection_pad2d.default, torch.ops.aten.reflection_pad2d_backward.default
+    with TraceFakeMode():
+        image = torch.empty(2, 4, 8, 8).to(memory_format=torch.channels_last)
+        padded = corrected_result(pad, (image, [1, 1, 1, 1]), on_host=False)
+        gradient = corrected_result(unpad, (padded, image, [1, 1, 1, 1]), on_host=False)
+        assert corrected_result(pad, (image, [1, 1, 1, 1]), on_host=True) is None
+    assert (padded.shape, padded.is_contiguous()) == ((2, 4, 10, 10), True)
+    assert (gradient.shape, gradient.is_contiguous()) == ((2, 4, 8, 8), True)
+
+
 def test_the_gradient_of_normalised_images_lies_as_they_do_on_a_card() -> None:
     with TraceFakeMode():
         image, weight, of_groups = torch.empty(4, 6, 8, 8), torch.empty(6), torch.empty(4, 2)

@@ -48,6 +48,30 @@ def test_the_largest_of_each_part_are_found_in_contiguous_images() -> None:
     assert cuda_temporary_bytes(backward, (values, image, places), image).after_results == found
 
 
+def test_pooling_and_padding_read_contiguous_volumes() -> None:
+    volume = meta(4, 16, 16, 32, 32).to(memory_format=torch.channels_last_3d)  # 4 MiB
+    pooled = meta(4, 16, 8, 16, 16)
+    for operator in ("avg_pool3d", "adaptive_max_pool3d", "reflection_pad3d"):
+        assert cuda_temporary_bytes(f"aten.{operator}", (volume, [2, 2, 2]), pooled).after_results == (4 * MIB,)
+        assert cuda_temporary_bytes(f"aten.{operator}", (volume.contiguous(), [2]), pooled) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten._adaptive_avg_pool3d", (volume, [8]), pooled).around_results == (4 * MIB,)
+    assert cuda_temporary_bytes("aten.reflection_pad2d", (in_channels_last(LARGE), [1]), LARGE).after_results == (
+        4 * MIB,
+    )
+
+
+def test_volumes_are_resampled_in_contiguous_copies_and_pooled_as_they_lie() -> None:
+    volume, pooled = meta(4, 16, 16, 32, 32), meta(4, 16, 8, 16, 16)
+    in_order = volume.to(memory_format=torch.channels_last_3d)
+    resampled = meta(4, 16, 32, 32, 32).to(memory_format=torch.channels_last_3d)
+    assert cuda_temporary_bytes("aten.upsample_nearest3d", (in_order, [32]), resampled).after_results == (
+        8 * MIB, 4 * MIB,
+    )  # fmt: skip
+    backward = "aten.max_pool3d_with_indices_backward"
+    assert cuda_temporary_bytes(backward, (pooled, in_order), in_order).after_results == (MIB // 2,)
+    assert cuda_temporary_bytes(backward, (pooled, volume), volume) == NO_TEMPORARIES
+
+
 def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
     result, operator = meta(512, 512), "aten._softmax_backward_data"
     assert cuda_temporary_bytes(operator, (result, result, 1), result).after_results == (MIB,)

@@ -214,28 +214,3 @@ def test_means_of_what_is_scattered_are_divided_by_counts() -> None:
 def test_exponentials_are_made_beside_their_maxima() -> None:
     hidden = cuda_temporary_bytes("aten.logsumexp", (meta(512, 512), [1]), meta(512))
     assert hidden.around_results == (2 * KIB, (2 * KIB, 512), MIB)
-
-
-def statistics(image: torch.Tensor, *, training: bool = True) -> TemporaryBytes:
-    weight = meta(image.shape[1])
-    return cuda_temporary_bytes(
-        "aten.native_batch_norm", (image, weight, weight, None, None, training, 0.1, 1e-5), image
-    )
-
-
-def test_batch_norm_sums_in_parts_where_images_of_bfloat16_are_channels_last() -> None:
-    image = meta(8, 64, 32, 32, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    parts = 8 * 32 * 32 // 256  # 32, of 256 values each
-    assert sizes(statistics(image).after_results) == (4 * 64 * parts * 4,)
-    args = (image, image, meta(64), None, None, None, None, True, 1e-5, [True, True, True])
-    found = cuda_temporary_bytes("aten.native_batch_norm_backward", args, image)
-    assert sizes(found.before_results) == (2 * 64 * parts * 4,)
-    assert sizes(found.around_results) == (64 * 4, 64 * 4)
-
-
-def test_other_batch_norms_sum_in_place_or_on_cudnn() -> None:
-    image = meta(8, 64, 32, 32, dtype=torch.bfloat16)
-    in_channels_last = image.to(memory_format=torch.channels_last)
-    assert statistics(image) == NO_TEMPORARIES
-    assert statistics(in_channels_last.half()) == NO_TEMPORARIES
-    assert statistics(in_channels_last, training=False) == NO_TEMPORARIES
