@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memplan.children.template import Template
 
 LOG_TAIL_BYTES = 64 * 1024
+_QUOTED_CHARACTERS = 200
 _TICK_S = 0.05
 _STACK_DUMP_S = 1.0
 _AFTER_HANG_UP_S = 0.005
@@ -50,6 +51,12 @@ class ChildEnding:
     log_tail: str
     duration_s: float
     lost_its_template: bool = False
+
+    @property
+    def last_line(self) -> str | None:
+        """The last line it printed, where most interpreters and libraries say why they give up; long ones are cut."""
+        lines = [line.strip() for line in self.log_tail.splitlines() if line.strip()]
+        return lines[-1][:_QUOTED_CHARACTERS] if lines else None
 
 
 def run_child(

@@ -51,7 +51,7 @@ def options_of(config_path: Path, values: Mapping[str, Any]) -> MemplanOptions:
         ConfigError: an option is unknown or of the wrong kind, or the project file is invalid.
     """
     project, project_file = _project_section(config_path)
-    own = values.get("memplan") or {}
+    own = _set_options(values.get("memplan") or {})
     for section, where in ((project, str(project_file)), (own, str(config_path))):
         _check(section, where)
     merged = {**project, **own, "knobs": {**project.get("knobs", {}), **own.get("knobs", {})}}
@@ -59,6 +59,11 @@ def options_of(config_path: Path, values: Mapping[str, Any]) -> MemplanOptions:
         named = merged["precision"]
         merged["precision"] = tuple(named.split(",") if isinstance(named, str) else named)
     return MemplanOptions(**merged)
+
+
+def _set_options(section: Any) -> Any:
+    """Leave out options that are null, which is how YAML and JSON say that an option is not set."""
+    return {n: value for n, value in section.items() if value is not None} if isinstance(section, Mapping) else section
 
 
 def knob_names(keys: Mapping[str, str], *, where: str) -> dict[KnobName, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -141,8 +142,11 @@ def _answer_of(ending: ChildEnding, watch: _Watch) -> StepTrace:
     log = ending.log_tail or None
     if ending.stop_reason is not None:
         raise TraceError(ending.stop_reason, where=place_in_dump(ending.log_tail), hint=watch.hint, detail=log)
-    raise TraceError(
-        f"the tracing process ended with status {ending.return_code} and no answer",
-        where=place_in_dump(ending.log_tail),
-        detail=log,
-    )
+    raise TraceError(f"the tracing process {_end_text(ending)}", where=place_in_dump(ending.log_tail), detail=log)
+
+
+def _end_text(ending: ChildEnding) -> str:
+    if ending.return_code < 0:
+        return f"was ended by {signal.Signals(-ending.return_code).name}"
+    last_line = f"; its last line: {ending.last_line}" if ending.last_line else ""
+    return f"ended with status {ending.return_code} and no answer{last_line}"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # A process that is killed, or gives up, with this share of the budget in use is presumed to have needed more.
 _NEAR_BUDGET_SHARE = 0.9
-_QUOTED_CHARACTERS = 200
 
 
 def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:
@@ -83,8 +82,9 @@ def judge_silence(
         killed_by_kernel: whether the kernel killed a process for lack of memory meanwhile.
     """
     if ending.return_code >= 0:
-        status = f"exit status {ending.return_code} in the middle of the trial{_last_word(ending)}"
-        return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the process ended with {status}")
+        status = f"exit status {ending.return_code} in the middle of the trial"
+        last_line = f"; its last line: {ending.last_line}" if ending.last_line else ""
+        return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"the process ended with {status}{last_line}")
     verdict = judge_signal(
         signal.Signals(-ending.return_code),
         of="the process",
@@ -111,9 +111,3 @@ def judge_signal(number: signal.Signals, *, of: str, is_near_budget: bool, kille
     if number in (signal.SIGKILL, signal.SIGABRT) and is_near_budget:
         return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=f"ended by {number.name} near its budget")
     return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"{of} was ended by {number.name}")
-
-
-def _last_word(ending: ChildEnding) -> str:
-    """Quote the last line that a process printed; most interpreters and libraries say there why they give up."""
-    lines = [line.strip() for line in ending.log_tail.splitlines() if line.strip()]
-    return f"; its last line: {lines[-1][:_QUOTED_CHARACTERS]}" if lines else ""

@@ -99,6 +99,12 @@ def test_a_bad_option_is_named(tmp_path: Path, section: object, part: str) -> No
         options_of(tmp_path / "x.py", {"memplan": section})
 
 
+def test_an_option_that_is_null_is_not_set(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.memplan]\nbudget = "2GiB"\n')
+    options = options_of(tmp_path / "x.yaml", {"memplan": {"precision": None, "budget": None}})
+    assert (options.precision, options.budget) == (None, "2GiB")
+
+
 def test_a_broken_project_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool\n")
     with pytest.raises(ConfigError, match=r"pyproject.toml: the project file cannot be read"):
