@@ -32,7 +32,7 @@ from memplan.devices.cards import find_card
 from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.results import Component
 from memplan.units import MIB
@@ -138,7 +138,7 @@ def predicted(row: Row) -> dict[str, Any]:
                 trace,
                 micro_batch_size=size,
                 device=find_card(row.device),
-                allocator=AllocatorSettings(cuda=replace(settings, segment_order=row.segment_order)),
+                allocators=ProcessAllocators(cuda=replace(settings, segment_order=row.segment_order)),
             )
             kept[str(size)] = {
                 "allocated_mib": found.peak_allocated_bytes / MIB,

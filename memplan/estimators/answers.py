@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.card_context import context_range_bytes
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, outcome_under_limit, peaks_at
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.devices.cards import DeviceSpec
-    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+    from memplan.estimators.allocators.process_allocators import ProcessAllocators
     from memplan.estimators.step_trace import StepTrace, Timeline
 
 _INTERPOLATIONS = 8
@@ -27,7 +27,7 @@ _SMALLER_SIZES = 16
 
 
 def estimate(
-    trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+    trace: StepTrace, *, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
 ) -> Estimate:
     """Predict the peaks of steady-state steps at a micro-batch size.
 
@@ -35,7 +35,7 @@ def estimate(
         trace: the traced step.
         micro_batch_size: samples of one forward pass.
         device: what the trace was lowered to.
-        allocator: settings of the caching allocator and of the C library's heap.
+        allocators: settings of the caching allocator and of the C library's heap.
 
     Raises:
         UsageError: the size is below 1, or the trace was lowered to another kind of device.
@@ -43,11 +43,11 @@ def estimate(
     if micro_batch_size < 1:
         raise UsageError(f"micro_batch_size={micro_batch_size!r} must be a whole number of at least 1")
     _check_device(trace, device)
-    figures = _figures(trace, micro_batch_size, device, allocator)
+    figures = _figures(trace, micro_batch_size, device, allocators)
     context_bytes = _context_bytes(trace, device)
     breakdown = replace(figures.breakdown, context=context_bytes or 0)
     missing = () if context_bytes is not None else (f"context and libraries of {device.name}",)
-    at_most = None if trace.envelope is None else peaks_at(trace.envelope, micro_batch_size, device, allocator)
+    at_most = None if trace.envelope is None else peaks_at(trace.envelope, micro_batch_size, device, allocators)
     return Estimate(
         workload_name=trace.workload_name,
         recipe=trace.recipe.with_micro_batch_size(micro_batch_size),
@@ -60,7 +60,7 @@ def estimate(
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
-        outcome=_outcome(trace, micro_batch_size, device, allocator, figures.peaks, context_bytes or 0),
+        outcome=_outcome(trace, micro_batch_size, device, allocators, figures.peaks, context_bytes or 0),
         context_basis=ContextBasis.TRACE if device.context is None else device.context.basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
         samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
@@ -76,7 +76,7 @@ def estimate(
 
 
 def process_peak(
-    trace: StepTrace, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+    trace: StepTrace, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
 ) -> Callable[[int], int]:
     """Return a function from a micro-batch size of at least 1 to the process peak in bytes; it replays a size once.
 
@@ -86,14 +86,14 @@ def process_peak(
     _check_device(trace, device)
     context_bytes = _context_bytes(trace, device) or 0
     timeline = trace.timelines[0]
-    reserved_peaks = ReservedPeaks(allocator.cuda)
+    reserved_peaks = ReservedPeaks(allocators.cuda)
 
     @functools.cache
     def peak_at(size: int) -> int:
         if len(trace.timelines) > 1:
-            return _figures(trace, size, device, allocator).peaks.process_bytes + context_bytes
+            return _figures(trace, size, device, allocators).peaks.process_bytes + context_bytes
         if device.kind is DeviceKind.CPU:
-            return peaks_at(timeline, size, device, allocator).process_bytes + context_bytes
+            return peaks_at(timeline, size, device, allocators).process_bytes + context_bytes
         events = events_at(timeline, size)
         return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
 
@@ -189,7 +189,7 @@ def _outcome(  # noqa: PLR0917 - what an estimate has at hand
     trace: StepTrace,
     micro_batch_size: int,
     device: DeviceSpec,
-    allocator: AllocatorSettings,
+    allocators: ProcessAllocators,
     peaks: Peaks,
     context_bytes: int,
 ) -> OutcomeKind:
@@ -201,7 +201,7 @@ def _outcome(  # noqa: PLR0917 - what an estimate has at hand
         return OutcomeKind.HOST_OUT_OF_MEMORY
     timeline = _timeline(trace, micro_batch_size)
     if timeline is not None:
-        return outcome_under_limit(timeline, micro_batch_size, allocator.cuda, limit_bytes=room_bytes)
+        return outcome_under_limit(timeline, micro_batch_size, allocators.cuda, limit_bytes=room_bytes)
     has_room = peaks.allocated_bytes <= room_bytes
     return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
 
@@ -213,13 +213,16 @@ def _timeline(trace: StepTrace, micro_batch_size: int) -> Timeline | None:
     return dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True)).get(micro_batch_size)
 
 
-def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings) -> Figures:
+def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators) -> Figures:
     timeline = _timeline(trace, micro_batch_size)
     if timeline is not None:
-        return figures_at(timeline, micro_batch_size, device, allocator)
+        return figures_at(timeline, micro_batch_size, device, allocators)
     of_size = dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True))
     low, high = _neighbours(sorted(of_size), micro_batch_size)
-    small, large = figures_at(of_size[low], low, device, allocator), figures_at(of_size[high], high, device, allocator)
+    small, large = (
+        figures_at(of_size[low], low, device, allocators),
+        figures_at(of_size[high], high, device, allocators),
+    )
     return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))
 
 

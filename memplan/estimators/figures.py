@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.devices.cards import DeviceKind
-from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
 from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
+from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.breakdown import component_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
-    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
     from memplan.estimators.allocators.host_heap import HeapConfig
+    from memplan.estimators.allocators.process_allocators import ProcessAllocators
     from memplan.estimators.step_trace import Timeline
 
 
@@ -88,13 +88,13 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
 
 
 def peaks_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
 ) -> Peaks:
     """Replay the timeline at a micro-batch size on the device's allocator."""
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
-        return _host_peaks(events, allocator.heap)
-    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocator.cuda)
+        return _host_peaks(events, allocators.heap)
+    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocators.cuda)
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -127,10 +127,10 @@ def outcome_under_limit(
 
 
 def figures_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocator: AllocatorSettings = DEFAULT_SETTINGS
+    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
 ) -> Figures:
     """Replay the timeline and say what is alive at its allocated peak."""
-    peaks = peaks_at(timeline, micro_batch_size, device, allocator)
+    peaks = peaks_at(timeline, micro_batch_size, device, allocators)
     sizes = timeline.block_bytes(micro_batch_size)
     live = live_blocks_at(timeline, peaks.event)
     held = component_bytes(timeline, live, sizes)

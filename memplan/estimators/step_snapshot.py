@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators.allocators.allocator_settings import DEFAULT_SETTINGS
+from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.estimators.figures import events_at
 from memplan.results import Component
 
 if TYPE_CHECKING:
-    from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+    from memplan.estimators.allocators.process_allocators import ProcessAllocators
     from memplan.estimators.step_trace import StepTrace, Timeline
 
 
-def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: AllocatorSettings = DEFAULT_SETTINGS) -> bytes:
+def step_snapshot(
+    trace: StepTrace, *, micro_batch_size: int, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
+) -> bytes:
     """Return the content of a snapshot file that PyTorch's memory visualiser opens.
 
     Raises:
@@ -34,7 +36,7 @@ def step_snapshot(trace: StepTrace, *, micro_batch_size: int, allocator: Allocat
     timeline = trace.timelines[index]
     events = events_at(timeline, micro_batch_size)
     made = predicted_snapshot(
-        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocator.cuda
+        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocators.cuda
     )
     return snapshot_bytes(made)
 

@@ -7,7 +7,7 @@ operators, its allocator or its speed.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
@@ -39,6 +39,19 @@ _CHECK_STEP_LIMIT = StepLimit(limit_s=30.0)
 _DOES_NOT_FIT = "does not fit"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Largest:
+    """The largest micro-batch of one precision below the band's upper edge.
+
+    Args:
+        estimate: what it takes.
+        ends_with_trust: whether it stands where rules for the learning rate cease to be trusted.
+    """
+
+    estimate: Estimate
+    ends_with_trust: bool
+
+
 def recommend_by_estimate(question: Question, traces: Traces, session: TrialSession) -> Recommendation:
     """Recommend the largest micro-batch whose predicted process peak is below the band's upper edge.
 
@@ -54,20 +67,21 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         UsageError: none that is asked for can be used.
     """
     subject = question.subject
-    verdicts = tuple(_verdict(precision, question, traces) for precision in _precisions(question))
-    best = next((each.estimate for each in verdicts if each.estimate is not None), None)
+    verdicts, bests = zip(*(_judged(precision, question, traces) for precision in _precisions(question)), strict=True)
+    best = next((each for each in bests if each is not None), None)
     if best is None:
         raise _failure(verdicts, question, traces)
     check = check_on_cpu(subject, session)
-    scaled = scale(best.recipe, subject, question.request, traces.optimizer_name(best.recipe))
+    recipe = best.estimate.recipe
+    scaled = scale(recipe, subject, question.request, traces.optimizer_name(recipe))
     device_name = question.device.name
     return Recommendation(
         recipe=scaled.recipe,
-        estimate=best,
+        estimate=best.estimate,
         chosen=None,
         trials=session.trials,
         verdicts=verdicts,
-        reasons=(*_reasons(best, question, traces), *sentences(scaled.remark)),
+        reasons=(*_reasons(best, question), *sentences(scaled.remark)),
         notes=(
             *([scaled.warning] if scaled.warning else []),
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
@@ -102,9 +116,9 @@ def _precisions(question: Question) -> tuple[Precision, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _verdict(precision: Precision, question: Question, traces: Traces) -> PrecisionVerdict:
+def _judged(precision: Precision, question: Question, traces: Traces) -> tuple[PrecisionVerdict, _Largest | None]:
     """Say what one precision is worth by its estimate at the largest micro-batch, or why it has none."""
-    subject, estimate = question.subject, None
+    subject, largest = question.subject, None
     recipe = replace(subject.current, precision=precision)
     remark = (
         None if recipe == subject.current else why_unsupported(precision, question.device) or subject.obstacle(recipe)
@@ -112,25 +126,27 @@ def _verdict(precision: Precision, question: Question, traces: Traces) -> Precis
     if remark is None and traces.of_if_traceable(recipe) is None:
         remark = "cannot be traced"
     if remark is None:
-        estimate = _largest(recipe, question, traces)
-        remark = "predicted for the card, not run on it" if estimate else _DOES_NOT_FIT
-    return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark)
+        largest = _largest(recipe, question, traces)
+        remark = "predicted for the card, not run on it" if largest else _DOES_NOT_FIT
+    estimate = None if largest is None else largest.estimate
+    return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark), largest
 
 
-def _largest(recipe: Recipe, question: Question, traces: Traces) -> Estimate | None:
+def _largest(recipe: Recipe, question: Question, traces: Traces) -> _Largest | None:
     request, band = question.request, question.band
     peak_at = traces.process_peak(recipe)
     largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
     if largest is None:
         return None
     if request.global_batch_size is None:
-        size = min(largest, _trusted_bound(recipe, question, traces) or largest)
-        return traces.estimate(recipe.with_micro_batch_size(size))
+        bound = _trusted_bound(recipe, question, traces)
+        size = min(largest, bound or largest)
+        return _Largest(estimate=traces.estimate(recipe.with_micro_batch_size(size)), ends_with_trust=size == bound)
     splits = split_global_batch(request.global_batch_size, recipe.world_size, range(largest, 0, -1))
     for size, steps in splits:
         estimate = traces.estimate(replace(recipe, micro_batch_size=size, accumulation_steps=steps))
         if estimate.peak_process_bytes <= band.upper_bytes:
-            return estimate
+            return _Largest(estimate=estimate, ends_with_trust=False)
     return None
 
 
@@ -160,14 +176,15 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
     return nothing_fits(question.band, "; ".join([*said, *left_out]), needed_device_bytes=min(needed_bytes.values()))
 
 
-def _reasons(best: Estimate, question: Question, traces: Traces) -> Iterator[str]:
-    band, size, cap = question.band, best.recipe.micro_batch_size, question.request.micro_batch_cap
-    share = f"{best.peak_process_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
+def _reasons(best: _Largest, question: Question) -> Iterator[str]:
+    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, question.request.micro_batch_cap
+    peak_bytes = best.estimate.peak_process_bytes
+    share = f"{peak_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
-    yield f"It is predicted to peak at {format_bytes(best.peak_process_bytes)}, {share} ({edges})."
+    yield f"It is predicted to peak at {format_bytes(peak_bytes)}, {share} ({edges})."
     if size == cap:
         yield cap_reason(cap)
-    elif size == _trusted_bound(best.recipe, question, traces):
+    elif best.ends_with_trust:
         yield (
             f"No micro-batch up to {cap} reaches the band, and nothing shows that more than {size} are faster, "
             "while the learning rate would be a guess."

@@ -11,7 +11,7 @@ from memplan.devices.cards import ContextSize
 from memplan.devices.measured_contexts import remember_context
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators import estimate, process_peak, step_snapshot, trace_step
-from memplan.estimators.allocators.allocator_settings import AllocatorSettings
+from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.progress import Notice, Observer, Stage
 from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
@@ -68,7 +68,7 @@ class Traces:
         self._traces: dict[_StepKind, StepTrace] = {}
         self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
-        self._allocator = AllocatorSettings.from_environment(
+        self._allocators = ProcessAllocators.from_environment(
             os.environ if device.is_here else {}, torch_version=importlib.metadata.version("torch")
         )
         self._correction = 1.0
@@ -142,13 +142,13 @@ class Traces:
 
     def _estimate(self, trace: StepTrace, recipe: Recipe) -> Estimate:
         found = estimate(
-            trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocator=self._allocator
+            trace, micro_batch_size=recipe.micro_batch_size, device=self._device, allocators=self._allocators
         )
         return replace(found, recipe=recipe)
 
     def snapshot(self, recipe: Recipe) -> bytes:
         """Return the predicted timeline of a recipe as the content of a PyTorch memory snapshot."""
-        return step_snapshot(self.of(recipe), micro_batch_size=recipe.micro_batch_size, allocator=self._allocator)
+        return step_snapshot(self.of(recipe), micro_batch_size=recipe.micro_batch_size, allocators=self._allocators)
 
     def of_if_traceable(self, recipe: Recipe) -> StepTrace | None:
         """Trace a recipe's step; None, with one notice, where it cannot be traced: a live trial may still run it."""
@@ -176,7 +176,7 @@ class Traces:
 
     def process_peak(self, recipe: Recipe) -> Callable[[int], int]:
         """Return a function from a micro-batch size of a recipe to its predicted process peak in bytes."""
-        return process_peak(self.of(recipe), self._device, self._allocator)
+        return process_peak(self.of(recipe), self._device, self._allocators)
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
         """Predict the process peak, corrected by what the trials so far showed of this device.

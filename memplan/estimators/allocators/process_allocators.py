@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorSettings:
-    """Settings of both allocators; the defaults are those of torch 2.13 and glibc.
+class ProcessAllocators:
+    """How both allocators of a process are set; by default as torch 2.13 and glibc do it.
 
     Args:
-        cuda: of the caching allocator; without effect on the CPU.
-        heap: of glibc's malloc; without effect on a card.
+        cuda: the caching allocator; without effect on the CPU.
+        heap: glibc's malloc; without effect on a card.
     """
 
     cuda: AllocatorConfig = field(default_factory=AllocatorConfig)
     heap: HeapConfig = field(default_factory=HeapConfig)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str], *, torch_version: str) -> AllocatorSettings:
+    def from_environment(cls, environment: Mapping[str, str], *, torch_version: str) -> ProcessAllocators:
         """Read the variables that PyTorch, of this version, and glibc read."""
         return cls(
             cuda=AllocatorConfig.from_environment(environment, torch_version=torch_version),
@@ -33,4 +33,4 @@ class AllocatorSettings:
         )
 
 
-DEFAULT_SETTINGS = AllocatorSettings()
+DEFAULT_ALLOCATORS = ProcessAllocators()
