@@ -132,6 +132,41 @@ def test_a_card_of_a_size_alone_answers_with_the_assumed_capability() -> None:
     assert "aten._to_copy" in trace.timelines[0].operator_names
 
 
+class Tabulated(nn.Linear):
+    """Holds a table in a plain attribute, which a move of the model leaves on the host."""
+
+    def __init__(self, place: str = "cpu", *, moves: bool = True) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.table = torch.zeros(TOKENS, WIDTH, device=place)
+        self._moves = moves
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        table = self.table.detach()
+        if self._moves:
+            table = table.to(batch.device)
+        return super().forward(batch) + (table @ self.weight[0]).sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "held_by"),
+    [(Tabulated, ["aten._to_copy"] * 3), (lambda: Tabulated(moves=False), ["attribute"])],
+    ids=["moved in each step", "moved unseen"],
+)
+def test_a_table_in_a_plain_attribute_is_on_the_card_where_code_moves_it(
+    model: Callable[[], nn.Module], held_by: list[str]
+) -> None:
+    (timeline,) = trace_of(model).timelines
+    of_tables = timeline.operators[timeline.block_bytes(1) == TOKENS * WIDTH * 4]
+    operators = [timeline.operator_names[each] for each in of_tables]
+    assert operators == held_by
+
+
+def test_a_table_that_is_made_on_the_card_is_there() -> None:
+    (timeline,) = trace_of(lambda: Tabulated("cuda", moves=False)).timelines
+    of_tables = timeline.operators[timeline.block_bytes(1) == TOKENS * WIDTH * 4]
+    assert [timeline.operator_names[each] for each in of_tables] == ["aten.detach"]
+
+
 class NamingCuda(nn.Linear):
     """Makes tensors on the card by name, wherever PyTorch calls it from."""
 

@@ -155,6 +155,8 @@ class CudaEmulation(TorchFunctionMode):
         made = func(*args, **kwargs)
         if self._means_host(place) is False and isinstance(made, torch.Tensor) and self.host_copies.holds(made):
             return self.host_copies.moved(made, to_host=False, device="cpu", copy=True)
+        if _is_cuda(place):
+            self.host_copies.note_on_card(made)
         return made
 
     def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
@@ -170,11 +172,15 @@ class CudaEmulation(TorchFunctionMode):
         """Run ``Tensor.to`` on the CPU in place of the card."""
         named = [*args[:1], kwargs.get("device"), kwargs.get("other")]
         to_host = next((on_host for each in named if (on_host := self._means_host(each)) is not None), None)
+        on_card = any(map(_is_cuda, named))
         args = tuple("cpu" if _is_cuda(each) else each for each in args)
         if _is_cuda(kwargs.get("device")):
             kwargs["device"] = "cpu"
         if to_host in (None, self.host_copies.holds(tensor)) or not is_in_torch_dispatch_mode():
-            return tensor.to(*args, **kwargs)
+            moved = tensor.to(*args, **kwargs)
+            if on_card:
+                self.host_copies.note_on_card(moved)
+            return moved
         return self.host_copies.moved(tensor, *args, to_host=to_host, **{**kwargs, "copy": True})
 
     def _means_host(self, place: Any) -> bool | None:

@@ -1,4 +1,8 @@
-"""Tensors that user code moves from the card to the host: they take no memory on the card."""
+"""Tensors on the host, which take no memory on the card: what user code moves there, and what a model's move leaves.
+
+``nn.Module.to`` moves parameters and buffers only. Tensors in plain attributes stay on the host unless the code moves
+them, too, which it must have done where they are computed with together with tensors of the card.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ class HostCopies:
 
     def __init__(self) -> None:
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._presumed: set[int] = set()  # those of them that the code may have moved unseen
+        self._made_on_card: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._to_host: bool | None = None
 
     @contextmanager
@@ -69,12 +75,52 @@ class HostCopies:
             return False
         for each in _tensors(result):
             for storage in _storages(each):
-                self._remember(storage)
+                self._remember(storage, self._storages)
         return True
 
-    def _remember(self, storage: torch.UntypedStorage) -> None:
+    def note_on_card(self, made: Any) -> None:
+        """Remember that code asked for a tensor on the card, such as one that builds a model."""
+        for each in _tensors(made):
+            for storage in _storages(each):
+                self._remember(storage, self._made_on_card)
+
+    def is_made_on_card(self, tensor: torch.Tensor) -> bool:
+        """Whether code asked for the tensor on the card."""
+        return all(id(each) in self._made_on_card for each in _storages(tensor))
+
+    def presume(self, tensor: torch.Tensor) -> None:
+        """Take a tensor to be on the host until it is used together with tensors of the card."""
+        for storage in _storages(tensor):
+            self._remember(storage, self._storages)
+            self._presumed.add(id(storage))
+
+    def found_on_card(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
+        """Return the tensors, so far taken to be on the host, that an operator on the card reads.
+
+        Numbers and indices may stay on the host.
+        """
+        if not self._presumed:
+            return []
+        given = _tensors(args)
+        if all(self.holds(each) for each in given):
+            return []
+        found = [each for each in given if each.dim() and each.is_floating_point() and self._is_presumed(each)]
+        for storage in (storage for each in found for storage in _storages(each)):
+            self._presumed.discard(id(storage))
+            self._storages.pop(id(storage), None)
+        return found
+
+    def _is_presumed(self, tensor: torch.Tensor) -> bool:
+        return any(id(each) in self._presumed for each in _storages(tensor))
+
+    def _remember(self, storage: torch.UntypedStorage, among: dict[int, weakref.ref[torch.UntypedStorage]]) -> None:
         identity = id(storage)
-        self._storages[identity] = weakref.ref(storage, lambda _: self._storages.pop(identity))
+        among[identity] = weakref.ref(storage, lambda _: self._forget(identity))
+
+    def _forget(self, identity: int) -> None:
+        self._presumed.discard(identity)
+        for each in (self._storages, self._made_on_card):
+            each.pop(identity, None)
 
     def _runs_on_host(self, args: tuple[Any, ...]) -> bool:
         if self._to_host is not None:

@@ -21,6 +21,7 @@ from memplan.training.half_precision import weights_dtype
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
 _AUXILIARY = "memplan_auxiliary"
+_REGISTRIES = {"_parameters", "_buffers", "_modules"}
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,8 +70,8 @@ def _shared_storages(model: nn.Module) -> set[int]:
     return {storage for storage, count in owners.items() if count > 1}
 
 
-def _storage_of(parameter: nn.Parameter) -> int:
-    return id(parameter.untyped_storage())  # its Python object lives as long as the storage itself
+def _storage_of(tensor: torch.Tensor) -> int:
+    return id(tensor.untyped_storage())  # its Python object lives as long as the storage itself
 
 
 def is_parameter_subclass(parameter: nn.Parameter) -> bool:
@@ -93,6 +94,23 @@ def unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
                 yield each
             elif isinstance(each, nn.Module):
                 yield from (*each.parameters(), *each.buffers())
+
+
+def attributes_left_on_host(fake: nn.Module, real: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the tensors in plain attributes of a fake model, which a move to a card leaves, and their originals."""
+    registered = {_storage_of(each) for each in (*real.parameters(), *real.buffers()) if _has_one_storage(each)}
+    for copied, module in zip(fake.modules(), real.modules(), strict=True):
+        if type(module)._apply is not nn.Module._apply:  # noqa: SLF001 - by which modules say how they are moved
+            continue
+        for name in vars(module).keys() - _REGISTRIES:
+            pairs = zip(tree_leaves(vars(copied)[name]), tree_leaves(vars(module)[name]), strict=True)
+            for each, original in pairs:
+                if _has_one_storage(original) and _storage_of(original) not in registered:
+                    yield each, original
+
+
+def _has_one_storage(value: Any) -> bool:
+    return type(value) in {torch.Tensor, nn.Parameter} and value.layout is torch.strided
 
 
 def _plain_fake(parameter: nn.Parameter, fakes: TraceFakeMode) -> nn.Parameter:

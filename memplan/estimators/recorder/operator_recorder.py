@@ -201,8 +201,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self._host_copies is not None and self._host_copies.keep(args, result):
-            return
+        if self._host_copies is not None:
+            if self._host_copies.keep(args, result):
+                return
+            found = self._host_copies.found_on_card(args)
+            self._ledger.track_all(found, Component.BUFFERS, module=self._paths.current, operator="attribute")
         operator = str(func.overloadpacket)
         if kwargs and operator in KEYWORDS_READ:
             args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))

@@ -19,6 +19,7 @@ from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
+    attributes_left_on_host,
     channels_last_batch,
     convert_in_place,
     fake_batch,
@@ -160,6 +161,10 @@ class StepRecorder:
         remember_values(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
         remember_buffers(model, self.model)
         remember_attributes(model, self.model)
+        if self.host_copies is not None:
+            for each, original in attributes_left_on_host(model, self.model):
+                if not self.host_copies.is_made_on_card(original):
+                    self.host_copies.presume(each)
         return on_host
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:

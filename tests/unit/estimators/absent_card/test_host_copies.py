@@ -46,3 +46,27 @@ def test_a_sample_of_a_vectorised_function_lies_where_its_batch_does() -> None:
 
     torch.func.vmap(sample)(copy, CARD)
     assert found == [True, False]
+
+
+def test_what_is_presumed_on_the_host_is_on_the_card_once_it_is_used_there() -> None:
+    copies = HostCopies()
+    table, number, places = torch.zeros(4), torch.tensor(2.0), torch.tensor([0, 3])
+    for each in (table, number, places):
+        copies.presume(each)
+    assert copies.found_on_card((table, number)) == []
+    assert copies.found_on_card((CARD, number, [places])) == []  # as on a card
+    assert copies.holds(table[1:])
+    (found,) = copies.found_on_card((CARD, table[1:]))
+    assert found.data_ptr() == table[1:].data_ptr()
+    assert not copies.holds(table)
+    assert copies.found_on_card((CARD, table)) == []
+
+
+def test_what_code_asks_for_on_the_card_is_remembered_as_long_as_it_lives() -> None:
+    copies = HostCopies()
+    table = torch.zeros(4)
+    copies.note_on_card([table])
+    assert copies.is_made_on_card(table[1:])
+    assert not copies.is_made_on_card(CARD)
+    del table
+    assert not copies._made_on_card

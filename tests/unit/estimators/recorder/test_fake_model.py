@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import is_known, known_value
 from memplan.estimators.recorder.fake_model import (
+    attributes_left_on_host,
     auxiliary_tensors,
     convert_in_place,
     fake_copy,
@@ -88,6 +89,29 @@ class Averaging(nn.Module):
         self.register_buffer("seen", torch.zeros(2, dtype=torch.long))
         self.register_buffer("last", self.seen[1:])
         self.register_buffer("unfilled", torch.empty(LARGE_ELEMENTS, dtype=torch.long))
+
+
+class Moved(nn.Identity):
+    """Moves its table with itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(4)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Moved:
+        super()._apply(*args, **kwargs)
+        self.table = args[0](self.table)
+        return self
+
+
+def test_a_move_to_a_card_leaves_tensors_in_plain_attributes_that_are_registered_nowhere() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), Moved())
+    model[0].tables = {"sizes": [torch.zeros(4)], "name": "sizes"}
+    model[0].same = [model[0].weight, model[0].weight.detach()]
+    copied = fake_copy(model, TraceFakeMode())
+    ((left, original),) = attributes_left_on_host(copied, model)
+    assert left is copied[0].tables["sizes"][0]
+    assert original is model[0].tables["sizes"][0]
 
 
 def test_whole_numbers_in_small_buffers_are_known() -> None:
