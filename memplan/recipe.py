@@ -28,11 +28,6 @@ class Precision(StrEnum):
         """Whether the step runs under ``torch.autocast``."""
         return self in (Precision.FP16, Precision.BF16)
 
-    @property
-    def has_half_weights(self) -> bool:
-        """Whether parameters and gradients take two bytes an element."""
-        return self in (Precision.FP16_TRUE, Precision.BF16_TRUE)
-
 
 def parse_precision(text: str) -> Precision:
     """Read a precision by its name.

@@ -7,8 +7,6 @@ processes only.
 from __future__ import annotations
 
 import errno
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,11 +16,10 @@ from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one
 from memplan.probe.trials import TrialVerdict
 from memplan.probe.user_code import UserCodeError
 from memplan.results import OutcomeKind
+from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerdict:
@@ -95,10 +92,5 @@ def _one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Name the innermost line that is neither torch's nor memplan's, where the user will look first."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _may_be_the_users(frame.filename)]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def _may_be_the_users(filename: str) -> bool:
-    return not any(Path(filename).is_relative_to(folder) for folder in _NOT_THE_USERS)
+    place = place_of_error(error)
+    return f" ({place})" if place else ""

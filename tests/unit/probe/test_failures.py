@@ -150,6 +150,16 @@ def test_a_users_error_names_the_line_to_look_at() -> None:
     assert "test_failures.py:" in verdict.evidence
 
 
+def test_a_line_of_the_users_own_is_named_and_not_one_of_a_package_that_it_calls(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "nets.py"
+    package.parent.mkdir()
+    package.write_text("raise KeyError('lr')\n")
+    (tmp_path / "train.py").write_text(f"import runpy\nrunpy.run_path({str(package)!r})\n")
+    with pytest.raises(KeyError) as caught:
+        runpy.run_path(str(tmp_path / "train.py"))
+    assert classified(caught.value).evidence.endswith("/train.py:2)")
+
+
 def test_a_users_project_in_a_folder_called_memplan_or_torch_keeps_its_frames(tmp_path: Path) -> None:
     for name in ("memplan", "torch"):
         program = tmp_path / name / "train.py"
