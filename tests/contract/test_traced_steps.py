@@ -102,6 +102,19 @@ def largest(trace: StepTrace, component: Component) -> float:
     return round(levels(trace, ROWS)[0][:, component].max() / MIB, 2)
 
 
+def attention() -> nn.Module:
+    return nn.MultiheadAttention(512, 8, bias=False)
+
+
+def test_a_card_gets_the_weights_of_a_module_after_those_of_its_children(trace: Trace) -> None:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch, batch, batch)[0].sum()
+
+    (timeline,) = trace(model=attention, loss=loss).timelines
+    names = [timeline.operator_names[each] for each in timeline.operators[timeline.event_blocks[:2]]]
+    assert names == ["weight", "in_proj_weight"]  # the first is the output projection's
+
+
 def test_an_average_of_the_weights_is_a_second_copy(trace: Trace) -> None:
     assert after_forward(trace(ema=True), Component.OPTIMIZER_STATE) == 1
     assert after_forward(trace(), Component.OPTIMIZER_STATE) == 0

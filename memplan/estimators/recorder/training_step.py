@@ -110,7 +110,7 @@ class TracedStep:
         return (_GROWS + _full_history(self.optimizer),) if last > before else ()
 
     def _place_model(self) -> None:
-        for module_name, module in self._model.named_modules():
+        for module_name, module in self._placed_modules():
             for tensors, component in (
                 (module.named_parameters(recurse=False), Component.PARAMETERS),
                 (module.named_buffers(recurse=False), Component.BUFFERS),
@@ -123,6 +123,11 @@ class TracedStep:
         if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
             self._ledger.track_all(unregistered, Component.BUFFERS, module="", operator="attribute")
+
+    def _placed_modules(self) -> list[tuple[str, nn.Module]]:
+        """Return the modules by name; a card gets each after its children (``nn.Module._apply``)."""
+        names = {module: name for name, module in self._model.named_modules()}
+        return [(names[each], each) for each in (_children_first(self._model, {}) if self._on_cuda else names)]
 
     def _zero_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
@@ -179,6 +184,14 @@ class TracedStep:
         module = self._owners.get(id(owner), "")
         for block in self._ledger.blocks_of(tensors):
             self._recording.attribute(block, component, module=module)
+
+
+def _children_first(module: nn.Module, found: dict[nn.Module, None]) -> dict[nn.Module, None]:
+    for child in module.children():
+        if child not in found:
+            _children_first(child, found)
+    found[module] = None
+    return found
 
 
 def _full_history(optimizer: Optimizer) -> str:
