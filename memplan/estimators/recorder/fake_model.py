@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
@@ -102,10 +102,11 @@ def attributes_left_on_host(fake: nn.Module, real: nn.Module) -> Iterator[tuple[
     for copied, module in zip(fake.modules(), real.modules(), strict=True):
         if type(module)._apply is not nn.Module._apply:  # noqa: SLF001 - by which modules say how they are moved
             continue
-        for name in vars(module).keys() - _REGISTRIES:
-            pairs = zip(tree_leaves(vars(copied)[name]), tree_leaves(vars(module)[name]), strict=True)
+        for name in (vars(module).keys() & vars(copied).keys()) - _REGISTRIES:  # compiled calls are not copied
+            pairs = zip(tree_leaves(vars(copied)[name]), tree_leaves(vars(module)[name]), strict=False)
             for each, original in pairs:
-                if _has_one_storage(original) and _storage_of(original) not in registered:
+                is_left = _has_one_storage(original) and _storage_of(original) not in registered
+                if is_left and isinstance(each, FakeTensor):
                     yield each, original
 
 
