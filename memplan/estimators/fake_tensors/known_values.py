@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of int64
+LARGEST_VIEWED_ELEMENTS = 1 << 23  # of views, which take nothing themselves; 64 MiB of int64 for what is made of them
 LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of fp32 pixels, in which models look for empty images
 _VALUE = "memplan_known_value"
 _DRAWN = "memplan_drawn"  # marks values that depend on a random number
@@ -98,7 +99,7 @@ def _update_values(
         if truth is not None:
             with unset_fake_temporarily():
                 setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
-        elif _is_small(result, args) and _may_be_known(args, result):
+        elif _is_small(operator, result, args) and _may_be_known(args, result):
             _update_result(operator, args, kwargs, result, draws)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
         _update_parts(operator, args, kwargs, result)
@@ -111,9 +112,10 @@ def _depends_on_values(operator: OpOverload) -> bool:
     return any(tag in operator.tags for tag in _VALUE_TAGS)
 
 
-def _is_small(result: FakeTensor, args: tuple[Any, ...]) -> bool:
+def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -> bool:
     elements = result.numel()
-    return elements <= LARGEST_ELEMENTS or any(is_known(each) and elements <= each.numel() for each in args)
+    largest = LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
+    return elements <= largest or any(is_known(each) and elements <= each.numel() for each in args)
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:

@@ -201,3 +201,11 @@ def test_what_the_cpu_has_no_kernel_for_is_unknown(fakes: TraceFakeMode) -> None
     assert not is_known(pooled)
     with pytest.raises(NotImplementedError):
         torch.nn.functional.avg_pool3d(torch.ones(1, 1, 2, 2, 2, dtype=torch.bfloat16), 2)
+
+
+def test_a_view_of_known_values_may_repeat_them_beyond_what_is_computed(fakes: TraceFakeMode) -> None:
+    levels = learned(fakes, torch.arange(LARGEST_ELEMENTS) % 2)
+    with fakes, Knowing(fakes):
+        of_each_image = levels.expand(5, -1)
+        assert of_each_image[4, :8].unique().tolist() == [0, 1]
+        assert not is_known(levels.expand(9, -1))
