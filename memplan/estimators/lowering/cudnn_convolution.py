@@ -24,10 +24,8 @@ _VOLUMES = 5  # dimensions of a batch of them
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
 
-    def workspace(call: Convolution) -> ConvolutionWorkspace | int:
-        size_bytes = workspace_bytes(call, capability)
-        # the fastest algorithm, which benchmark mode takes, cannot be queried
-        return size_bytes if torch.backends.cudnn.benchmark else ConvolutionWorkspace(call=call, size_bytes=size_bytes)
+    def workspace(call: Convolution) -> ConvolutionWorkspace:
+        return ConvolutionWorkspace(call=call, size_bytes=workspace_bytes(call, capability))
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]

@@ -31,7 +31,7 @@ _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace"
 # large as the largest, and the cache is emptied after each search; which plan is the fastest only a run shows
 _ALGORITHM_SEARCH = (
     "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first steps and gives it"
-    " back, and the workspaces of what it chooses"
+    " back, and what the fastest takes beyond the one that cuDNN proposes first"
 )
 
 

@@ -1,33 +1,33 @@
-"""A rule for the workspaces of convolutions, where cuDNN itself cannot be queried, and for benchmark mode.
+"""A rule for the workspaces of convolutions, where cuDNN itself cannot be queried.
 
 PyTorch allocates the workspace of the algorithm that cuDNN's heuristics propose first, runs it, and frees the block
 (``aten/src/ATen/native/cudnn/Conv_v8.cpp``). The algorithm depends on shapes, dtype, layout, card and version. Where
-cuDNN is installed, :mod:`memplan.estimators.cudnn` queries it.
+cuDNN is installed, :mod:`memplan.estimators.cudnn` queries it. In benchmark mode PyTorch times the algorithms instead;
+the one that is proposed first is the one that cuDNN itself takes for the fastest.
 
 Tensor cores. Their kernels read channels-last; in another layout, cuDNN copies the operands into the workspace and the
 result back (NVIDIA's performance guide, *Convolutional Layers*, on tensor layouts). Published profiles of Ampere to
 Blackwell show for which: the forward pass and the weight's gradient run ``..._tf32_..._nhwc`` or ``..._nhwckrsc_...``
-kernels between ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` for input, weight and output. A weight of single pixels is
-the same in both layouts.
+kernels between ``nchwToNhwcKernel`` and ``nhwcToNchwKernel``. In single precision, that follows from the channels
+(:mod:`memplan.estimators.temporaries.single_precision_copies`). A weight of single pixels is the same in both layouts.
 
 Windows of one pixel with stride one are matrix products without a copy where cuBLASLt can read the images: MobileNetV3
 runs ``cutlass_80_tensorop_s1688gemm_..._nn`` there, nnU-Net ``ampere_fp16_s16816gemm_...``. The weight's gradient is
-then made image by image and summed, or from copies, whichever needs less.
+then made image by image and summed, or from copies, whichever needs less; on Hopper from copies where the weight is
+narrow and large images are fewer than 64.
 
-Images of up to four channels, such as photographs, are copied for the weight's gradient in half precision, and for that
-of windows of seven pixels or more until Ada and on data centres' Blackwell; in half precision the channels are filled
-up to eight. For the forward pass of such windows they are copied on Hopper and data centres' Blackwell, and on A100 in
-half precision. In single precision, groups of up to 16 channels are copied on Hopper and data centres' Blackwell only.
+Images of up to four channels, such as photographs, are copied for the weight's gradient in half precision, and in
+single precision for that of large windows, on A100 of patches too, but not on Blackwell; for the forward pass of
+windows of seven pixels and more on data centres' cards. Their channels are filled up to eight, in single precision to
+four. Groups of up to 16 channels in single precision are copied on Hopper and data centres' Blackwell only.
 
-The weight's gradient of larger windows is summed in parts where it has few tiles of 128 x 128: in 64 to 100 of 100 up
-to nine tiles, and mostly not from 40 on. Below 20, one part is counted, mostly there are more; for photographs, as many
-as give each multiprocessor a tile.
+The weight's gradient of larger windows is summed in parts where it has few tiles of 128 x 128: as many as give every
+multiprocessor a tile, twice as many on Blackwell, a third on Ampere's smaller cards, on Hopper for up to four tiles.
 
 Channels-last in single precision: but for Hopper, what a kernel reads is copied all the same, supposedly to round it.
 
-What published profiles do not show is what cuDNN 9.8 and 9.20 answer. Of 10,000 to 16,000 passes of convolutions in
-60 nets of timm and torchvision, in three dtypes and both layouts, this is within 1 MiB or 2 % of 9.20's answer for 83
-to 89 of 100 on 7.5, 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0.
+What published profiles do not show is what cuDNN 9.20 answers. ``benchmarks/convolution_rule.py`` asks it, and
+``benchmarks/README.md`` says how far the rule agrees.
 
 Winograd on Volta, which has no tensor cores for single precision. Published profiles (ResNet-50 and Inception-ResNet on
 V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3 windows with stride
@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
+from memplan.estimators.temporaries.single_precision_copies import are_images_copied, is_written_in_place
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -55,15 +56,22 @@ if TYPE_CHECKING:
 _VOLTA, _TURING = (7, 0), (7, 5)
 _TENSOR_CORES_FROM = {"float16": _VOLTA, "bfloat16": (8, 0), "float32": (8, 0)}  # the last as TF32
 _FEW_CHANNELS, _FEW_IN_A_GROUP = 4, 16
-_LARGE_WINDOW, _READS_LARGE_WINDOWS_FROM = 7, (12, 0)
+_LARGE_WINDOW = 7
+# The smallest window for which photographs in single precision are copied for the weight's gradient.
+_COPIED_FOR_WINDOWS = {(8, 0): 4, (8, 6): _LARGE_WINDOW, (8, 9): 14, (9, 0): _LARGE_WINDOW, (10, 0): _LARGE_WINDOW}
 _A100, _HOPPER, _BLACKWELL_OF_DATA_CENTRES = (8, 0), (9, 0), (10, 0)
 _COPYING = (_HOPPER, _BLACKWELL_OF_DATA_CENTRES)  # where others read
-_CHANNELS_IN_HALF = 8  # at once on a tensor core
+_CHANNELS_IN_HALF, _CHANNELS_IN_SINGLE = 8, 4  # at once on a tensor core
+_NEVER = 1 << 30
 _NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _TILE_OF_PRODUCT, _FEW_TILES = 128, 20
+_SPLIT_UP_TO_TILES = {(8, 0): 54, (9, 0): 4}
 _MULTIPROCESSORS = 108  # of an A100
+_TILES_AT_ONCE = {(8, 6): 36, (10, 0): 216, (12, 0): 216}  # what sums are split for; elsewhere one a multiprocessor
 _MATRIX_ALIGNMENT_BYTES = 8
+_NARROW, _FEW_SAMPLES, _SMALL_IMAGE = 32, 64, 28 * 28  # channels, images, pixels
+_TINY_IMAGE, _WIDE_WEIGHT = 10 * 10, 1 << 18  # pixels, numbers
 _MAX_FUSED_CHANNELS = 64
 _TILE_SIDE = 4  # output pixels
 _TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
@@ -79,18 +87,30 @@ def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     if call.is_matrix_product and capability < _TURING:
         return 0
     copied = _copied_numbers(call, capability) if _uses_tensor_cores(call, capability) else ()
-    needed = [sum(copied) * _NUMBER_BYTES[call.dtype] + _sums_in_parts_bytes(call)] if copied else []
-    if _is_for_cublaslt(call):
+    needed = [sum(copied) * _NUMBER_BYTES[call.dtype] + _sums_bytes(call, capability)] if copied else []
+    if _is_for_cublaslt(call) and not (copied and _is_small_on_hopper(call, capability)):
         needed.append(_matrix_product_bytes(call))
     return min(needed, default=0)
 
 
 def _is_for_cublaslt(call: Convolution) -> bool:
-    """Whether it is a matrix product, except in half precision of matrices that lie at no multiple of eight bytes."""
-    if call.dtype == "float32" and call.with_tf32:
+    """Whether it is a matrix product that cuBLASLt computes: not where images lie at no multiple of eight bytes.
+
+    In half precision it still does unless they are tiny and the weight is wide.
+    """
+    if not call.is_matrix_product or call.channels_last or (call.dtype == "float32" and call.with_tf32):
         return call.is_matrix_product
-    image_bytes = prod(call.output_shape[2:]) * _NUMBER_BYTES[call.dtype]
-    return call.is_matrix_product and (call.channels_last or image_bytes % _MATRIX_ALIGNMENT_BYTES == 0)
+    pixels = prod(call.output_shape[2:])
+    is_askew = pixels * _NUMBER_BYTES[call.dtype] % _MATRIX_ALIGNMENT_BYTES != 0
+    is_wide_and_tiny = pixels <= _TINY_IMAGE and prod(call.weight_shape) >= _WIDE_WEIGHT
+    return not is_askew or (call.dtype != "float32" and not is_wide_and_tiny)
+
+
+def _is_small_on_hopper(call: Convolution, capability: tuple[int, int]) -> bool:
+    """Whether it is the gradient of a narrow weight of few, large images, which Hopper makes from copies."""
+    is_of_few = min(call.weight_shape[:2]) <= _NARROW and call.samples < _FEW_SAMPLES
+    is_single = call.dtype == "float32" and call.kernel is Pass.WEIGHT_GRADIENT
+    return capability == _HOPPER and is_single and is_of_few and prod(call.output_shape[2:]) > _SMALL_IMAGE
 
 
 def _matrix_product_bytes(call: Convolution) -> int:
@@ -105,15 +125,23 @@ def _matrix_product_bytes(call: Convolution) -> int:
     return call.samples * prod(call.weight_shape) * max(_NUMBER_BYTES[call.dtype], _SUM_BYTES)
 
 
-def _sums_in_parts_bytes(call: Convolution) -> int:
-    """Return the least that gradients take whose sums are split: those of weights of few tiles."""
-    if call.kernel is not Pass.WEIGHT_GRADIENT or prod(call.weight_shape[2:]) == 1:
+def _sums_bytes(call: Convolution, capability: tuple[int, int]) -> int:
+    """Return what gradients of weights take beside their operands: one weight, or one in single precision a part."""
+    if call.kernel is not Pass.WEIGHT_GRADIENT or not _differs_between_layouts(call, capability):
         return 0
+    weight = prod(call.weight_shape)
+    parts = _parts(call, capability)
+    if _is_of_few_channels(call):
+        weight = _filled_up(weight, call)
+    return parts * weight * _SUM_BYTES if parts > 1 else weight * _NUMBER_BYTES[call.dtype]
+
+
+def _parts(call: Convolution, capability: tuple[int, int]) -> int:
     outputs, *summed = call.weight_shape
     tiles = -(-outputs // _TILE_OF_PRODUCT) * -(-prod(summed) // _TILE_OF_PRODUCT)
-    if _is_of_few_channels(call):
-        return max(_MULTIPROCESSORS // tiles, 1) * _filled_up(prod(call.weight_shape), call) * _SUM_BYTES
-    return prod(call.weight_shape) * _SUM_BYTES if tiles < _FEW_TILES else 0
+    if not _has_one_group(call) or tiles > _SPLIT_UP_TO_TILES.get(capability, _FEW_TILES):
+        return 1
+    return _TILES_AT_ONCE.get(capability, _MULTIPROCESSORS) // tiles
 
 
 def _uses_tensor_cores(call: Convolution, capability: tuple[int, int]) -> bool:
@@ -124,7 +152,8 @@ def _uses_tensor_cores(call: Convolution, capability: tuple[int, int]) -> bool:
 def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
     """Return the numbers in each operand or result that is copied; none where all are read as they lie."""
     image, output = prod(call.input_shape), prod(call.output_shape)
-    weight = prod(call.weight_shape) if prod(call.weight_shape[2:]) > 1 else 0
+    is_weight_copied = call.kernel is not Pass.WEIGHT_GRADIENT and _differs_between_layouts(call, capability)
+    weight = prod(call.weight_shape) if is_weight_copied else 0
     is_one_pixel = prod(call.input_shape[2:]) == 1
     if is_one_pixel or not _is_copied(call, capability):
         return ()
@@ -132,7 +161,10 @@ def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int
         image, weight = _filled_up(image, call), _filled_up(weight, call)
         return (image, weight) if call.channels_last else (image, weight, output)
     if not call.channels_last:
-        return image, weight, output
+        is_single = call.dtype == "float32" and not call.is_matrix_product and _has_one_group(call)
+        if is_single and not are_images_copied(call, capability):
+            return ()
+        return (image, weight) if is_single and is_written_in_place(call, capability) else (image, weight, output)
     read = {
         Pass.FORWARD: (image, weight),
         Pass.INPUT_GRADIENT: (output, weight),
@@ -143,7 +175,7 @@ def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int
 
 def _is_copied(call: Convolution, capability: tuple[int, int]) -> bool:
     is_single = call.dtype == "float32"
-    has_one_group = call.weight_shape[1] == call.input_shape[1]
+    has_one_group = _has_one_group(call)
     if _is_of_few_channels(call):
         return _is_copied_photograph(call, capability)
     if call.channels_last:
@@ -151,23 +183,33 @@ def _is_copied(call: Convolution, capability: tuple[int, int]) -> bool:
     return has_one_group or not is_single or capability in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
 
 
+def _differs_between_layouts(call: Convolution, capability: tuple[int, int]) -> bool:
+    """Whether a weight lies otherwise in channels-last; in single precision those of pixels are copied all the same."""
+    is_copied_all_the_same = call.dtype == "float32" and capability != _HOPPER and not call.is_matrix_product
+    return prod(call.weight_shape[2:]) > 1 or is_copied_all_the_same
+
+
+def _has_one_group(call: Convolution) -> bool:
+    return call.weight_shape[1] == call.input_shape[1]
+
+
 def _is_copied_photograph(call: Convolution, capability: tuple[int, int]) -> bool:
     has_large_windows = call.weight_shape[2] >= _LARGE_WINDOW
+    is_forward = call.kernel is Pass.FORWARD and has_large_windows and capability in (_A100, *_COPYING)
     if call.dtype != "float32":
-        is_forward = call.kernel is Pass.FORWARD and has_large_windows and capability in (_A100, *_COPYING)
         return call.kernel is Pass.WEIGHT_GRADIENT or is_forward
-    if call.channels_last or not has_large_windows:
+    if call.channels_last or call.kernel is Pass.INPUT_GRADIENT:
         return False
-    return {
-        Pass.FORWARD: capability in _COPYING,
-        Pass.INPUT_GRADIENT: False,
-        Pass.WEIGHT_GRADIENT: capability < _READS_LARGE_WINDOWS_FROM,
-    }[call.kernel]
+    return is_forward or (
+        call.kernel is Pass.WEIGHT_GRADIENT and call.weight_shape[2] >= _COPIED_FOR_WINDOWS.get(capability, _NEVER)
+    )
 
 
 def _filled_up(numbers: int, call: Convolution) -> int:
     """Return the numbers of an image or a weight once its few channels are filled up."""
-    return numbers if call.dtype == "float32" else numbers // call.input_shape[1] * _CHANNELS_IN_HALF
+    is_read_as_it_is = call.dtype == "float32" and call.kernel is not Pass.WEIGHT_GRADIENT
+    channels = _CHANNELS_IN_SINGLE if call.dtype == "float32" else _CHANNELS_IN_HALF
+    return numbers if is_read_as_it_is else numbers // call.input_shape[1] * channels
 
 
 def _is_of_few_channels(call: Convolution) -> bool:

@@ -68,7 +68,7 @@ def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
-    assert sizes(forward(image(), weight()).after_results) == (3 * MIB,)
+    assert sizes(forward(image(), weight()).after_results) == (2 * MIB,)  # the result is written in place
     found = backward(image(), weight(), image())
     assert sizes(found.between_results) == sizes(found.after_results) == (3 * MIB,)
 
@@ -96,9 +96,10 @@ def test_without_tf32_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None
     assert not asked(found.after_results).with_tf32
 
 
-def test_in_benchmark_mode_there_is_no_choice_to_ask_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_benchmark_mode_the_first_proposal_stands_for_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed = forward(image(), weight())
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    assert forward(image(), weight()) == TemporaryBytes(after_results=(3 * MIB,))
+    assert forward(image(), weight()) == proposed
 
 
 def test_only_wanted_gradients_have_a_workspace() -> None:

@@ -46,14 +46,22 @@ def of_all_passes(convolution: Convolution, capability: tuple[int, int]) -> tupl
 
 
 def test_input_weight_and_output_are_copied_for_tensor_cores() -> None:
-    assert of_all_passes(call(), AMPERE) == (3 * MIB, 3 * MIB, 3 * MIB)
+    assert of_all_passes(call(), HOPPER) == (3 * MIB, 3 * MIB, 3 * MIB)
     assert of_all_passes(call(dtype="float16"), VOLTA) == (3 * MIB // 2, 3 * MIB // 2, 3 * MIB // 2)
 
 
 def test_the_weights_gradient_of_few_tiles_is_summed_in_parts() -> None:
-    assert of_all_passes(call((64, 64, 6, 6)), AMPERE)[-1] == 2 * MIB + 2 * (64 * 64 * 36 * 4)  # 18 tiles
-    wide = call((64, 64, 20, 2))  # 20 tiles
-    assert of_all_passes(wide, AMPERE)[-1] == 2 * MIB + 64 * 64 * 40 * 4
+    of_18_tiles, of_32_tiles = call((64, 64, 6, 6)), call()
+    weight_bytes = 64 * 64 * 36 * 4
+    assert of_all_passes(of_18_tiles, A100)[-1] == 2 * MIB + 6 * weight_bytes  # 108 multiprocessors
+    assert of_all_passes(of_18_tiles, AMPERE)[-1] == 2 * MIB + 2 * weight_bytes
+    assert of_all_passes(of_18_tiles, HOPPER)[-1] == 2 * MIB + weight_bytes
+    assert of_all_passes(of_18_tiles, BLACKWELL)[-1] == 2 * MIB + 12 * weight_bytes
+    assert of_all_passes(of_32_tiles, A100)[-1] == 2 * MIB + 3 * MIB
+    assert of_all_passes(of_32_tiles, AMPERE)[-1] == 2 * MIB + MIB
+    half = replace(of_32_tiles, dtype="bfloat16")
+    assert of_all_passes(half, A100)[-1] == MIB + 3 * MIB
+    assert of_all_passes(half, AMPERE)[-1] == MIB + MIB // 2
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_where_operands_are_read_as_they_lie_nothing_is_taken(
 
 
 def test_weights_of_single_pixels_are_the_same_in_both_layouts() -> None:
-    assert of_all_passes(call((64, 64, 1, 1), stride=2), AMPERE) == (2 * MIB, 2 * MIB, 2 * MIB)
+    assert of_all_passes(call((64, 64, 1, 1), dtype="float16", stride=2), AMPERE) == (MIB, MIB, MIB)
 
 
 def test_weight_gradients_of_matrix_products_are_made_image_by_image_or_from_copies() -> None:
@@ -96,31 +104,51 @@ def test_weight_gradients_of_matrix_products_are_made_image_by_image_or_from_cop
     assert of_all_passes(large, VOLTA) == (0, 0, 0)
 
 
-def test_matrices_that_lie_askew_in_half_precision_are_copied() -> None:
-    askew = (1, 64, 7, 7)
-    product = call((64, 64, 1, 1), dtype="float16", input_shape=askew, output_shape=askew)
-    assert of_all_passes(product, AMPERE) == (2 * 64 * 49 * 2,) * 3
+def test_narrow_weight_gradients_of_few_large_images_are_made_from_copies_on_hopper() -> None:
+    narrow = call((32, 64, 1, 1), Pass.WEIGHT_GRADIENT, output_shape=(1, 32, 64, 64))
+    many = replace(narrow, input_shape=(64, 64, 64, 64), output_shape=(64, 32, 64, 64))
+    assert workspace_bytes(narrow, HOPPER) == MIB + MIB // 2
+    assert workspace_bytes(narrow, A100) == 64 * 32 * 4
+    assert workspace_bytes(many, HOPPER) == 64 * (64 * 32 * 4)
+    assert workspace_bytes(replace(narrow, dtype="bfloat16"), HOPPER) == 64 * 32 * 4
+
+
+def test_tiny_images_that_lie_askew_in_half_precision_are_copied_for_wide_weights() -> None:
+    askew = (1, 512, 7, 7)
+    product = call((512, 512, 1, 1), dtype="float16", input_shape=askew, output_shape=askew)
+    assert of_all_passes(product, AMPERE) == (2 * 512 * 49 * 2,) * 3
+    assert of_all_passes(replace(product, weight_shape=(511, 512, 1, 1)), AMPERE)[:2] == (0, 0)
+    larger = replace(product, input_shape=(1, 512, 11, 11), output_shape=(1, 512, 11, 11))
+    assert of_all_passes(larger, AMPERE) == (0, 0, 2 * 512 * 121 * 2)
+    assert of_all_passes(replace(product, dtype="float32", with_tf32=False), AMPERE) == (0, 0, 0)
 
 
 def test_photographs_are_copied_for_large_windows() -> None:
     stem = call((64, 3, 8, 8), input_shape=PHOTOGRAPH)
-    copied_bytes = (3 * 64 * 64 + 64 * 3 * 64 + 64 * 64 * 64) * 4
-    summed_bytes = copied_bytes + 54 * (64 * 3 * 64 * 4)  # two tiles
-    assert of_all_passes(stem, AMPERE) == (0, 0, summed_bytes)
-    assert of_all_passes(stem, HOPPER) == (copied_bytes, 0, summed_bytes)
+    read_bytes, made_bytes = (3 * 64 * 64 + 64 * 3 * 64) * 4, 64 * 64 * 64 * 4
+    filled_up_bytes, weight_bytes = 4 * 64 * 64 * 4, 64 * 4 * 64 * 4
+    summed_bytes = filled_up_bytes + made_bytes  # and parts of a weight of two tiles
+    assert of_all_passes(stem, A100) == (read_bytes + made_bytes, 0, summed_bytes + 54 * weight_bytes)
+    assert of_all_passes(stem, AMPERE) == (0, 0, summed_bytes + 18 * weight_bytes)
+    assert of_all_passes(stem, HOPPER) == of_all_passes(stem, A100)
     assert of_all_passes(stem, BLACKWELL) == of_all_passes(replace(stem, channels_last=True), HOPPER) == (0, 0, 0)
     assert of_all_passes(call(IN_THREES_OF_PHOTOGRAPHS, input_shape=PHOTOGRAPH), HOPPER) == (0, 0, 0)
 
 
+def test_patches_of_photographs_are_copied_for_the_weights_gradient_on_a100() -> None:
+    patches = call((64, 3, 4, 4), Pass.WEIGHT_GRADIENT, input_shape=PHOTOGRAPH, output_shape=(1, 64, 16, 16), stride=4)
+    copied_bytes = (4 * 64 * 64 + 64 * 16 * 16) * 4 + 108 * (64 * 4 * 16 * 4)
+    assert (workspace_bytes(patches, A100), workspace_bytes(patches, AMPERE)) == (copied_bytes, 0)
+
+
 def test_in_half_precision_their_channels_are_filled_up() -> None:
     of_threes = call(IN_THREES_OF_PHOTOGRAPHS, dtype="float16", input_shape=PHOTOGRAPH)
-    summed_bytes = (8 * 64 * 64 + 64 * 8 * 9) * 2 + 108 * (64 * 8 * 9 * 4)
-    assert of_all_passes(of_threes, BLACKWELL) == (0, 0, summed_bytes + 64 * 64 * 64 * 2)
-    assert of_all_passes(replace(of_threes, channels_last=True), AMPERE) == (0, 0, summed_bytes)
+    image_bytes, weight_bytes = 8 * 64 * 64 * 2, 64 * 8 * 9 * 4
+    assert of_all_passes(of_threes, A100) == (0, 0, image_bytes + 64 * 64 * 64 * 2 + 108 * weight_bytes)
+    assert of_all_passes(replace(of_threes, channels_last=True), AMPERE) == (0, 0, image_bytes + 36 * weight_bytes)
     stem = replace(of_threes, weight_shape=(64, 3, 8, 8), channels_last=True)
-    copied_bytes = (8 * 64 * 64 + 64 * 8 * 64) * 2
-    assert of_all_passes(stem, A100) == (copied_bytes, 0, copied_bytes + 54 * (64 * 8 * 64 * 4))
-    assert of_all_passes(stem, AMPERE) == (0, 0, copied_bytes + 54 * (64 * 8 * 64 * 4))
+    summed_bytes = image_bytes + 54 * (64 * 8 * 64 * 4)
+    assert of_all_passes(stem, A100) == (image_bytes + 64 * 8 * 64 * 2, 0, summed_bytes)
 
 
 def test_small_groups_are_copied_in_half_precision_or_on_hopper() -> None:
@@ -133,7 +161,7 @@ def test_small_groups_are_copied_in_half_precision_or_on_hopper() -> None:
 
 def test_what_is_read_in_channels_last_is_copied_to_be_rounded_except_on_hopper() -> None:
     convolution = call((64, 64, 16, 8), channels_last=True)  # 2 MiB
-    assert of_all_passes(convolution, AMPERE) == (3 * MIB, 3 * MIB, 2 * MIB)
+    assert of_all_passes(convolution, AMPERE) == (3 * MIB, 3 * MIB, 4 * MIB)  # and one weight of 64 tiles
     assert of_all_passes(convolution, HOPPER) == (0, 0, 0)
 
 
