@@ -33,18 +33,17 @@ from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.allocators.process_allocators import ProcessAllocators
-from memplan.estimators.temporaries.convolutions import Pass
-from memplan.results import Component
+from memplan.estimators.figures import replay_under_limit
+from memplan.results import Component, Estimate, OutcomeKind
 from memplan.units import MIB
 from memplan.workload import PickledWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    import numpy.typing as npt
     from published.rows import Row
 
-    from memplan.estimators.step_trace import Timeline
+    from memplan.devices.cards import DeviceSpec
 
 HERE = Path(__file__).parent
 LIBRARIES = ("torch", "transformers", "timm", "torchvision")
@@ -97,33 +96,17 @@ def traced(row: Row) -> StepTrace:
         payload = cloudpickle.dumps(row.workload())
         source = PickledWorkload(payload=payload, fingerprint=row.trace_key, search_path=tuple(sys.path))
         trace = trace_step(source, row.recipe, find_card(row.device))
-        trace = trace if row.counts_blas_workspaces else without_workspaces(trace)
-        _last[row.trace_key] = trace if row.has_product_workspaces else without_product_workspaces(trace)
+        _last[row.trace_key] = trace if row.counts_blas_workspaces else without_workspaces(trace)
     return _last[row.trace_key]
 
 
 def without_workspaces(trace: StepTrace) -> StepTrace:
     """Leave out what a library kept outside the caching allocator in the version of a run."""
-    return _without(trace, lambda timeline: timeline.components == Component.WORKSPACES)
-
-
-def without_product_workspaces(trace: StepTrace) -> StepTrace:
-    """Leave out what weights' gradients of windows of one pixel take on newer versions of cuDNN."""
-    return _without(trace, _are_product_workspaces)
-
-
-def _without(trace: StepTrace, left_out: Callable[[Timeline], npt.NDArray[np.bool_]]) -> StepTrace:
-    timelines = (replace(each, size_terms=np.where(left_out(each), 0.0, each.size_terms)) for each in trace.timelines)
+    timelines = (
+        replace(each, size_terms=np.where(each.components == Component.WORKSPACES, 0.0, each.size_terms))
+        for each in trace.timelines
+    )
     return replace(trace, timelines=tuple(timelines))
-
-
-def _are_product_workspaces(timeline: Timeline) -> npt.NDArray[np.bool_]:
-    found = np.zeros(timeline.components.shape, dtype=bool)
-    if timeline.workspaces is not None:
-        calls = [each.convolution for each in timeline.workspaces.convolutions]
-        products = np.array([each.is_matrix_product and each.kernel is Pass.WEIGHT_GRADIENT for each in calls])
-        found[timeline.workspaces.blocks] = products[timeline.workspaces.numbers]
-    return found
 
 
 def predicted(row: Row) -> dict[str, Any]:
@@ -132,23 +115,33 @@ def predicted(row: Row) -> dict[str, Any]:
     kept: dict[str, Any] = {"key": row.key, "setting": setting()}
     try:
         trace = traced(row)
-        settings = AllocatorConfig.parse(row.allocator_settings)
+        config = replace(AllocatorConfig.parse(row.allocator_settings), segment_order=row.segment_order)
+        device = find_card(row.device)
         for size in filter(None, (row.recipe.micro_batch_size, row.failed_micro_batch_size)):
             found = estimate(
                 trace,
                 micro_batch_size=size,
-                device=find_card(row.device),
-                allocators=ProcessAllocators(cuda=replace(settings, segment_order=row.segment_order)),
+                device=device,
+                allocators=ProcessAllocators(cuda=config),
             )
             kept[str(size)] = {
                 "allocated_mib": found.peak_allocated_bytes / MIB,
-                "reserved_mib": found.peak_reserved_bytes / MIB,
+                "reserved_mib": reserved_on_card(trace, found, device, config) / MIB,
                 "context_mib": found.breakdown.context / MIB,
             }
         kept |= {"method": found.method, "uncounted": found.uncounted}
     except MemplanError as error:
         kept["error"] = str(error)
     return {**kept, "seconds": round(time.monotonic() - started, 2)}
+
+
+def reserved_on_card(trace: StepTrace, found: Estimate, device: DeviceSpec, config: AllocatorConfig) -> int:
+    """Return the reserved peak in bytes as the card shows it, on which PyTorch returns cached memory to go on."""
+    if found.outcome is not OutcomeKind.ALLOCATOR_RETRIES:
+        return found.peak_reserved_bytes
+    limit_bytes = device.total_bytes - found.breakdown.context
+    size = found.recipe.micro_batch_size
+    return replay_under_limit(trace.timelines[0], size, config, limit_bytes=limit_bytes).peak_reserved_bytes
 
 
 def read_records(path: Path) -> dict[str, dict[str, Any]]:

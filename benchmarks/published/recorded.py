@@ -68,7 +68,6 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
             device=device,
             allocator_settings=case.allocator_settings or "",
             segment_order=SegmentOrder.of_torch(record["provenance"]["torch"]),
-            has_product_workspaces=True,
             peak=peak,
             measured_mib=record[name] / MIB,
             context_mib=(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"]) / MIB,

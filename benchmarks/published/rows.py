@@ -48,9 +48,6 @@ class Row:
             (github.com/pytorch/pytorch pull request 83461, issue 95668).
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF`` of the run.
         segment_order: which of equally large free blocks the run's version of torch used; by address before 2.12.
-        has_product_workspaces: whether the weights' gradients of windows of one pixel took a workspace, as they do on
-            cuDNN 9.8 and later. On 9.1 they seem to have taken none: with one, four of xMem's runs that are met within
-            1 % would be 0.9 to 2.6 % over.
         ran_out: whether the run ended out of memory, so that the measurement is only a lower bound.
         smallest_fit_mib: smallest cap of the allocator under which the run was repeated; None where it was not.
         largest_failure_mib: largest cap under which it ran out of memory.
@@ -72,7 +69,6 @@ class Row:
     counts_blas_workspaces: bool = True
     allocator_settings: str = ""
     segment_order: SegmentOrder = SegmentOrder.ADDRESS
-    has_product_workspaces: bool = False
     ran_out: bool = False
     smallest_fit_mib: float | None = None
     largest_failure_mib: float | None = None

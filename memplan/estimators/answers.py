@@ -11,7 +11,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
-from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, outcome_under_limit, peaks_at
+from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, outcome_of, peaks_at, replay_under_limit
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
 from memplan.units import format_bytes
 
@@ -201,7 +201,7 @@ def _outcome(  # noqa: PLR0917 - what an estimate has at hand
         return OutcomeKind.HOST_OUT_OF_MEMORY
     timeline = _timeline(trace, micro_batch_size)
     if timeline is not None:
-        return outcome_under_limit(timeline, micro_batch_size, allocators.cuda, limit_bytes=room_bytes)
+        return outcome_of(replay_under_limit(timeline, micro_batch_size, allocators.cuda, limit_bytes=room_bytes))
     has_room = peaks.allocated_bytes <= room_bytes
     return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
 

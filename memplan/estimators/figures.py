@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocators.caching_allocator import AllocatorPeaks
     from memplan.estimators.allocators.host_heap import HeapConfig
     from memplan.estimators.allocators.process_allocators import ProcessAllocators
     from memplan.estimators.step_trace import Timeline
@@ -104,26 +105,30 @@ def peaks_at(
     )
 
 
-def outcome_under_limit(
+def replay_under_limit(
     timeline: Timeline, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int
-) -> OutcomeKind:
-    """Say how the steps end on a card where the caching allocator may hold no more than a limit.
+) -> AllocatorPeaks:
+    """Replay the timeline on a card where the caching allocator may hold no more than a limit.
 
     A convolution whose workspace cannot be had runs on another of cuDNN's engines (``try_plans`` in ``Conv_v8.cpp``),
     whose own is not counted.
     """
     events = events_at(timeline, micro_batch_size)
     workspaces = () if timeline.workspaces is None else timeline.workspaces.blocks.tolist()
-    found = replay(
+    return replay(
         events.blocks.tolist(),
         events.requests_bytes.tolist(),
         config=config,
         limit_bytes=limit_bytes,
         dispensable=frozenset(workspaces),
     )
-    if found.ran_out_at is not None:
+
+
+def outcome_of(peaks: AllocatorPeaks) -> OutcomeKind:
+    """Say how the steps of a replay end."""
+    if peaks.ran_out_at is not None:
         return OutcomeKind.DEVICE_OUT_OF_MEMORY
-    return OutcomeKind.ALLOCATOR_RETRIES if found.alloc_retries else OutcomeKind.FITS
+    return OutcomeKind.ALLOCATOR_RETRIES if peaks.alloc_retries else OutcomeKind.FITS
 
 
 def figures_at(
