@@ -33,7 +33,6 @@ def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops
     [
         aten.linalg_qr.default,
         aten._fft_r2c.default,
-        aten.mode.default,
         aten._linalg_eigh.default,
         aten._scaled_dot_product_cudnn_attention_backward.default,
     ],
