@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROBE = (
-    "probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "1GiB",
+    "probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "640MiB",
     "--precision", "fp32", "--json",
 )  # fmt: skip
 
