@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.keys import is_count
+from memplan.configs.keys import is_count, is_number
 from memplan.configs.user_config import KnobName, MemplanOptions
 from memplan.errors import ConfigError, hint_on_names
 
@@ -107,15 +107,11 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _are_texts(value: Any) -> bool:
     return _is_text(value) or (isinstance(value, list | tuple) and all(map(_is_text, value)))
 
 
-_UTILISATION = (lambda value: _is_number(value) and 0 <= value <= 1, "give a number from 0 to 1, such as 0.8")
+_UTILISATION = (lambda value: is_number(value) and 0 <= value <= 1, "give a number from 0 to 1, such as 0.8")
 # Option -> check of its values, and what to write instead of a wrong one; the others are text.
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "knobs": (

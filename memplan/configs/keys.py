@@ -135,6 +135,11 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number; true and false, which Python counts among them, are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_count(value: Any) -> bool:
     """Return whether a value counts something: a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0

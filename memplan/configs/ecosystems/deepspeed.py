@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.keys import contains, get
+from memplan.configs.keys import contains, get, is_number
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import count_at, rate_at
 from memplan.configs.languages.syntaxes import JSON
@@ -49,13 +49,13 @@ class DeepSpeed(Ecosystem):
         """Return the keys that hold numbers."""
         values = document.values
         keys = {
-            KnobName.MICRO_BATCH_SIZE: (_MICRO,) if _is_number(values.get(_MICRO)) else (_GLOBAL,),
+            KnobName.MICRO_BATCH_SIZE: (_MICRO,) if is_number(values.get(_MICRO)) else (_GLOBAL,),
             KnobName.ACCUMULATION_STEPS: (_STEPS,),
             KnobName.LEARNING_RATE: (_RATE,),
             KnobName.MIN_LEARNING_RATE: _RATES,
             KnobName.OPTIMIZER_STEPS: _LENGTHS,
         }
-        return {name: tuple(each for each in found if _is_number(get(values, each))) for name, found in keys.items()}
+        return {name: tuple(each for each in found if is_number(get(values, each))) for name, found in keys.items()}
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Derive the recipe from whichever of the three batch sizes are set; one replica where they leave that open.
@@ -128,7 +128,7 @@ def replicas_beside(document: Document, recipe: Recipe) -> int:
     Raises:
         ConfigError: its batch of all replicas is no multiple of what one takes by the arguments.
     """
-    if not _is_number(document.values.get(_GLOBAL)):
+    if not is_number(document.values.get(_GLOBAL)):
         return recipe.world_size
     total, own = count_at(document, _GLOBAL), recipe.micro_batch_size * recipe.accumulation_steps
     if total % own:
@@ -139,7 +139,7 @@ def replicas_beside(document: Document, recipe: Recipe) -> int:
 
 def _batch_sizes(document: Document) -> tuple[int, int, int]:
     """Return micro-batch, accumulation and replicas."""
-    given = {key: count_at(document, key) for key in (_MICRO, _STEPS, _GLOBAL) if _is_number(document.values.get(key))}
+    given = {key: count_at(document, key) for key in (_MICRO, _STEPS, _GLOBAL) if is_number(document.values.get(key))}
     steps, total = given.get(_STEPS), given.get(_GLOBAL)
     micro = given.get(_MICRO) or (total or 1) // (steps or 1)
     if total is None:
@@ -171,7 +171,3 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
         elif precision == wanted:
             found.append(assigned(change, KnobName.PRECISION, section, {"enabled": True}))
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.languages.yaml_source import load_yaml
-from memplan.configs.packages.messages import Reading
+from memplan.configs.packages.messages import Reading, plain_member
 
 if TYPE_CHECKING:
     from memplan.configs.documents import SourceFile
@@ -25,8 +24,4 @@ def read(files: tuple[SourceFile, ...]) -> Reading:
         copy = Path(folder) / "launch.yaml"
         copy.write_bytes(text.encode())
         found = vars(load(str(copy)))
-    return Reading(own=own, package={name: _plain(found[name]) for name in own if name in found})
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
+    return Reading(own=own, package={name: plain_member(found[name]) for name in own if name in found})

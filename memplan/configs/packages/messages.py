@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 
@@ -64,3 +65,8 @@ class Reading:
 
     own: dict[str, Any]
     package: dict[str, Any]
+
+
+def plain_member(value: Any) -> Any:
+    """Return what a member of an enumeration stands for, and anything else as it is."""
+    return value.value if isinstance(value, Enum) else value

@@ -11,14 +11,13 @@ import dataclasses
 import importlib
 import json
 import sys
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.languages.syntaxes import syntax_of
-from memplan.configs.packages.messages import Reading
+from memplan.configs.packages.messages import Reading, plain_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ def _parsed(values: dict[str, Any], *, from_words: bool) -> dict[str, Any]:
         (arguments,) = parser.parse_args_into_dataclasses(_words(own), look_for_args_file=False)
     else:
         (arguments,) = parser.parse_dict(own)
-    return {name: _plain(getattr(arguments, name)) for name in own}
+    return {name: plain_member(getattr(arguments, name)) for name in own}
 
 
 def _words(values: dict[str, Any]) -> list[str]:
@@ -67,10 +66,6 @@ def _words(values: dict[str, Any]) -> list[str]:
         for name, value in values.items()
         for word in (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
     ]
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
 
 
 def _refuse(message: str) -> NoReturn:

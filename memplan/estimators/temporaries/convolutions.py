@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.temporaries.ruled_blocks import no_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
-
-
-def _no_numbers() -> npt.NDArray[np.int32]:
-    return np.array([], dtype=np.int32)
 
 
 def of_each_dimension(values: Sequence[int], dimensions: int) -> tuple[int, ...]:
@@ -127,8 +125,8 @@ class Workspaces:
         convolutions: the different calls.
     """
 
-    blocks: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
-    numbers: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    blocks: npt.NDArray[np.int32] = field(default_factory=no_numbers)
+    numbers: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     convolutions: tuple[GrowingConvolution, ...] = ()
 
     def calls_at(self, micro_batch_size: int) -> tuple[Convolution, ...]:

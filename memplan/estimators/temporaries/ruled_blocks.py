@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def _no_numbers() -> npt.NDArray[np.int32]:
+def no_numbers() -> npt.NDArray[np.int32]:
+    """Return the numbers of no blocks."""
     return np.array([], dtype=np.int32)
 
 
@@ -65,8 +66,8 @@ class RuledBlocks:
         different: the different blocks as functions of the micro-batch.
     """
 
-    blocks: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
-    numbers: npt.NDArray[np.int32] = field(default_factory=_no_numbers)
+    blocks: npt.NDArray[np.int32] = field(default_factory=no_numbers)
+    numbers: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     different: tuple[GrowingRuledBlock, ...] = ()
 
     def among(self, kept: npt.NDArray[np.bool_]) -> RuledBlocks:
