@@ -45,11 +45,17 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise WorkloadError(
-            f"the workload's {role} {name_of(function)} raised {raised_text(error)}",
+            f"the workload's {_named(role, function)} raised {raised_text(error)}",
             where=place_of_error(error),
             hint=_hint_for(error),
             detail="".join(traceback.format_exception(error)),
         ) from error
+
+
+def _named(role: str, function: Callable[..., Any]) -> str:
+    """Name a function with its role; one of memplan's own, which runs a framework's step, has a role only."""
+    name = name_of(function)
+    return role if name.startswith("memplan.") else f"{role} {name}"
 
 
 def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Module:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.user_calls import call_user, copied, is_fake_tensor_failure
+from memplan.textfiles import require_place_for
 
 
 def wraps_without_a_group() -> nn.Module:
@@ -23,6 +24,12 @@ def asks_the_gpu() -> None:
 
 def steps_without_a_closure() -> None:
     torch.optim.LBFGS([torch.zeros(1)]).step()
+
+
+def test_a_function_of_memplans_own_is_named_by_its_role_only() -> None:
+    with pytest.raises(WorkloadError) as caught:
+        call_user("model factory", require_place_for, None)
+    assert caught.value.problem.startswith("the workload's model factory raised AttributeError: ")
 
 
 @pytest.mark.parametrize(
