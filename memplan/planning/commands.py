@@ -49,7 +49,8 @@ def command_options(
     """Collect the options of a training command; None where there is none and the config's workload is run.
 
     Raises:
-        UsageError: there is neither a command nor a config, or an option needs the one that is missing.
+        UsageError: there is neither a command nor a config, an option needs the one that is missing, or it is out of
+            range.
     """
     if command is None:
         if not configs:
@@ -60,6 +61,8 @@ def command_options(
         return None
     if workload is not None:
         raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch-size {batch_size} must be at least 1")
     return CommandOptions(
         template=command,
         steps=_DEFAULT_STEPS if steps is None else steps,
@@ -162,7 +165,7 @@ def _first_recipe(
     command: CommandOptions, template: CommandTemplate, config: UserConfig | None, request: PlanRequest
 ) -> Recipe:
     known = config.recipe if config is not None else Recipe(micro_batch_size=_FIRST_MICRO_BATCH)
-    size = command.micro_batch_size or known.micro_batch_size
+    size = known.micro_batch_size if command.micro_batch_size is None else command.micro_batch_size
     world_size = request.world_size or known.world_size
     precision = _first_precision(template, known, request)
     recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)

@@ -6,6 +6,7 @@ here that needs it is called.
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,8 @@ def chain_of(error: BaseException) -> list[dict[str, object]]:
 
 
 def place_of(error: BaseException) -> str | None:
-    """Name the innermost line outside of installed packages."""
+    """Name the innermost line outside of installed packages and of Python's own library."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not frame.filename.startswith("<")]
+    foreign = ("<", sysconfig.get_path("stdlib"))
+    own = [each for each in frames if "-packages" not in each.filename and not each.filename.startswith(foreign)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else None

@@ -12,7 +12,7 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
-from memplan.planning.commands import CommandOptions, command_to_run, subject_of_command
+from memplan.planning.commands import CommandOptions, command_options, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
@@ -168,3 +168,8 @@ def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instea
     subject, request = subject_of(PLAIN, PlanRequest(device="rtx-3090", store=tmp_path))
     with pytest.raises(UsageError, match="'rtx-3090' is not present; a training command is only run live"):
         Planning(question_of(subject, request)).plan()
+
+
+def test_a_first_micro_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="batch-size 0 must be at least 1"):
+        command_options("train --bs {micro_batch_size}", (), steps=None, batch_size=0, workload=None)

@@ -134,6 +134,11 @@ def test_an_uncaught_exception_is_told_with_the_users_line_and_printed_as_always
     assert raised["place"].endswith("script.py:2")
 
 
+def test_the_users_line_is_told_where_pythons_own_library_raised(hooked) -> None:
+    _, events = hooked("import torch\nfrom pathlib import Path\nPath('/no/such/data').read_text()\n")
+    assert told(events, "raised")[0]["place"].endswith("script.py:3")
+
+
 def test_a_script_without_torch_runs_as_always(hooked) -> None:
     ended, events = hooked("import sys\nprint('torch' in sys.modules, sys.modules['sitecustomize'].__name__)\n")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False sitecustomize\n", "")
