@@ -102,12 +102,17 @@ def attributes_left_on_host(fake: nn.Module, real: nn.Module) -> Iterator[tuple[
     for copied, module in zip(fake.modules(), real.modules(), strict=True):
         if type(module)._apply is not nn.Module._apply:  # noqa: SLF001 - by which modules say how they are moved
             continue
-        for name in (vars(module).keys() & vars(copied).keys()) - _REGISTRIES:  # compiled calls are not copied
-            pairs = zip(tree_leaves(vars(copied)[name]), tree_leaves(vars(module)[name]), strict=False)
-            for each, original in pairs:
+        own, copies = vars(module), vars(copied)
+        names = [name for name, value in own.items() if name not in _REGISTRIES and _may_hold_tensors(value)]
+        for name in names:
+            for each, original in zip(tree_leaves(copies.get(name)), tree_leaves(own[name]), strict=False):
                 is_left = _has_one_storage(original) and _storage_of(original) not in registered
                 if is_left and isinstance(each, FakeTensor):
                     yield each, original
+
+
+def _may_hold_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple | dict) and len(value) > 0)
 
 
 def _has_one_storage(value: Any) -> bool:

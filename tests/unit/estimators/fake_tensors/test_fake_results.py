@@ -60,7 +60,9 @@ def test_statistics_of_half_types_are_single_precision_on_a_card(dtype: torch.dt
     assert [(each.shape, each.dtype) for each in layers] == [
         ((4, 6, 8), dtype), ((4, 6, 1), torch.float32), ((4, 6, 1), torch.float32),
     ]  # fmt: skip
-    assert [each.dtype for each in batches] == [dtype, torch.float32, torch.float32]
+    assert [(each.shape, each.dtype) for each in batches] == [
+        ((4, 6, 8, 8), dtype), ((6,), torch.float32), ((6,), torch.float32),
+    ]  # fmt: skip
 
 
 def test_the_logarithm_of_sigmoid_keeps_nothing_on_a_card() -> None:
