@@ -29,13 +29,13 @@ Channels-last in single precision: but for Hopper, what a kernel reads is copied
 What published profiles do not show is what cuDNN 9.20 answers. ``benchmarks/convolution_rule.py`` asks it, and
 ``benchmarks/README.md`` says how far the rule agrees.
 
-Winograd on Volta, which has no tensor cores for single precision. Published profiles (ResNet-50 and Inception-ResNet on
-V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3 windows with stride
-one, from 80 channels on; up to 64, the fused ``volta_scudnn_winograd_128x128`` needs next to nothing. Unfused, input,
-weight and output are transformed into the workspace, 36 elements per 4 x 4 tile of the output (Lavin and Gray, *Fast
-Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7 returns for the 18 such shapes, in both
-directions, that github.com/Slimakanzer/cudnn-benchmark lists. For Turing, cuDNN 9 proposes kernels that need next to
-nothing.
+Winograd on Volta and Turing, which have no tensor cores for single precision. Published profiles (ResNet-50 and
+Inception-ResNet on V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3
+windows with stride one, from 80 channels on; up to 64, the fused ``volta_scudnn_winograd_128x128`` needs next to
+nothing. Unfused, input, weight and output are transformed into the workspace, 36 elements per 4 x 4 tile of the output
+(Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7 returns for the
+18 such shapes, in both directions, that github.com/Slimakanzer/cudnn-benchmark lists. On Turing cuDNN 9.20 proposes the
+same for batches of more than 16, and for the weight's gradient of more than 16 channels.
 
 Not counted: workspaces of FFT and split kernels, and what channels-last kernels take (but see
 :mod:`memplan.estimators.temporaries.engines_for_cards`).
@@ -63,6 +63,7 @@ _A100, _HOPPER, _BLACKWELL_OF_DATA_CENTRES = (8, 0), (9, 0), (10, 0)
 _COPYING = (_HOPPER, _BLACKWELL_OF_DATA_CENTRES)  # where others read
 _CHANNELS_IN_HALF, _CHANNELS_IN_SINGLE = 8, 4  # at once on a tensor core
 _NEVER = 1 << 30
+_IMAGE_DIMENSIONS = 2
 _NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _TILE_OF_PRODUCT, _FEW_TILES = 128, 20
@@ -72,7 +73,7 @@ _TILES_AT_ONCE = {(8, 6): 36, (10, 0): 216, (12, 0): 216}  # what sums are split
 _MATRIX_ALIGNMENT_BYTES = 8
 _NARROW, _FEW_SAMPLES, _SMALL_IMAGE = 32, 64, 28 * 28  # channels, images, pixels
 _TINY_IMAGE, _WIDE_WEIGHT = 10 * 10, 1 << 18  # pixels, numbers
-_MAX_FUSED_CHANNELS = 64
+_MAX_FUSED_CHANNELS, _MAX_FUSED_SAMPLES, _MAX_CHANNELS_OF_GRADIENT = 64, 16, 16
 _TILE_SIDE = 4  # output pixels
 _TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 
@@ -82,7 +83,7 @@ def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     of_depthwise = depthwise_bytes(call, capability)
     if of_depthwise is not None:
         return of_depthwise
-    if _VOLTA <= capability < _TURING and _uses_unfused_winograd(call):
+    if _VOLTA <= capability <= _TURING and _uses_unfused_winograd(call, capability):
         return _winograd_bytes(call)
     if call.is_matrix_product and capability < _TURING:
         return 0
@@ -161,7 +162,8 @@ def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int
         image, weight = _filled_up(image, call), _filled_up(weight, call)
         return (image, weight) if call.channels_last else (image, weight, output)
     if not call.channels_last:
-        is_single = call.dtype == "float32" and not call.is_matrix_product and _has_one_group(call)
+        is_flat = len(call.stride) == _IMAGE_DIMENSIONS
+        is_single = is_flat and call.dtype == "float32" and not call.is_matrix_product and _has_one_group(call)
         if is_single and not are_images_copied(call, capability):
             return ()
         return (image, weight) if is_single and is_written_in_place(call, capability) else (image, weight, output)
@@ -216,16 +218,14 @@ def _is_of_few_channels(call: Convolution) -> bool:
     return call.weight_shape[1] == call.input_shape[1] <= _FEW_CHANNELS
 
 
-def _uses_unfused_winograd(call: Convolution) -> bool:
-    return (
-        call.kernel is not Pass.WEIGHT_GRADIENT
-        and call.dtype == "float32"
-        and call.weight_shape[1] == call.input_shape[1]
-        and not call.channels_last
-        and call.weight_shape[2:] == (3, 3)
-        and all(step == 1 for step in (*call.stride, *call.dilation))
-        and min(call.weight_shape[:2]) > _MAX_FUSED_CHANNELS
-    )
+def _uses_unfused_winograd(call: Convolution, capability: tuple[int, int]) -> bool:
+    is_plain = call.dtype == "float32" and _has_one_group(call) and not call.channels_last
+    if not is_plain or call.weight_shape[2:] != (3, 3) or any(step != 1 for step in (*call.stride, *call.dilation)):
+        return False
+    channels = min(call.weight_shape[:2])
+    if call.kernel is Pass.WEIGHT_GRADIENT:
+        return capability == _TURING and channels > _MAX_CHANNELS_OF_GRADIENT
+    return channels > _MAX_FUSED_CHANNELS and (capability < _TURING or call.samples > _MAX_FUSED_SAMPLES)
 
 
 def _winograd_bytes(call: Convolution) -> int:

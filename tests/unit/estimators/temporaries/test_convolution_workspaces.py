@@ -71,7 +71,7 @@ def test_the_weights_gradient_of_few_tiles_is_summed_in_parts() -> None:
         (call(with_tf32=False), AMPERE),
         (call(dtype="float64"), AMPERE),
         (call(dtype="bfloat16"), TURING),
-        (call(IN_THREES), TURING),
+        (call((16, 64, 3, 3), output_shape=(1, 16, 64, 64)), TURING),
         (call(dtype="float16", channels_last=True), AMPERE),
         (call(input_shape=(1, 64, 1, 1), output_shape=(1, 64, 1, 1)), AMPERE),
     ],
@@ -80,7 +80,7 @@ def test_the_weights_gradient_of_few_tiles_is_summed_in_parts() -> None:
         "no TF32",
         "double",
         "no bfloat16 on Turing",
-        "small windows",
+        "few channels on Turing",
         "channels-last",
         "a pixel",
     ],
@@ -170,6 +170,26 @@ def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
     convolution = call((128, 128, 3, 3), input_shape=wide, output_shape=wide)
     made = 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
     assert of_all_passes(convolution, VOLTA) == (made, made, 0)
+
+
+def test_turing_transforms_larger_batches_and_the_weights_gradient() -> None:
+    shapes = {"input_shape": (17, 128, 64, 64), "output_shape": (17, 128, 64, 64)}
+    convolution = call((128, 128, 3, 3), **shapes)
+    made = 36 * 4 * (128 * 128 + 17 * 16 * 16 * (128 + 128))
+    assert of_all_passes(convolution, TURING) == (made, made, made)
+    assert of_all_passes(convolution.with_samples(16), TURING)[:2] == (0, 0)
+    of_17_channels = call((17, 17, 3, 3), input_shape=(1, 17, 64, 64), output_shape=(1, 17, 64, 64))
+    assert of_all_passes(of_17_channels, TURING) == (0, 0, 36 * 4 * (17 * 17 + 16 * 16 * (17 + 17)))
+
+
+def test_volumes_are_copied_whatever_their_channels() -> None:
+    volume = replace(
+        call((32, 32, 3, 3, 3), input_shape=(1, 32, 16, 16, 16), output_shape=(1, 32, 16, 16, 16)),
+        stride=(1, 1, 1),
+        padding=(1, 1, 1),
+        dilation=(1, 1, 1),
+    )
+    assert workspace_bytes(volume, AMPERE) == (2 * 32 * 16**3 + 32 * 32 * 27) * 4
 
 
 @pytest.mark.parametrize(
