@@ -25,17 +25,13 @@ The weight's gradient of larger windows is summed in parts where it has few tile
 multiprocessor a tile, twice as many on Blackwell, a third on Ampere's smaller cards, on Hopper for up to four tiles.
 
 Channels-last in single precision: but for Hopper, what a kernel reads is copied all the same, supposedly to round it.
+For the weight's gradient of depthwise convolutions with large windows, as in ConvNeXt, every channel becomes eight on
+A100, Ada and Hopper.
 
 What published profiles do not show is what cuDNN 9.20 answers. ``benchmarks/convolution_rule.py`` asks it, and
 ``benchmarks/README.md`` says how far the rule agrees.
 
-Winograd on Volta and Turing, which have no tensor cores for single precision. Published profiles (ResNet-50 and
-Inception-ResNet on V100, forward pass and gradient of the input) show ``cudnn::winograd_nonfused`` kernels for 3 x 3
-windows with stride one, from 80 channels on; up to 64, the fused ``volta_scudnn_winograd_128x128`` needs next to
-nothing. Unfused, input, weight and output are transformed into the workspace, 36 elements per 4 x 4 tile of the output
-(Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*). This is to the byte what cuDNN 7 returns for the
-18 such shapes, in both directions, that github.com/Slimakanzer/cudnn-benchmark lists. On Turing cuDNN 9.20 proposes the
-same for batches of more than 16, and for the weight's gradient of more than 16 channels.
+Volta and Turing transform tiles in single precision (:mod:`memplan.estimators.temporaries.winograd`).
 
 Not counted: workspaces of FFT and split kernels, and what channels-last kernels take (but see
 :mod:`memplan.estimators.temporaries.engines_for_cards`).
@@ -49,6 +45,7 @@ from typing import TYPE_CHECKING
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 from memplan.estimators.temporaries.single_precision_copies import are_images_copied, is_written_in_place
+from memplan.estimators.temporaries.winograd import runs_unfused_winograd, winograd_bytes
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -71,11 +68,11 @@ _SPLIT_UP_TO_TILES = {(8, 0): 54, (9, 0): 4}
 _MULTIPROCESSORS = 108  # of an A100
 _TILES_AT_ONCE = {(8, 6): 36, (10, 0): 216, (12, 0): 216}  # what sums are split for; elsewhere one a multiprocessor
 _MATRIX_ALIGNMENT_BYTES = 8
+# From how many channels, and pixels of all images, the weight's gradient of a depthwise convolution fills them up.
+_FILLED_UP_CHANNELS = 96
+_FILLED_UP_PIXELS = {(8, 0): 64 * 7 * 7, (8, 9): 64 * 28 * 28, (9, 0): 64 * 28 * 28}
 _NARROW, _FEW_SAMPLES, _SMALL_IMAGE = 32, 64, 28 * 28  # channels, images, pixels
 _TINY_IMAGE, _WIDE_WEIGHT = 10 * 10, 1 << 18  # pixels, numbers
-_MAX_FUSED_CHANNELS, _MAX_FUSED_SAMPLES, _MAX_CHANNELS_OF_GRADIENT = 64, 16, 16
-_TILE_SIDE = 4  # output pixels
-_TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 
 
 def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
@@ -83,8 +80,10 @@ def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     of_depthwise = depthwise_bytes(call, capability)
     if of_depthwise is not None:
         return of_depthwise
-    if _VOLTA <= capability <= _TURING and _uses_unfused_winograd(call, capability):
-        return _winograd_bytes(call)
+    if _fills_up_every_channel(call, capability):
+        return _CHANNELS_IN_HALF * prod(call.input_shape) * _NUMBER_BYTES[call.dtype]
+    if runs_unfused_winograd(call, capability):
+        return winograd_bytes(call)
     if call.is_matrix_product and capability < _TURING:
         return 0
     copied = _copied_numbers(call, capability) if _uses_tensor_cores(call, capability) else ()
@@ -92,6 +91,17 @@ def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     if _is_for_cublaslt(call) and not (copied and _is_small_on_hopper(call, capability)):
         needed.append(_matrix_product_bytes(call))
     return min(needed, default=0)
+
+
+def _fills_up_every_channel(call: Convolution, capability: tuple[int, int]) -> bool:
+    """Whether each channel of a depthwise convolution becomes eight of a tensor core, for the weight's gradient."""
+    channels, per_group, *window = call.weight_shape
+    is_depthwise = per_group == 1 < channels == call.input_shape[1] and call.kernel is Pass.WEIGHT_GRADIENT
+    if not is_depthwise or not call.channels_last or call.dtype != "float32" or not call.with_tf32:
+        return False
+    pixels = call.samples * prod(call.input_shape[2:])
+    is_large = channels >= _FILLED_UP_CHANNELS and pixels >= _FILLED_UP_PIXELS.get(capability, _NEVER)
+    return is_large and min(window) >= _LARGE_WINDOW
 
 
 def _is_for_cublaslt(call: Convolution) -> bool:
@@ -216,23 +226,3 @@ def _filled_up(numbers: int, call: Convolution) -> int:
 
 def _is_of_few_channels(call: Convolution) -> bool:
     return call.weight_shape[1] == call.input_shape[1] <= _FEW_CHANNELS
-
-
-def _uses_unfused_winograd(call: Convolution, capability: tuple[int, int]) -> bool:
-    is_plain = call.dtype == "float32" and _has_one_group(call) and not call.channels_last
-    if not is_plain or call.weight_shape[2:] != (3, 3) or any(step != 1 for step in (*call.stride, *call.dilation)):
-        return False
-    channels = min(call.weight_shape[:2])
-    if call.kernel is Pass.WEIGHT_GRADIENT:
-        return capability == _TURING and channels > _MAX_CHANNELS_OF_GRADIENT
-    return channels > _MAX_FUSED_CHANNELS and (capability < _TURING or call.samples > _MAX_FUSED_SAMPLES)
-
-
-def _winograd_bytes(call: Convolution) -> int:
-    """Return the workspace of Winograd's algorithm: the transforms of weight, input and output."""
-    made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
-    rows, columns = (-(-side // _TILE_SIDE) for side in made[2:])
-    tiles = made[0] * rows * columns
-    channels_out, channels_in = call.weight_shape[:2]
-    numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
-    return _TRANSFORMED_ELEMENTS * numbers * _NUMBER_BYTES[call.dtype]

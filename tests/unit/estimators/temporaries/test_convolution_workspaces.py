@@ -165,21 +165,15 @@ def test_what_is_read_in_channels_last_is_copied_to_be_rounded_except_on_hopper(
     assert of_all_passes(convolution, HOPPER) == (0, 0, 0)
 
 
-def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
-    wide = (1, 128, 64, 64)
-    convolution = call((128, 128, 3, 3), input_shape=wide, output_shape=wide)
-    made = 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
-    assert of_all_passes(convolution, VOLTA) == (made, made, 0)
-
-
-def test_turing_transforms_larger_batches_and_the_weights_gradient() -> None:
-    shapes = {"input_shape": (17, 128, 64, 64), "output_shape": (17, 128, 64, 64)}
-    convolution = call((128, 128, 3, 3), **shapes)
-    made = 36 * 4 * (128 * 128 + 17 * 16 * 16 * (128 + 128))
-    assert of_all_passes(convolution, TURING) == (made, made, made)
-    assert of_all_passes(convolution.with_samples(16), TURING)[:2] == (0, 0)
-    of_17_channels = call((17, 17, 3, 3), input_shape=(1, 17, 64, 64), output_shape=(1, 17, 64, 64))
-    assert of_all_passes(of_17_channels, TURING) == (0, 0, 36 * 4 * (17 * 17 + 16 * 16 * (17 + 17)))
+def test_every_channel_becomes_eight_for_the_gradient_of_large_depthwise_windows() -> None:
+    shapes = {"input_shape": (64, 96, 28, 28), "output_shape": (64, 96, 28, 28)}
+    depthwise = call((96, 1, 7, 7), channels_last=True, **shapes)
+    filled_up_bytes = 8 * (64 * 96 * 28 * 28 * 4)
+    assert of_all_passes(depthwise, A100) == of_all_passes(depthwise, HOPPER) == (0, 0, filled_up_bytes)
+    few, small_window = depthwise.with_samples(63), replace(depthwise, weight_shape=(96, 1, 5, 5))
+    assert of_all_passes(few, A100) == (0, 0, filled_up_bytes // 64 * 63)
+    for taken_as_it_lies, capability in ((few, HOPPER), (small_window, A100), (depthwise, AMPERE)):
+        assert of_all_passes(taken_as_it_lies, capability) == (0, 0, 0)
 
 
 def test_volumes_are_copied_whatever_their_channels() -> None:
@@ -190,37 +184,3 @@ def test_volumes_are_copied_whatever_their_channels() -> None:
         dilation=(1, 1, 1),
     )
     assert workspace_bytes(volume, AMPERE) == (2 * 32 * 16**3 + 32 * 32 * 27) * 4
-
-
-@pytest.mark.parametrize(
-    ("side", "inputs", "outputs", "listed_bytes"),
-    [(5, 256, 486, 31592448), (19, 512, 486, 150801408), (38, 256, 324, 279207936), (38, 128, 256, 181665792)],
-)
-def test_the_transforms_take_what_cudnn_itself_answers(side: int, inputs: int, outputs: int, listed_bytes: int) -> None:
-    """github.com/Slimakanzer/cudnn-benchmark, out_example.txt: 32 images, windows of 3 x 3, one pixel of padding."""
-    shapes = {"input_shape": (32, inputs, side, side), "output_shape": (32, outputs, side, side)}
-    assert workspace_bytes(call((outputs, inputs, 3, 3), **shapes), VOLTA) == listed_bytes
-
-
-def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
-    """The same list: 5 x 5 pixels without padding, two tiles a side for the gradient, one for the output of 3 x 3."""
-    convolution = call((256, 128, 3, 3), Pass.INPUT_GRADIENT, input_shape=(32, 128, 5, 5), output_shape=(32, 256, 3, 3))
-    assert workspace_bytes(convolution, VOLTA) == 11796480
-
-
-@pytest.mark.parametrize(
-    ("convolution", "capability"),
-    [
-        (call((128, 128, 5, 5)), VOLTA),
-        (call((128, 128, 3, 3), stride=2), VOLTA),
-        (call((128, 128, 3, 3)), (6, 0)),
-        (call((128, 64, 3, 3)), VOLTA),
-    ],
-    ids=["larger windows", "a stride", "Pascal", "few channels"],
-)
-def test_other_convolutions_without_tensor_cores_take_nothing(
-    convolution: Convolution, capability: tuple[int, int]
-) -> None:
-    samples, channels = 1, convolution.weight_shape[1]
-    fitting = replace(convolution, input_shape=(samples, channels, 64, 64), output_shape=(samples, 128, 64, 64))
-    assert of_all_passes(fitting, capability) == (0, 0, 0)
