@@ -15,7 +15,7 @@ import argparse
 import random
 import statistics
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -26,6 +26,7 @@ from truth_models import timm_classifier
 
 from memplan.devices.cards import find_card
 from memplan.estimators import estimate, trace_step
+from memplan.estimators.cudnn.answered_traces import with_ruled_workspaces
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
@@ -161,7 +162,7 @@ def reserved_row(device: DeviceSpec, precision: str) -> str:
         )
         source = PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint=name, search_path=tuple(sys.path))
         asked = trace_step(source, Recipe(micro_batch_size=_MICRO_BATCHES[0], precision=precision), device)
-        ruled = replace(asked, timelines=tuple(replace(each, answered=None) for each in asked.timelines))
+        ruled = with_ruled_workspaces(asked)
         for size in _MICRO_BATCHES:
             by_rule, told = (estimate(each, micro_batch_size=size, device=device) for each in (ruled, asked))
             errors.append(by_rule.peak_reserved_bytes / told.peak_reserved_bytes - 1)

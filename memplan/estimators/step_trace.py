@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
-    from memplan.estimators.temporaries.convolutions import AnsweredWorkspaces, Workspaces
+    from memplan.estimators.temporaries.convolutions import SizedWorkspaces, Workspaces
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)
@@ -36,8 +36,9 @@ class Timeline:
         operators: index into ``operator_names`` of each block.
         module_names: module paths; the empty path is the model itself.
         operator_names: operators that made the blocks.
-        workspaces: the blocks that are workspaces of convolutions, sized by rules; None where nothing is convolved.
-        answered: those of them whose sizes cuDNN itself has told; None where it was not asked.
+        workspaces: the blocks that are workspaces of convolutions; None where nothing is convolved.
+        sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None where their batches are no
+            linear function of the micro-batch, or the card's generation is not known.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
     """
 
@@ -51,15 +52,15 @@ class Timeline:
     module_names: tuple[str, ...]
     operator_names: tuple[str, ...]
     workspaces: Workspaces | None = None
-    answered: AnsweredWorkspaces | None = None
+    sized_workspaces: SizedWorkspaces | None = None
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""
         powers = float(micro_batch_size) ** np.arange(3)
         sizes = powers @ self.size_terms
-        if self.answered is not None:
-            sizes[self.answered.blocks] = self.answered.block_bytes(micro_batch_size)
+        if self.sized_workspaces is not None:
+            sizes[self.sized_workspaces.blocks] = self.sized_workspaces.block_bytes(micro_batch_size)
         sizes[self.ruled.blocks] = self.ruled.block_bytes(micro_batch_size)
         return np.maximum(np.rint(sizes), 0).astype(np.int64)
 

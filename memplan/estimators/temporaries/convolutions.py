@@ -133,40 +133,38 @@ class Workspaces:
         """Return the calls at a micro-batch size."""
         return tuple(each.at(micro_batch_size) for each in self.convolutions)
 
-    def answered(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int | None]) -> AnsweredWorkspaces:
-        """Return the blocks whose calls have an answer at each of some micro-batch sizes, in ascending order."""
-        found = [[workspace_bytes.get(each.at(size)) for size in sizes] for each in self.convolutions]
-        known = {number: answers for number, answers in enumerate(found) if None not in answers}
-        kept = np.isin(self.numbers, list(known))
-        return AnsweredWorkspaces(
-            blocks=self.blocks[kept],
-            numbers=np.searchsorted(list(known), self.numbers[kept]),
+    def sized(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int]) -> SizedWorkspaces:
+        """Return the blocks with what their calls take at some micro-batch sizes, in ascending order."""
+        of_calls = [[workspace_bytes[each.at(size)] for size in sizes] for each in self.convolutions]
+        return SizedWorkspaces(
+            blocks=self.blocks,
+            numbers=self.numbers,
             sizes=tuple(sizes),
-            bytes_at_sizes=np.array(list(known.values()), dtype=np.float64).reshape(len(known), len(sizes)),
+            bytes_at_sizes=np.array(of_calls, dtype=np.float64).reshape(len(of_calls), len(sizes)),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredWorkspaces:
-    """Workspaces of convolutions as cuDNN answered for some micro-batch sizes.
+class SizedWorkspaces:
+    """Workspaces of convolutions as a rule or cuDNN sizes them at some micro-batch sizes.
 
     Args:
         blocks: block numbers, ascending.
         numbers: row of ``bytes_at_sizes`` of each of these blocks.
-        sizes: micro-batch sizes that were asked about, ascending.
+        sizes: these micro-batch sizes, ascending.
         bytes_at_sizes: workspace of each call at each of these sizes, shape (calls, sizes).
     """
 
     blocks: npt.NDArray[np.int32]
-    numbers: npt.NDArray[np.intp]
+    numbers: npt.NDArray[np.int32]
     sizes: tuple[int, ...]
     bytes_at_sizes: npt.NDArray[np.float64]
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.float64]:
         """Return the bytes of each of ``blocks`` at a micro-batch size.
 
-        Between two sizes that were asked about they lie on the line through both, and beyond the largest they grow in
-        proportion. An algorithm that cuDNN takes for sizes in between only is not seen.
+        Between two of the sizes they lie on the line through both, and beyond the largest they grow in proportion. An
+        algorithm that is taken for sizes in between only is not seen.
         """
         smaller = max(int(np.searchsorted(self.sizes, micro_batch_size, side="right")) - 1, 0)
         larger = min(smaller + 1, len(self.sizes) - 1)

@@ -170,7 +170,7 @@ def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.uncounted == ()
 
 
-def test_blocks_that_cudnn_proposes_nothing_for_keep_their_rule_and_are_told_of(
+def test_calls_that_cudnn_proposes_nothing_for_follow_the_rule_and_are_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def up_to_a_thousand_samples(questions: CudnnQuestions) -> CudnnAnswers:
@@ -179,32 +179,48 @@ def test_blocks_that_cudnn_proposes_nothing_for_keep_their_rule_and_are_told_of(
 
     monkeypatch.setattr(answered_traces, "ask", up_to_a_thousand_samples)
     found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
-    assert found.timelines[0].block_bytes(10).tolist() == [MIB]
-    assert found.notes == ()
+    assert [found.timelines[0].block_bytes(size).tolist() for size in (10, 1024)] == [[2 * MIB], [ruled_bytes(1024)]]
+    assert found.notes == ("Workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6.",)
     (uncounted,) = found.uncounted
     assert uncounted.endswith(": cuDNN 9.19.0 proposes nothing for some of them")
 
 
+def ruled_bytes(samples: int) -> int:
+    """Copies of input, output and weight."""
+    return 2 * samples * MIB // 4 + 64 * 64 * 9 * 4
+
+
 @pytest.mark.parametrize(
-    ("capability", "calls", "reason"),
+    ("capability", "calls", "sized_bytes", "reason"),
     [
-        (AMPERE, [growing_call()], "it is not there"),
-        (AMPERE, [], "their batches are no linear function of the micro-batch"),
-        (None, [growing_call()], "of the card only the size is known"),
-        ((7, 0), [growing_call()], "cuDNN 9 knows cards from Turing on"),
+        (AMPERE, [growing_call()], ruled_bytes(10), "it is not there"),
+        (AMPERE, [], MIB, "their batches are no linear function of the micro-batch"),
+        (None, [growing_call()], MIB, "of the card only the size is known"),
+        ((7, 0), [growing_call()], 0, "cuDNN 9 knows cards from Turing on"),
     ],
 )
 def test_without_answers_the_rule_stays_and_the_reason_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int] | None,
     calls: list[GrowingConvolution],
+    sized_bytes: int,
     reason: str,
 ) -> None:
     monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
     found = with_cudnns_answers(trace_of(capability, *calls))
-    assert found.timelines[0].block_bytes(10).tolist() == [MIB]
+    assert found.timelines[0].block_bytes(10).tolist() == [sized_bytes]
     (uncounted,) = found.uncounted
     assert uncounted == f"workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
+
+
+def test_the_rule_is_followed_at_every_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Turing a workspace for more than 16 images: none at the traced sizes of 2 and 3."""
+    monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
+    wide = replace(CALL, input_shape=(0, 128, 32, 32), weight_shape=(128, 128, 3, 3), output_shape=(0, 128, 32, 32))
+    call = GrowingConvolution(convolution=wide, samples_at_zero=0, samples_per_item=1)
+    found = with_cudnns_answers(trace_of((7, 5), call)).timelines[0]
+    made = 36 * 4 * (128 * 128 + 24 * 8 * 8 * (128 + 128))
+    assert [found.block_bytes(size).tolist() for size in (16, 24)] == [[0], [made]]
 
 
 def test_a_trace_without_convolutions_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
-"""Workspaces at any micro-batch, from answers for a few."""
+"""Workspaces at any micro-batch, from sizes at a few."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from memplan.estimators.temporaries.convolutions import AnsweredWorkspaces, GrowingConvolution, Workspaces
+from memplan.estimators.temporaries.convolutions import GrowingConvolution, SizedWorkspaces, Workspaces
 from tests.making import convolution
 
 
@@ -13,9 +13,9 @@ def growing(channels: int = 4, per_item: int = 1) -> GrowingConvolution:
     return GrowingConvolution(convolution=convolution(0, channels), samples_at_zero=0, samples_per_item=per_item)
 
 
-def answered(*bytes_at_sizes: float) -> AnsweredWorkspaces:
-    """One block, 7, and answers for micro-batches 2 and 4."""
-    return AnsweredWorkspaces(
+def sized(*bytes_at_sizes: float) -> SizedWorkspaces:
+    """One block, 7, and its bytes at micro-batches 2 and 4."""
+    return SizedWorkspaces(
         blocks=np.array([7], dtype=np.int32),
         numbers=np.array([0]),
         sizes=(2, 4),
@@ -28,26 +28,22 @@ def test_a_call_grows_with_the_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(("size", "expected"), [(2, 100), (3, 130), (4, 160), (8, 320), (1, 70)])
-def test_sizes_between_two_answers_lie_on_a_line_and_those_beyond_grow_in_proportion(size: int, expected: int) -> None:
-    assert answered(100, 160).block_bytes(size).tolist() == [expected]
+def test_sizes_between_two_lie_on_a_line_and_those_beyond_grow_in_proportion(size: int, expected: int) -> None:
+    assert sized(100, 160).block_bytes(size).tolist() == [expected]
 
 
-def test_blocks_of_one_call_share_its_answers_and_calls_without_one_are_left_to_rules() -> None:
+def test_blocks_of_one_call_share_its_size() -> None:
     workspaces = Workspaces(
-        blocks=np.array([2, 5, 9, 11], dtype=np.int32),
-        numbers=np.array([0, 1, 2, 1], dtype=np.int32),
-        convolutions=(growing(1), growing(2), growing(3)),
+        blocks=np.array([2, 5, 9], dtype=np.int32),
+        numbers=np.array([0, 1, 0], dtype=np.int32),
+        convolutions=(growing(2), growing(3)),
     )
     told = {growing(channels).at(size): 100 * channels + size for channels in (2, 3) for size in (1, 2)}
-    told[growing(1).at(1)] = 5  # nothing for two samples
-    found = workspaces.answered([1, 2], told)
-    assert found.blocks.tolist() == [5, 9, 11]
+    found = workspaces.sized([1, 2], told)
+    assert found.blocks.tolist() == [2, 5, 9]
     assert found.block_bytes(1).tolist() == [201, 301, 201]
     assert found.block_bytes(2).tolist() == [202, 302, 202]
 
 
-def test_without_any_answer_no_block_is_told() -> None:
-    workspaces = Workspaces(
-        blocks=np.array([2], dtype=np.int32), numbers=np.array([0], dtype=np.int32), convolutions=(growing(),)
-    )
-    assert workspaces.answered([1, 2], {}).block_bytes(2).tolist() == []
+def test_without_convolutions_no_block_is_sized() -> None:
+    assert Workspaces().sized([1, 2], {}).block_bytes(2).tolist() == []
