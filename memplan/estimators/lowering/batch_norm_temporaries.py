@@ -65,11 +65,11 @@ def _variance_parts(
 def _backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Two sums of each channel, and their parts (``batch_norm_backward_reduce_cuda_channels_last_template``)."""
     gradient, image, weight, training = args[0], args[1], args[2], args[7]
-    is_last = _is_channels_last(image) and _is_channels_last(gradient)
-    if not _runs_on_aten(image, weight, training=training) or not is_last:
+    if not _runs_on_aten(image, weight, training=training) or not _is_channels_last(image):
         return NO_TEMPORARIES
     sums_bytes = image.shape[1] * _NUMBER_BYTES
-    return TemporaryBytes(around_results=(sums_bytes, sums_bytes), before_results=_channel_sums(image, numbers=2))
+    parts = _channel_sums(image, numbers=2) if _is_channels_last(gradient) else ()
+    return TemporaryBytes(around_results=(sums_bytes, sums_bytes), before_results=parts)
 
 
 def _runs_on_aten(image: torch.Tensor, weight: torch.Tensor | None, *, training: bool) -> bool:
