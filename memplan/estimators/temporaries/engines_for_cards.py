@@ -1,14 +1,18 @@
 """Workspaces of convolution engines that cuDNN names only where there is a card, worked out from the shapes.
 
-Depthwise convolutions, channels-last, in half precision, with windows of three, five or seven pixels. Beside a library
-of the driver, 9.20 proposes engines first that it leaves out elsewhere.
+Depthwise convolutions in half precision, with windows of three, five or seven pixels. Beside a library of the driver,
+9.20 proposes engines first that it leaves out elsewhere.
 
-Forward and gradient of the input: they take nothing, in all of 1,600 random calls on 8.0 and 9.0, where the bare answer
-is up to some GiB.
+Forward and gradient of the input: they take nothing, in all of 1,600 random calls in channels-last on 8.0 and 9.0,
+where the bare answer is up to some GiB, and for the layers of usual nets on seven capabilities in float16 and the
+images' own layout, where it is twice the images.
 
-Gradient of the weight: eight sums of every image in single precision, channels in multiples of 32. Of 1,470 random
-calls on 7.5, 8.0, 8.6, 9.0 and 12.0 this agrees to 1 MiB with what cuDNN answers there in 1,391, the bare answer in
-466. For float16 with windows of three and five pixels other engines come first as often.
+Gradient of the weight, channels-last: eight sums of every image in single precision, channels in multiples of 32. Of
+1,470 random calls on 7.5, 8.0, 8.6, 9.0 and 12.0 this agrees to 1 MiB with what cuDNN answers there in 1,391, the bare
+answer in 466. For float16 with windows of three and five pixels other engines come first as often.
+
+Gradient of the weight, float16 in the images' own layout, with steps of one pixel: nothing on Turing and Ampere's
+smaller cards, elsewhere nothing for small images, and the bare answer for larger ones.
 """
 
 from __future__ import annotations
@@ -29,14 +33,18 @@ _WINDOW_SIDES = (3, 5, 7)
 _AMPERE = (8, 0)
 # Sides of the windows for which the engine of sums is proposed first, and from which compute capability on.
 _SUMMED_WINDOWS = {"bfloat16": (_WINDOW_SIDES, _AMPERE), "float16": ((7,), (7, 5))}
+_TAKING_NOTHING = ((7, 5), (8, 6))
+_SMALL_IMAGES = {3: 56 * 56, 5: 14 * 14}  # pixels, by the side of the window
 
 
 def depthwise_bytes(convolution: Convolution, capability: tuple[int, int]) -> int | None:
     """Return the workspace of a depthwise convolution in half precision; None where cuDNN knows better."""
     channels, per_group, *window = convolution.weight_shape
     is_depthwise = (per_group, channels) == (1, convolution.input_shape[1])
-    if not is_depthwise or not convolution.channels_last or any(step > 1 for step in convolution.dilation):
+    if not is_depthwise or any(step > 1 for step in convolution.dilation):
         return None
+    if not convolution.channels_last:
+        return _bytes_in_own_layout(convolution, capability)
     sides, first_capability = _SUMMED_WINDOWS.get(convolution.dtype, ((), _AMPERE))
     if sides and convolution.kernel is not Pass.WEIGHT_GRADIENT:
         sides, first_capability = _WINDOW_SIDES, _AMPERE
@@ -46,3 +54,16 @@ def depthwise_bytes(convolution: Convolution, capability: tuple[int, int]) -> in
         return 0
     padded_channels = round_up(channels, _CHANNEL_STEP)
     return _SUMS_OF_AN_IMAGE * convolution.samples * padded_channels * prod(window) * _SUM_BYTES
+
+
+def _bytes_in_own_layout(convolution: Convolution, capability: tuple[int, int]) -> int | None:
+    window = convolution.weight_shape[2:]
+    small = next((pixels for side, pixels in _SMALL_IMAGES.items() if window == (side, side)), None)
+    if convolution.dtype != "float16" or small is None:
+        return None
+    if convolution.kernel is not Pass.WEIGHT_GRADIENT:
+        return 0
+    if any(step > 1 for step in convolution.stride):
+        return None
+    is_small = prod(convolution.input_shape[2:]) <= small
+    return 0 if is_small or capability in _TAKING_NOTHING else None

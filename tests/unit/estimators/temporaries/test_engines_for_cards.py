@@ -71,3 +71,20 @@ def test_other_passes_take_nothing_from_ampere_on(kernel: Pass, dtype: str, side
     assert depthwise_bytes(call, TURING) is None
     assert depthwise_bytes(replace(call, dtype="float32"), AMPERE) is None
     assert depthwise_bytes(replace(call, weight_shape=(64, 1, 9, 9)), AMPERE) is None
+
+
+@pytest.mark.parametrize("capability", [TURING, AMPERE, (9, 0)])
+@pytest.mark.parametrize("side", [3, 5])
+def test_in_the_images_own_layout_only_gradients_of_the_weight_may_take_something(
+    side: int, capability: tuple[int, int]
+) -> None:
+    call = replace(DEPTHWISE, dtype="float16", channels_last=False, weight_shape=(64, 1, side, side), stride=(2, 2))
+    assert [depthwise_bytes(replace(call, kernel=each), capability) for each in Pass] == [0, 0, None]
+
+
+@pytest.mark.parametrize(("side", "pixels"), [(3, 56), (5, 14)])
+def test_and_these_only_for_large_images(side: int, pixels: int) -> None:
+    call = replace(DEPTHWISE, dtype="float16", channels_last=False, weight_shape=(64, 1, side, side))
+    small, large = (replace(call, input_shape=(10, 64, each, each)) for each in (pixels, pixels + 1))
+    assert depthwise_bytes(small, AMPERE) == depthwise_bytes(large, TURING) == depthwise_bytes(large, (8, 6)) == 0
+    assert depthwise_bytes(large, AMPERE) is None
