@@ -28,32 +28,27 @@ _KNOWN_FROM = (7, 5)
 
 def with_cudnns_answers(trace: StepTrace) -> StepTrace:
     """Ask cuDNN about the convolutions of a trace; what it does not answer a rule sizes, and the trace says so."""
-    capability = trace.compute_capability
-    ruled = with_ruled_workspaces(trace)
-    if ruled is trace or capability is None:
-        is_convolved = any(each.workspaces is not None for each in trace.timelines)
-        return _by_rule(trace, _UNKNOWN_CARD if capability is None else _NOT_LINEAR) if is_convolved else trace
-    if capability < _KNOWN_FROM:
-        return _by_rule(ruled, _OLD_CARD)
+    if all(each.workspaces is None for each in trace.timelines):
+        return trace
     calls = _calls_of(trace)
-    answers = ask(CudnnQuestions(capability=capability, convolutions=calls))
+    if trace.compute_capability is None or not calls:
+        return _by_rule(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
+    if trace.compute_capability < _KNOWN_FROM:
+        return _by_rule(with_ruled_workspaces(trace), _OLD_CARD)
+    answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls))
     if not isinstance(answers, CudnnAnswers):
-        return _by_rule(ruled, answers)
+        return _by_rule(with_ruled_workspaces(trace), answers)
     told = {call: size for call, size in zip(calls, answers.workspace_bytes, strict=True) if size is not None}
-    by_rule = {call: workspace_bytes(call, capability) for call in calls if call not in told}
-    found = _with_sizes(trace, {**told, **by_rule})
+    found = _sized(trace, trace.compute_capability, told)
     if told:
-        note = _BY_CUDNN.format(version=answers.version, capability="{}.{}".format(*capability))
+        note = _BY_CUDNN.format(version=answers.version, capability="{}.{}".format(*trace.compute_capability))
         found = replace(found, notes=(*found.notes, note))
-    return _by_rule(found, _NOT_ALL.format(version=answers.version)) if by_rule else found
+    return found if len(told) == len(calls) else _by_rule(found, _NOT_ALL.format(version=answers.version))
 
 
 def with_ruled_workspaces(trace: StepTrace) -> StepTrace:
     """Size the convolutions of a trace by the rule; those whose batches do not grow evenly keep their traced sizes."""
-    calls = _calls_of(trace)
-    if not calls or trace.compute_capability is None:
-        return trace
-    return _with_sizes(trace, {call: workspace_bytes(call, trace.compute_capability) for call in calls})
+    return trace if trace.compute_capability is None else _sized(trace, trace.compute_capability, {})
 
 
 def _sizes_of(trace: StepTrace) -> list[int]:
@@ -65,10 +60,12 @@ def _calls_of(trace: StepTrace) -> tuple[Convolution, ...]:
     return tuple({call: None for each in found for size in _sizes_of(trace) for call in each.calls_at(size)})
 
 
-def _with_sizes(trace: StepTrace, told: Mapping[Convolution, int]) -> StepTrace:
+def _sized(trace: StepTrace, capability: tuple[int, int], told: Mapping[Convolution, int]) -> StepTrace:
+    """Size the convolutions as cuDNN told, and by the rule where it did not."""
     sizes = _sizes_of(trace)
+    known = {call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls_of(trace)}
     timelines = tuple(
-        each if each.workspaces is None else replace(each, sized_workspaces=each.workspaces.sized(sizes, told))
+        each if each.workspaces is None else replace(each, sized_workspaces=each.workspaces.sized(sizes, known))
         for each in trace.timelines
     )
     return replace(trace, timelines=timelines)
