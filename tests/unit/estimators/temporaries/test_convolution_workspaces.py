@@ -9,40 +9,11 @@ import pytest
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.units import MIB
+from tests.convolution_calls import call, of_all_passes
 
 VOLTA, TURING, A100, AMPERE, HOPPER, BLACKWELL = (7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (12, 0)
-IMAGE = (1, 64, 64, 64)  # 1 MiB in single precision
 IN_THREES, IN_THREES_OF_PHOTOGRAPHS = (64, 64, 3, 3), (64, 3, 3, 3)
 PHOTOGRAPH = (1, 3, 64, 64)
-
-
-def call(
-    weight_shape: tuple[int, ...] = (64, 64, 8, 8),  # 1 MiB in single precision
-    kernel: Pass = Pass.FORWARD,
-    dtype: str = "float32",
-    *,
-    input_shape: tuple[int, ...] = IMAGE,
-    output_shape: tuple[int, ...] = IMAGE,
-    channels_last: bool = False,
-    stride: int = 1,
-    with_tf32: bool = True,
-) -> Convolution:
-    return Convolution(
-        kernel=kernel,
-        input_shape=input_shape,
-        weight_shape=weight_shape,
-        output_shape=output_shape,
-        dtype=dtype,
-        channels_last=channels_last,
-        stride=(stride, stride),
-        padding=(0, 0),
-        dilation=(1, 1),
-        with_tf32=with_tf32,
-    )
-
-
-def of_all_passes(convolution: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(workspace_bytes(replace(convolution, kernel=each), capability) for each in Pass)
 
 
 def test_input_weight_and_output_are_copied_for_tensor_cores() -> None:

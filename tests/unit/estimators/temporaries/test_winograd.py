@@ -8,34 +8,9 @@ import pytest
 
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
+from tests.convolution_calls import call, of_all_passes
 
 VOLTA, TURING = (7, 0), (7, 5)
-IMAGE = (1, 64, 64, 64)
-
-
-def call(
-    weight_shape: tuple[int, ...],
-    kernel: Pass = Pass.FORWARD,
-    *,
-    input_shape: tuple[int, ...] = IMAGE,
-    output_shape: tuple[int, ...] = IMAGE,
-    stride: int = 1,
-) -> Convolution:
-    return Convolution(
-        kernel=kernel,
-        input_shape=input_shape,
-        weight_shape=weight_shape,
-        output_shape=output_shape,
-        dtype="float32",
-        channels_last=False,
-        stride=(stride, stride),
-        padding=(0, 0),
-        dilation=(1, 1),
-    )
-
-
-def of_all_passes(convolution: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(workspace_bytes(replace(convolution, kernel=each), capability) for each in Pass)
 
 
 def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
