@@ -114,13 +114,12 @@ def replay_under_limit(
     whose own is not counted.
     """
     events = events_at(timeline, micro_batch_size)
-    workspaces = () if timeline.workspaces is None else timeline.workspaces.blocks.tolist()
     return replay(
         events.blocks.tolist(),
         events.requests_bytes.tolist(),
         config=config,
         limit_bytes=limit_bytes,
-        dispensable=frozenset(workspaces),
+        dispensable=frozenset(timeline.workspaces.blocks.tolist()),
     )
 
 

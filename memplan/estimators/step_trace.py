@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.temporaries.convolutions import Workspaces
 from memplan.estimators.temporaries.ruled_blocks import RuledBlocks
 from memplan.results import Phase
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
-    from memplan.estimators.temporaries.convolutions import SizedWorkspaces, Workspaces
+    from memplan.estimators.temporaries.convolutions import SizedWorkspaces
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)
@@ -36,9 +37,8 @@ class Timeline:
         operators: index into ``operator_names`` of each block.
         module_names: module paths; the empty path is the model itself.
         operator_names: operators that made the blocks.
-        workspaces: the blocks that are workspaces of convolutions; None where nothing is convolved.
-        sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None where their batches are no
-            linear function of the micro-batch, or the card's generation is not known.
+        workspaces: the blocks that are workspaces of convolutions.
+        sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None before either was asked.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
     """
 
@@ -51,7 +51,7 @@ class Timeline:
     operators: npt.NDArray[np.int32]
     module_names: tuple[str, ...]
     operator_names: tuple[str, ...]
-    workspaces: Workspaces | None = None
+    workspaces: Workspaces = field(default_factory=Workspaces)
     sized_workspaces: SizedWorkspaces | None = None
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
 

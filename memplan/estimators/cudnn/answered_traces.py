@@ -28,7 +28,7 @@ _KNOWN_FROM = (7, 5)
 
 def with_cudnns_answers(trace: StepTrace) -> StepTrace:
     """Ask cuDNN about the convolutions of a trace; what it does not answer a rule sizes, and the trace says so."""
-    if all(each.workspaces is None for each in trace.timelines):
+    if not any(each.workspaces.has_any for each in trace.timelines):
         return trace
     calls = _calls_of(trace)
     if trace.compute_capability is None or not calls:
@@ -56,19 +56,16 @@ def _sizes_of(trace: StepTrace) -> list[int]:
 
 
 def _calls_of(trace: StepTrace) -> tuple[Convolution, ...]:
-    found = [each.workspaces for each in trace.timelines if each.workspaces is not None]
-    return tuple({call: None for each in found for size in _sizes_of(trace) for call in each.calls_at(size)})
+    sizes = _sizes_of(trace)
+    return tuple({call: None for each in trace.timelines for size in sizes for call in each.workspaces.calls_at(size)})
 
 
 def _sized(trace: StepTrace, capability: tuple[int, int], told: Mapping[Convolution, int]) -> StepTrace:
     """Size the convolutions as cuDNN told, and by the rule where it did not."""
     sizes = _sizes_of(trace)
     known = {call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls_of(trace)}
-    timelines = tuple(
-        each if each.workspaces is None else replace(each, sized_workspaces=each.workspaces.sized(sizes, known))
-        for each in trace.timelines
-    )
-    return replace(trace, timelines=timelines)
+    timelines = (replace(each, sized_workspaces=each.workspaces.sized(sizes, known)) for each in trace.timelines)
+    return replace(trace, timelines=tuple(timelines))
 
 
 def _by_rule(trace: StepTrace, reason: str) -> StepTrace:

@@ -22,12 +22,12 @@ Growing = TypeVar("Growing", GrowingConvolution, GrowingRuledBlock)
 _Blocks = list[tuple[int, int]]  # block number, and index of its call among the different ones
 
 
-def any_workspaces(recording: Recording) -> Workspaces | None:
-    """Return ``Workspaces`` without convolutions if the run has convolution workspaces, else None."""
-    return Workspaces() if any(isinstance(each, Convolution) for each in recording.kernel_calls) else None
+def workspaces_as_traced(recording: Recording) -> Workspaces:
+    """Return the convolution workspaces of a run of which only the traced size is to be known."""
+    return Workspaces(has_others=_workspace_count(recording) > 0)
 
 
-def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
+def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces:
     """Return the convolution workspaces of the runs, for convolutions whose sample count is linear in the micro-batch.
 
     Args:
@@ -35,9 +35,10 @@ def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces | None:
     """
     numbers, found = _numbered(_blocks_of(recordings, Convolution), _growing_convolution)
     if not found:
-        return any_workspaces(recordings[0])
+        return workspaces_as_traced(recordings[0])
     blocks, of_blocks = _columns(found)
-    return Workspaces(blocks=blocks, numbers=of_blocks, convolutions=numbers)
+    has_others = _workspace_count(recordings[0]) > len(found)
+    return Workspaces(blocks=blocks, numbers=of_blocks, convolutions=numbers, has_others=has_others)
 
 
 def growing_ruled_blocks(recordings: Sequence[Recording]) -> RuledBlocks:
@@ -51,6 +52,10 @@ def growing_ruled_blocks(recordings: Sequence[Recording]) -> RuledBlocks:
         return RuledBlocks()
     blocks, numbers = _columns(found)
     return RuledBlocks(blocks=blocks, numbers=numbers, different=different)
+
+
+def _workspace_count(recording: Recording) -> int:
+    return sum(isinstance(each, Convolution) for each in recording.kernel_calls)
 
 
 def _blocks_of(

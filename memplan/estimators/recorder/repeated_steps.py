@@ -55,12 +55,11 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
     """
     last = len(worst.step_starts) - 1
     is_typical = (last - steps_of_blocks(worst)) % 2 == 1
-    of_rules = None if timeline.workspaces is None else Workspaces()
     shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
     return replace(
         timeline,
         size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0),
-        workspaces=of_rules,
+        workspaces=Workspaces(has_others=timeline.workspaces.has_any),
         ruled=timeline.ruled.among(~is_typical),
     )
 

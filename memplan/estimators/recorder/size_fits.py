@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.recorder.kernel_call_blocks import any_workspaces, growing_ruled_blocks, growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import (
+    growing_ruled_blocks,
+    growing_workspaces,
+    workspaces_as_traced,
+)
 from memplan.estimators.step_trace import Timeline
 
 if TYPE_CHECKING:
@@ -111,7 +115,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         operators=np.array(recording.operators, dtype=np.int32),
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
-        workspaces=any_workspaces(recording),
+        workspaces=workspaces_as_traced(recording),
     )
 
 

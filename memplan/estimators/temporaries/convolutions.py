@@ -123,11 +123,19 @@ class Workspaces:
         blocks: block numbers, ascending.
         numbers: index into ``convolutions`` of each of these blocks.
         convolutions: the different calls.
+        has_others: whether other blocks are workspaces too, of calls whose batch is no linear function of the
+            micro-batch.
     """
 
     blocks: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     numbers: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     convolutions: tuple[GrowingConvolution, ...] = ()
+    has_others: bool = False
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any block of the timeline is a workspace of a convolution."""
+        return self.has_others or bool(self.blocks.size)
 
     def calls_at(self, micro_batch_size: int) -> tuple[Convolution, ...]:
         """Return the calls at a micro-batch size."""

@@ -127,6 +127,7 @@ def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> 
         blocks=np.arange(len(calls), dtype=np.int32),
         numbers=np.arange(len(calls), dtype=np.int32),
         convolutions=calls,
+        has_others=not calls,
     )
     timeline = Timeline(
         event_blocks=np.array([0, 0], dtype=np.int32),
@@ -226,5 +227,5 @@ def test_the_rule_is_followed_at_every_micro_batch(monkeypatch: pytest.MonkeyPat
 def test_a_trace_without_convolutions_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered_traces, "ask", lambda _: pytest.fail("cuDNN was asked"))
     trace = trace_of(AMPERE)
-    plain = replace(trace, timelines=(replace(trace.timelines[0], workspaces=None),))
+    plain = replace(trace, timelines=(replace(trace.timelines[0], workspaces=Workspaces()),))
     assert with_cudnns_answers(plain) is plain

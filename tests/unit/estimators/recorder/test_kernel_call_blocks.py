@@ -38,28 +38,26 @@ def test_equal_calls_are_asked_about_once() -> None:
     found = growing_workspaces(
         [run(size, None, CALL.with_samples(3 * size), CALL.with_samples(3 * size)) for size in (2, 3)]
     )
-    assert found is not None
     assert (found.blocks.tolist(), found.numbers.tolist()) == ([1, 2], [0, 0])
     assert found.calls_at(10) == (CALL.with_samples(30),)
 
 
 def test_a_call_that_does_not_depend_on_the_micro_batch_stays_as_it_is() -> None:
     found = growing_workspaces([run(2, CALL), run(3, CALL)])
-    assert found is not None
     assert found.calls_at(100) == (CALL,)
 
 
 def test_where_more_than_the_batch_grows_a_rule_is_all_there_is() -> None:
     wider = replace(CALL.with_samples(2), input_shape=(2, 4, 9, 9))
     found = growing_workspaces([run(2, CALL), run(3, wider)])
-    assert found is not None
     assert found.convolutions == ()
+    assert found.has_any
 
 
 def test_three_runs_that_lie_on_no_line_are_left_to_rules() -> None:
     found = growing_workspaces([run(size, CALL.with_samples(size * size)) for size in (2, 3, 5)])
-    assert found is not None
     assert found.convolutions == ()
+    assert found.has_any
 
 
 def test_a_reduction_whose_rule_changes_with_the_batch_is_left_to_the_fit() -> None:
@@ -67,8 +65,14 @@ def test_a_reduction_whose_rule_changes_with_the_batch_is_left_to_the_fit() -> N
     assert not growing_ruled_blocks([run(2, bias_gradient(128)), run(3, two_at_once)]).blocks.size
 
 
+def test_it_is_known_that_some_convolutions_beside_others_lie_on_no_line() -> None:
+    found = growing_workspaces([run(size, CALL.with_samples(size), CALL.with_samples(size**2)) for size in (2, 3, 5)])
+    assert (found.blocks.tolist(), found.has_others) == ([0], True)
+    assert not growing_workspaces([run(size, CALL.with_samples(size)) for size in (2, 3, 5)]).has_others
+
+
 def test_a_step_without_convolutions_has_none() -> None:
-    assert growing_workspaces([run(2, None), run(3, None)]) is None
+    assert not growing_workspaces([run(2, None), run(3, None)]).has_any
 
 
 def test_blocks_keep_their_calls_when_one_before_them_goes() -> None:
@@ -92,7 +96,6 @@ def test_a_reduction_that_grows_otherwise_is_left_to_the_fit() -> None:
 def test_reductions_and_convolutions_are_told_apart() -> None:
     recordings = [run(size, bias_gradient(size), CALL) for size in (2, 3)]
     workspaces, ruled = growing_workspaces(recordings), growing_ruled_blocks(recordings)
-    assert workspaces is not None
     assert (workspaces.blocks.tolist(), ruled.blocks.tolist()) == ([1], [0])
 
 
