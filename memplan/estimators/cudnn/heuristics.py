@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, Kind, Library, Type
 from memplan.estimators.cudnn.product_library import find_every_product
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
@@ -75,7 +76,7 @@ class Heuristics:
 
     def __init__(self, capability: tuple[int, int]) -> None:
         find_every_product()
-        self._capability = capability
+        self._generation = Generation.of(capability)
         self._library = Library()
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
         self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability).encode())
@@ -88,7 +89,7 @@ class Heuristics:
 
     def workspace_bytes(self, convolution: Convolution) -> int | None:
         """Return the workspace of the engine that a card would be proposed first; None where none is."""
-        of_depthwise = depthwise_bytes(convolution, self._capability)
+        of_depthwise = depthwise_bytes(convolution, self._generation)
         return self._first_proposals_bytes(convolution) if of_depthwise is None else of_depthwise
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:

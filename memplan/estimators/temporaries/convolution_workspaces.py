@@ -42,6 +42,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 from memplan.estimators.temporaries.single_precision_copies import are_images_copied, is_written_in_place
@@ -50,57 +51,64 @@ from memplan.estimators.temporaries.winograd import runs_unfused_winograd, winog
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
-_VOLTA, _TURING = (7, 0), (7, 5)
-_TENSOR_CORES_FROM = {"float16": _VOLTA, "bfloat16": (8, 0), "float32": (8, 0)}  # the last as TF32
+# In single precision as TF32.
+_TENSOR_CORES_FROM = {"float16": Generation.VOLTA, "bfloat16": Generation.A100, "float32": Generation.A100}
 _FEW_CHANNELS, _FEW_IN_A_GROUP = 4, 16
 _LARGE_WINDOW = 7
 # The smallest window for which photographs in single precision are copied for the weight's gradient.
-_COPIED_FOR_WINDOWS = {(8, 0): 4, (8, 6): _LARGE_WINDOW, (8, 9): 14, (9, 0): _LARGE_WINDOW, (10, 0): _LARGE_WINDOW}
-_A100, _HOPPER, _BLACKWELL_OF_DATA_CENTRES = (8, 0), (9, 0), (10, 0)
-_COPYING = (_HOPPER, _BLACKWELL_OF_DATA_CENTRES)  # where others read
+_COPIED_FOR_WINDOWS = {
+    Generation.A100: 4,
+    Generation.AMPERE: _LARGE_WINDOW,
+    Generation.ADA: 14,
+    Generation.HOPPER: _LARGE_WINDOW,
+    Generation.BLACKWELL_OF_DATA_CENTRES: _LARGE_WINDOW,
+}
+_COPYING = (Generation.HOPPER, Generation.BLACKWELL_OF_DATA_CENTRES)  # where others read
 _CHANNELS_IN_HALF, _CHANNELS_IN_SINGLE = 8, 4  # at once on a tensor core
 _NEVER = 1 << 30
 _IMAGE_DIMENSIONS = 2
 _NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _TILE_OF_PRODUCT, _FEW_TILES = 128, 20
-_SPLIT_UP_TO_TILES = {(8, 0): 54, (9, 0): 4}
+_SPLIT_UP_TO_TILES = {Generation.A100: 54, Generation.HOPPER: 4}
 _MULTIPROCESSORS = 108  # of an A100
-_TILES_AT_ONCE = {(8, 6): 36, (10, 0): 216, (12, 0): 216}  # what sums are split for; elsewhere one a multiprocessor
+# What sums are split for; elsewhere one a multiprocessor.
+_TILES_AT_ONCE = {Generation.AMPERE: 36, Generation.BLACKWELL_OF_DATA_CENTRES: 216, Generation.BLACKWELL: 216}
 _MATRIX_ALIGNMENT_BYTES = 8
 # From how many channels, and pixels of all images, the weight's gradient of a depthwise convolution fills them up.
 _FILLED_UP_CHANNELS = 96
-_FILLED_UP_PIXELS = {(8, 0): 64 * 7 * 7, (8, 9): 64 * 28 * 28, (9, 0): 64 * 28 * 28}
+_FILLED_UP_PIXELS = {Generation.A100: 64 * 7 * 7, Generation.ADA: 64 * 28 * 28, Generation.HOPPER: 64 * 28 * 28}
 _NARROW, _FEW_SAMPLES, _SMALL_IMAGE = 32, 64, 28 * 28  # channels, images, pixels
 _TINY_IMAGE, _WIDE_WEIGHT = 10 * 10, 1 << 18  # pixels, numbers
 
 
 def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
     """Return the workspace of a convolution on cuDNN, on a card of a compute capability."""
-    of_depthwise = depthwise_bytes(call, capability)
+    generation = Generation.of(capability)
+    of_depthwise = depthwise_bytes(call, generation)
     if of_depthwise is not None:
         return of_depthwise
-    if _fills_up_every_channel(call, capability):
+    if _fills_up_every_channel(call, generation):
         return _CHANNELS_IN_HALF * prod(call.input_shape) * _NUMBER_BYTES[call.dtype]
-    if runs_unfused_winograd(call, capability):
+    if runs_unfused_winograd(call, generation):
         return winograd_bytes(call)
-    if call.is_matrix_product and capability < _TURING:
+    if call.is_matrix_product and generation < Generation.TURING:
         return 0
-    copied = _copied_numbers(call, capability) if _uses_tensor_cores(call, capability) else ()
-    needed = [sum(copied) * _NUMBER_BYTES[call.dtype] + _sums_bytes(call, capability)] if copied else []
-    if _is_for_cublaslt(call) and not (copied and _is_small_on_hopper(call, capability)):
+    copied = _copied_numbers(call, generation) if _uses_tensor_cores(call, generation) else ()
+    needed = [sum(copied) * _NUMBER_BYTES[call.dtype] + _sums_bytes(call, generation)] if copied else []
+    if _is_for_cublaslt(call) and not (copied and _is_small_on_hopper(call, generation)):
         needed.append(_matrix_product_bytes(call))
     return min(needed, default=0)
 
 
-def _fills_up_every_channel(call: Convolution, capability: tuple[int, int]) -> bool:
+def _fills_up_every_channel(call: Convolution, generation: Generation) -> bool:
     """Whether each channel of a depthwise convolution becomes eight of a tensor core, for the weight's gradient."""
     channels, per_group, *window = call.weight_shape
     is_depthwise = per_group == 1 < channels == call.input_shape[1] and call.kernel is Pass.WEIGHT_GRADIENT
     if not is_depthwise or not call.channels_last or call.dtype != "float32" or not call.with_tf32:
         return False
     pixels = call.samples * prod(call.input_shape[2:])
-    is_large = channels >= _FILLED_UP_CHANNELS and pixels >= _FILLED_UP_PIXELS.get(capability, _NEVER)
+    is_large = channels >= _FILLED_UP_CHANNELS and pixels >= _FILLED_UP_PIXELS.get(generation, _NEVER)
     return is_large and min(window) >= _LARGE_WINDOW
 
 
@@ -117,11 +125,11 @@ def _is_for_cublaslt(call: Convolution) -> bool:
     return not is_askew or (call.dtype != "float32" and not is_wide_and_tiny)
 
 
-def _is_small_on_hopper(call: Convolution, capability: tuple[int, int]) -> bool:
+def _is_small_on_hopper(call: Convolution, generation: Generation) -> bool:
     """Whether it is the gradient of a narrow weight of few, large images, which Hopper makes from copies."""
     is_of_few = min(call.weight_shape[:2]) <= _NARROW and call.samples < _FEW_SAMPLES
     is_single = call.dtype == "float32" and call.kernel is Pass.WEIGHT_GRADIENT
-    return capability == _HOPPER and is_single and is_of_few and prod(call.output_shape[2:]) > _SMALL_IMAGE
+    return generation == Generation.HOPPER and is_single and is_of_few and prod(call.output_shape[2:]) > _SMALL_IMAGE
 
 
 def _matrix_product_bytes(call: Convolution) -> int:
@@ -136,37 +144,37 @@ def _matrix_product_bytes(call: Convolution) -> int:
     return call.samples * prod(call.weight_shape) * max(_NUMBER_BYTES[call.dtype], _SUM_BYTES)
 
 
-def _sums_bytes(call: Convolution, capability: tuple[int, int]) -> int:
+def _sums_bytes(call: Convolution, generation: Generation) -> int:
     """Return what gradients of weights take beside their operands: one weight, or one in single precision a part."""
-    if call.kernel is not Pass.WEIGHT_GRADIENT or not _differs_between_layouts(call, capability):
+    if call.kernel is not Pass.WEIGHT_GRADIENT or not _differs_between_layouts(call, generation):
         return 0
     weight = prod(call.weight_shape)
-    parts = _parts(call, capability)
+    parts = _parts(call, generation)
     if _is_of_few_channels(call):
         weight = _filled_up(weight, call)
     return parts * weight * _SUM_BYTES if parts > 1 else weight * _NUMBER_BYTES[call.dtype]
 
 
-def _parts(call: Convolution, capability: tuple[int, int]) -> int:
+def _parts(call: Convolution, generation: Generation) -> int:
     outputs, *summed = call.weight_shape
     tiles = -(-outputs // _TILE_OF_PRODUCT) * -(-prod(summed) // _TILE_OF_PRODUCT)
-    if not _has_one_group(call) or tiles > _SPLIT_UP_TO_TILES.get(capability, _FEW_TILES):
+    if not _has_one_group(call) or tiles > _SPLIT_UP_TO_TILES.get(generation, _FEW_TILES):
         return 1
-    return _TILES_AT_ONCE.get(capability, _MULTIPROCESSORS) // tiles
+    return _TILES_AT_ONCE.get(generation, _MULTIPROCESSORS) // tiles
 
 
-def _uses_tensor_cores(call: Convolution, capability: tuple[int, int]) -> bool:
+def _uses_tensor_cores(call: Convolution, generation: Generation) -> bool:
     first = _TENSOR_CORES_FROM.get(call.dtype)
-    return first is not None and capability >= first and (call.with_tf32 or call.dtype != "float32")
+    return first is not None and generation >= first and (call.with_tf32 or call.dtype != "float32")
 
 
-def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
+def _copied_numbers(call: Convolution, generation: Generation) -> tuple[int, ...]:
     """Return the numbers in each operand or result that is copied; none where all are read as they lie."""
     image, output = prod(call.input_shape), prod(call.output_shape)
-    is_weight_copied = call.kernel is not Pass.WEIGHT_GRADIENT and _differs_between_layouts(call, capability)
+    is_weight_copied = call.kernel is not Pass.WEIGHT_GRADIENT and _differs_between_layouts(call, generation)
     weight = prod(call.weight_shape) if is_weight_copied else 0
     is_one_pixel = prod(call.input_shape[2:]) == 1
-    if is_one_pixel or not _is_copied(call, capability):
+    if is_one_pixel or not _is_copied(call, generation):
         return ()
     if _is_of_few_channels(call):
         image, weight = _filled_up(image, call), _filled_up(weight, call)
@@ -174,9 +182,9 @@ def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int
     if not call.channels_last:
         is_flat = len(call.stride) == _IMAGE_DIMENSIONS
         is_single = is_flat and call.dtype == "float32" and not call.is_matrix_product and _has_one_group(call)
-        if is_single and not are_images_copied(call, capability):
+        if is_single and not are_images_copied(call, generation):
             return ()
-        return (image, weight) if is_single and is_written_in_place(call, capability) else (image, weight, output)
+        return (image, weight) if is_single and is_written_in_place(call, generation) else (image, weight, output)
     read = {
         Pass.FORWARD: (image, weight),
         Pass.INPUT_GRADIENT: (output, weight),
@@ -185,19 +193,19 @@ def _copied_numbers(call: Convolution, capability: tuple[int, int]) -> tuple[int
     return read[call.kernel]
 
 
-def _is_copied(call: Convolution, capability: tuple[int, int]) -> bool:
+def _is_copied(call: Convolution, generation: Generation) -> bool:
     is_single = call.dtype == "float32"
     has_one_group = _has_one_group(call)
     if _is_of_few_channels(call):
-        return _is_copied_photograph(call, capability)
+        return _is_copied_photograph(call, generation)
     if call.channels_last:
-        return is_single and has_one_group and prod(call.weight_shape[2:]) > 1 and capability != _HOPPER
-    return has_one_group or not is_single or capability in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
+        return is_single and has_one_group and prod(call.weight_shape[2:]) > 1 and generation != Generation.HOPPER
+    return has_one_group or not is_single or generation in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
 
 
-def _differs_between_layouts(call: Convolution, capability: tuple[int, int]) -> bool:
+def _differs_between_layouts(call: Convolution, generation: Generation) -> bool:
     """Whether a weight lies otherwise in channels-last; in single precision those of pixels are copied all the same."""
-    is_copied_all_the_same = call.dtype == "float32" and capability != _HOPPER and not call.is_matrix_product
+    is_copied_all_the_same = call.dtype == "float32" and generation != Generation.HOPPER and not call.is_matrix_product
     return prod(call.weight_shape[2:]) > 1 or is_copied_all_the_same
 
 
@@ -205,15 +213,15 @@ def _has_one_group(call: Convolution) -> bool:
     return call.weight_shape[1] == call.input_shape[1]
 
 
-def _is_copied_photograph(call: Convolution, capability: tuple[int, int]) -> bool:
+def _is_copied_photograph(call: Convolution, generation: Generation) -> bool:
     has_large_windows = call.weight_shape[2] >= _LARGE_WINDOW
-    is_forward = call.kernel is Pass.FORWARD and has_large_windows and capability in (_A100, *_COPYING)
+    is_forward = call.kernel is Pass.FORWARD and has_large_windows and generation in (Generation.A100, *_COPYING)
     if call.dtype != "float32":
         return call.kernel is Pass.WEIGHT_GRADIENT or is_forward
     if call.channels_last or call.kernel is Pass.INPUT_GRADIENT:
         return False
     return is_forward or (
-        call.kernel is Pass.WEIGHT_GRADIENT and call.weight_shape[2] >= _COPIED_FOR_WINDOWS.get(capability, _NEVER)
+        call.kernel is Pass.WEIGHT_GRADIENT and call.weight_shape[2] >= _COPIED_FOR_WINDOWS.get(generation, _NEVER)
     )
 
 

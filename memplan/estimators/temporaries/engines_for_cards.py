@@ -20,6 +20,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.units import round_up
 
@@ -30,25 +31,24 @@ _SUM_BYTES = 4  # single precision
 _SUMS_OF_AN_IMAGE = 8
 _CHANNEL_STEP = 32
 _WINDOW_SIDES = (3, 5, 7)
-_AMPERE = (8, 0)
 # Sides of the windows for which the engine of sums is proposed first, and from which compute capability on.
-_SUMMED_WINDOWS = {"bfloat16": (_WINDOW_SIDES, _AMPERE), "float16": ((7,), (7, 5))}
-_TAKING_NOTHING = ((7, 5), (8, 6))
+_SUMMED_WINDOWS = {"bfloat16": (_WINDOW_SIDES, Generation.A100), "float16": ((7,), Generation.TURING)}
+_TAKING_NOTHING = (Generation.TURING, Generation.AMPERE)
 _SMALL_IMAGES = {3: 56 * 56, 5: 14 * 14}  # pixels, by the side of the window
 
 
-def depthwise_bytes(convolution: Convolution, capability: tuple[int, int]) -> int | None:
+def depthwise_bytes(convolution: Convolution, generation: Generation) -> int | None:
     """Return the workspace of a depthwise convolution in half precision; None where cuDNN knows better."""
     channels, per_group, *window = convolution.weight_shape
     is_depthwise = (per_group, channels) == (1, convolution.input_shape[1])
     if not is_depthwise or any(step > 1 for step in convolution.dilation):
         return None
     if not convolution.channels_last:
-        return _bytes_in_own_layout(convolution, capability)
-    sides, first_capability = _SUMMED_WINDOWS.get(convolution.dtype, ((), _AMPERE))
+        return _bytes_in_own_layout(convolution, generation)
+    sides, first_generation = _SUMMED_WINDOWS.get(convolution.dtype, ((), Generation.A100))
     if sides and convolution.kernel is not Pass.WEIGHT_GRADIENT:
-        sides, first_capability = _WINDOW_SIDES, _AMPERE
-    if capability < first_capability or not any(window == [side, side] for side in sides):
+        sides, first_generation = _WINDOW_SIDES, Generation.A100
+    if generation < first_generation or not any(window == [side, side] for side in sides):
         return None
     if convolution.kernel is not Pass.WEIGHT_GRADIENT:
         return 0
@@ -56,7 +56,7 @@ def depthwise_bytes(convolution: Convolution, capability: tuple[int, int]) -> in
     return _SUMS_OF_AN_IMAGE * convolution.samples * padded_channels * prod(window) * _SUM_BYTES
 
 
-def _bytes_in_own_layout(convolution: Convolution, capability: tuple[int, int]) -> int | None:
+def _bytes_in_own_layout(convolution: Convolution, generation: Generation) -> int | None:
     window = convolution.weight_shape[2:]
     small = next((pixels for side, pixels in _SMALL_IMAGES.items() if window == (side, side)), None)
     if convolution.dtype != "float16" or small is None:
@@ -66,4 +66,4 @@ def _bytes_in_own_layout(convolution: Convolution, capability: tuple[int, int]) 
     if any(step > 1 for step in convolution.stride):
         return None
     is_small = prod(convolution.input_shape[2:]) <= small
-    return 0 if is_small or capability in _TAKING_NOTHING else None
+    return 0 if is_small or generation in _TAKING_NOTHING else None

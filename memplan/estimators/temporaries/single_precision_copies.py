@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 
 if TYPE_CHECKING:
@@ -53,15 +54,14 @@ class _Kernels:
     pixels_weight_gradient: int = 0
 
 
-_A100, _AMPERE, _ADA, _HOPPER, _BLACKWELL_OF_DATA_CENTRES, _BLACKWELL = (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)
 _KERNELS = {
-    _A100: _Kernels(
+    Generation.A100: _Kernels(
         written_from=17,
         input_gradient=32,
         pixels_forward=64,
         pixels_weight_gradient=32,
     ),
-    _AMPERE: _Kernels(
+    Generation.AMPERE: _Kernels(
         forward=32,
         forward_in_steps=32,
         input_gradient=32,
@@ -70,7 +70,7 @@ _KERNELS = {
         pixels_input_gradient=256,
         pixels_weight_gradient=128,
     ),
-    _ADA: _Kernels(
+    Generation.ADA: _Kernels(
         forward=32,
         forward_in_steps=64,
         input_gradient=32,
@@ -82,19 +82,19 @@ _KERNELS = {
         pixels_input_gradient=512,
         pixels_weight_gradient=512,
     ),
-    _HOPPER: _Kernels(
+    Generation.HOPPER: _Kernels(
         written_from=_NEVER,
         pixels_forward=64,
         pixels_input_gradient=128,
         pixels_weight_gradient=64,
     ),
-    _BLACKWELL_OF_DATA_CENTRES: _Kernels(
+    Generation.BLACKWELL_OF_DATA_CENTRES: _Kernels(
         written_from=65,
         weight_gradient=32,
         pixels_forward=64,
         pixels_input_gradient=32,
     ),
-    _BLACKWELL: _Kernels(
+    Generation.BLACKWELL: _Kernels(
         written_from=65,
         input_gradient=16,
         pixels_forward=256,
@@ -107,9 +107,9 @@ _LARGE_IMAGE = 128 * 128  # pixels
 _FEW_OUTPUTS = range(17, 33)
 
 
-def are_images_copied(call: Convolution, capability: tuple[int, int]) -> bool:
+def are_images_copied(call: Convolution, generation: Generation) -> bool:
     """Whether images are copied for a convolution; else all is read and written as it lies."""
-    kernels = _kernels(capability)
+    kernels = _KERNELS[generation]
     outputs, inputs = call.weight_shape[:2]
     in_steps = any(step > 1 for step in call.stride)
     if prod(call.weight_shape[2:]) == 1:
@@ -129,13 +129,8 @@ def are_images_copied(call: Convolution, capability: tuple[int, int]) -> bool:
     return in_steps or not (is_narrow or is_large)
 
 
-def is_written_in_place(call: Convolution, capability: tuple[int, int]) -> bool:
+def is_written_in_place(call: Convolution, generation: Generation) -> bool:
     """Whether a pass that copies what it reads writes its result as it shall lie."""
     outputs, inputs = call.weight_shape[:2]
     sums_many = inputs > _MANY_SUMMANDS and inputs >= _TO_FEW * outputs and prod(call.weight_shape[2:]) > 1
-    return call.kernel is Pass.FORWARD and outputs >= _kernels(capability).written_from and not sums_many
-
-
-def _kernels(capability: tuple[int, int]) -> _Kernels:
-    """Return those of the newest generation known that is not newer than a card's."""
-    return _KERNELS[max(each for each in _KERNELS if each <= max(capability, _A100))]
+    return call.kernel is Pass.FORWARD and outputs >= _KERNELS[generation].written_from and not sums_many

@@ -13,29 +13,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
-_VOLTA, _TURING = (7, 0), (7, 5)
 _MAX_FUSED_CHANNELS, _MAX_FUSED_SAMPLES, _MAX_CHANNELS_OF_GRADIENT = 64, 16, 16
 _TILE_SIDE = 4  # output pixels
 _TRANSFORMED_ELEMENTS = 36  # of one tile: 6 x 6 for windows of 3 x 3
 _NUMBER_BYTES = 4  # single precision
 
 
-def runs_unfused_winograd(call: Convolution, capability: tuple[int, int]) -> bool:
+def runs_unfused_winograd(call: Convolution, generation: Generation) -> bool:
     """Whether a convolution runs as Winograd's algorithm in several kernels, with transforms between them."""
-    if not _VOLTA <= capability <= _TURING:
+    if generation not in {Generation.VOLTA, Generation.TURING}:
         return False
     is_plain = call.dtype == "float32" and call.weight_shape[1] == call.input_shape[1] and not call.channels_last
     if not is_plain or call.weight_shape[2:] != (3, 3) or any(step != 1 for step in (*call.stride, *call.dilation)):
         return False
     channels = min(call.weight_shape[:2])
     if call.kernel is Pass.WEIGHT_GRADIENT:
-        return capability == _TURING and channels > _MAX_CHANNELS_OF_GRADIENT
-    return channels > _MAX_FUSED_CHANNELS and (capability < _TURING or call.samples > _MAX_FUSED_SAMPLES)
+        return generation == Generation.TURING and channels > _MAX_CHANNELS_OF_GRADIENT
+    return channels > _MAX_FUSED_CHANNELS and (generation == Generation.VOLTA or call.samples > _MAX_FUSED_SAMPLES)
 
 
 def winograd_bytes(call: Convolution) -> int:

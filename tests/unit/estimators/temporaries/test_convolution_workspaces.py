@@ -155,3 +155,8 @@ def test_volumes_are_copied_whatever_their_channels() -> None:
         dilation=(1, 1, 1),
     )
     assert workspace_bytes(volume, AMPERE) == (2 * 32 * 16**3 + 32 * 32 * 27) * 4
+
+
+def test_a_card_between_two_generations_follows_the_older_in_all_passes() -> None:
+    photographs = call((64, 3, 7, 7), input_shape=(4, 3, 64, 64), output_shape=(4, 64, 32, 32), stride=2)
+    assert of_all_passes(photographs, (10, 3)) == of_all_passes(photographs, (10, 0)) != (0, 0, 0)
