@@ -24,7 +24,7 @@ class PlanStarted:
         current: the recipe that is tried first.
         device: what is planned for.
         band: where the device peak shall land.
-        notes: what the reader of the config remarked, one sentence each.
+        notes: what the reader of the config remarked, one phrase each.
     """
 
     command: str | None

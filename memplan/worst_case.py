@@ -44,7 +44,7 @@ class WorstBatches:
         collate: makes a batch of a list of samples.
         worst_first: positions in the data set, the largest first.
         by_typicality: the same, the most typical first.
-        notes: what the user should know of the sizes, one sentence each.
+        notes: what the user should know of the sizes, one phrase each.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class ChildForm:
         path: where the new file lies.
         head: the lines before its values.
         over: relative paths of what it is laid over by the command line, in order; none where the file itself inherits.
-        notes: what the user should know, one sentence each.
+        notes: what the user should know, one phrase each.
         write: lays out the whole file.
     """
 

@@ -53,7 +53,7 @@ class Document:
         values: effective values as plain nested data, inheritance resolved.
         inherited: the other files it is made of, nearest first.
         laid_over: those of them that the training command names before it, in that order.
-        notes: what the reading left out, one sentence each.
+        notes: what the reading left out, one phrase each.
     """
 
     source: SourceFile

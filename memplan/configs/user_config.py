@@ -135,7 +135,7 @@ class UserConfig:
         search_path: folders in which the workload's module is looked for, in order.
         original: what it said before memplan first changed it; None where memplan never did.
         memplan_options: the options for memplan that it sets.
-        notes: what a reader should know, one sentence each.
+        notes: what a reader should know, one phrase each.
         companions: what must agree with this config and is patched together with it.
         within: key of the config, whose companion this is, that holds it as a section; empty for a file of its own.
     """

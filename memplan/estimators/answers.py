@@ -156,8 +156,8 @@ def _envelope_notes(peaks: Peaks, at_most: Peaks | None) -> tuple[str, ...]:
     """Say what would be allocated if all samples were as large as those of the most demanding batch."""
     if at_most is None or at_most.allocated_bytes <= peaks.allocated_bytes:
         return ()
-    said = "With every sample as large as in the traced batch that takes most for each, the allocated peak would be"
-    return (f"{said} {format_bytes(at_most.allocated_bytes)}.",)
+    said = "with every sample as large as in the traced batch that takes most for each, the allocated peak would be"
+    return (f"{said} {format_bytes(at_most.allocated_bytes)}",)
 
 
 def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def _context_notes(device: DeviceSpec) -> tuple[str, ...]:
     if context is None or context.basis is not ContextBasis.CALIBRATED:
         return ()
     size = format_bytes(context.size_bytes)
-    return (f"The context of {size} was measured on such a card here on {context.measured_on}.",)
+    return (f"the context of {size} was measured on such a card here on {context.measured_on}",)
 
 
 def _process_range_bytes(

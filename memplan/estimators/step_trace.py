@@ -85,7 +85,7 @@ class StepTrace:
         method: how the trace was obtained.
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
         uncounted: what is known to be missing, one phrase each.
-        notes: what a reader should know, one sentence each.
+        notes: what a reader should know, one phrase each.
     """
 
     workload_name: str

@@ -1,4 +1,4 @@
-"""What a reader of a plan for a training command should know, as sentences."""
+"""What a reader of a plan for a training command should know, as notes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTICEABLE_WAIT_S = 60.0
 
 
 def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> tuple[str, ...]:
-    """What a reader of the plan for a command, which recommends a recipe, should know, one sentence each."""
+    """What a reader of the plan for a command, which recommends a recipe, should know, one phrase each."""
     if not isinstance(subject.source, TrainingCommand):
         return ()
     template, notes = parse_template(subject.source.template), []

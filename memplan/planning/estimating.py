@@ -57,7 +57,7 @@ class Predictions:
         estimates: one for each precision and micro-batch size, in the order asked for.
         largest: for each precision the largest micro-batch within the upper edge of the band, and within the device.
         savings: what changes to the one recipe would save; empty where several were asked for.
-        config_notes: what a reader should know of the config, one sentence each.
+        config_notes: what a reader should know of the config, one phrase each.
         snapshot: content of a file that PyTorch's memory visualiser opens; None where none was asked for.
     """
 

@@ -22,7 +22,7 @@ class Recommendation:
         trials: every live run, in order.
         reasons: why this recipe, one sentence each.
         verdicts: one for each precision that was compared.
-        notes: warnings and limits, one sentence each.
+        notes: warnings and limits, one phrase each.
     """
 
     recipe: Recipe

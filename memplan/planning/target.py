@@ -30,7 +30,7 @@ class Target:
         workload: the workload and its current recipe.
         command: the training command and its options.
         config: the config that was read.
-        notes: what to say about command and config, one sentence each.
+        notes: what to say about command and config, one phrase each.
     """
 
     workload: tuple[Workload, Recipe] | None = None

@@ -44,7 +44,7 @@ class Plan:
         precisions: one verdict for each precision that was compared.
         reasons: why this recipe, one sentence each.
         config_patch: change to the user's config; None where there is no file or nothing to change.
-        notes: warnings and limits, one sentence each.
+        notes: warnings and limits, one phrase each.
         request: what was asked for.
         config_path: the config it was made from, absolute; None for a workload handed over in Python.
         command: the line that trains the recommended recipe, where a training command was planned for; ``{steps}`` in

@@ -27,7 +27,7 @@ class CardUse:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the driver did not report and which figure took its place, one sentence each."""
+        """What the driver did not report and which figure took its place, one phrase each."""
         return tuple(self._notes)
 
     @property

@@ -91,7 +91,7 @@ def _held_in_memory(settings: LoaderSettings, around: LoaderSurroundings) -> Loa
 
 
 def loader_remarks(settings: LoaderSettings, around: LoaderSurroundings) -> tuple[str, ...]:
-    """Return what a user should know of a loader, one sentence each."""
+    """Return what a user should know of a loader, one phrase each."""
     return tuple(_remarks(settings, around))
 
 

@@ -50,7 +50,7 @@ class Estimate:
         top_modules: largest holders at the peak by module path, largest first.
         top_operators: largest holders at the peak by operator, largest first.
         uncounted: what is known to be missing, one phrase each.
-        notes: what a reader should know, one sentence each.
+        notes: what a reader should know, one phrase each.
     """
 
     workload_name: str

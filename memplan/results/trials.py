@@ -42,7 +42,7 @@ class Measurement:
         loss_scale: gradient scale after the last step; None without a scaler.
         first_loss_scale: gradient scale before the first step; None without a scaler.
         skipped_steps: steps that the gradient scaler skipped because gradients overflowed.
-        notes: what the device did not tell and how it was got instead, one sentence each.
+        notes: what the device did not tell and how it was got instead, one phrase each.
         has_own_context: whether the context is that of one process alone; False where others' use may be in it.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
@@ -78,7 +78,7 @@ class Outcome:
         log_tail: the end of what the trial printed, tracebacks included.
         others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
         others_after_bytes: the same after it.
-        notes: what a reader should know of the run, such as extreme outliers in the batch, one sentence each.
+        notes: what a reader should know of the run, such as extreme outliers in the batch, one phrase each.
     """
 
     kind: OutcomeKind

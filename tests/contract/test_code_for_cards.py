@@ -77,7 +77,7 @@ def test_questions_for_the_card_are_answered_as_it_would() -> None:
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
     assert "test_code_for_cards.py" in note
-    assert note.endswith("sees t4.")
+    assert note.endswith("sees t4")
 
 
 class HalfWhereNative(nn.Linear):
@@ -248,7 +248,7 @@ def test_where_a_card_that_is_not_there_stops_the_step_tensors_say_that_they_are
     trace = trace_of(lambda: OnlyWhereCpu(WIDTH, WIDTH))
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
-    assert note.startswith("Tensors report the CPU as their device here")
+    assert note.startswith("tensors report the CPU as their device here")
 
 
 class Sines(nn.Linear):

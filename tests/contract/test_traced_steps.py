@@ -263,7 +263,7 @@ class Remembering(torch.optim.SGD):
 
 def test_state_that_grows_from_step_to_step_is_told(trace: Trace) -> None:
     (note,) = trace(optimizer=lambda parameters: Remembering(parameters, lr=0.1)).notes
-    assert note.startswith("The optimizer's state still grew in the second step")
+    assert note.startswith("the optimizer's state still grew in the second step")
     assert trace(optimizer=torch.optim.AdamW).notes == ()
 
 
@@ -276,7 +276,7 @@ class Searching(torch.optim.LBFGS):
 
 def test_what_a_full_history_of_l_bfgs_holds_is_told(trace: Trace) -> None:
     notes = trace(optimizer=lambda parameters: Searching(parameters, history_size=32)).notes
-    assert any(note.endswith("A full history of 32 updates holds 64.00 MiB.") for note in notes)
+    assert any(note.endswith("; a full history of 32 updates holds 64.00 MiB") for note in notes)
 
 
 def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
@@ -477,7 +477,7 @@ def test_a_padded_batch_is_traced_as_it_is_made_for_the_size_that_is_asked_about
     assert found.traced_batch_sizes[-1] == 8
     predicted = estimate(found, micro_batch_size=8, device=CARD)
     assert predicted.breakdown.inputs == 8 * 1024 * 512 * 4
-    assert any(note.startswith("Samples differ in what they take") for note in predicted.notes)
+    assert any(note.startswith("samples differ in what they take") for note in predicted.notes)
     assert estimate(found, micro_batch_size=16, device=CARD).breakdown.inputs == 2 * predicted.breakdown.inputs
 
 

@@ -58,7 +58,7 @@ class Ecosystem(ABC):
         return declared_recipe(document, keys)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return what a user should know about this config and the keys of its knobs, one sentence each."""
+        """Return what a user should know about this config and the keys of its knobs, one phrase each."""
         return ()
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:

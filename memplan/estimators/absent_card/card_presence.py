@@ -56,10 +56,10 @@ class CardPresence:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where user code checked for a GPU and what it saw, in one sentence."""
+        """Say where user code checked for a GPU and what it saw, in one phrase."""
         checked = ", ".join(self._places)
         if self.is_seen:
-            return (f"Code that checks for a GPU ({checked}) sees {self._device_name}.",) if checked else ()
+            return (f"code that checks for a GPU ({checked}) sees {self._device_name}",) if checked else ()
         if not checked:
-            return ("Tensors report the CPU as their device here: code for tensors on a GPU is left out.",)
-        return (f"torch.cuda.is_available() is called and false here ({checked}): code for a GPU is left out.",)
+            return ("tensors report the CPU as their device here: code for tensors on a GPU is left out",)
+        return (f"torch.cuda.is_available() is called and false here ({checked}): code for a GPU is left out",)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Micro-batches to ask about: powers of two, and half way between each two.
 ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (power - 1), 2 ** (power + 1))))
 
-_BY_CUDNN = "Workspaces of convolutions are what cuDNN {version} answers for compute capability {capability}."
+_BY_CUDNN = "workspaces of convolutions are what cuDNN {version} answers for compute capability {capability}"
 _BY_RULE = "workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
 _NOT_LINEAR = "their batches are no linear function of the micro-batch"
 _UNKNOWN_CARD = "of the card only the size is known"

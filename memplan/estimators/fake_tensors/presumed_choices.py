@@ -106,16 +106,16 @@ class PresumedChoices:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what was presumed and where, one sentence per kind."""
+        """Say what was presumed and where, one phrase per kind."""
         said = (
-            (self._most, "How much is selected by computed values ({}) is taken at its most"),
-            (self._even, "Choices by computed values ({}) are taken to be even"),
-            (self._passed, "Conditions on all of some computed values ({}) are taken to hold"),
-            (self._compared, "Computed numbers that the optimizer compares with others ({}) are taken as 1"),
-            (self._zeros, "Computed values that are handed to NumPy ({}) are taken as 0"),
+            (self._most, "how much is selected by computed values ({}) is taken at its most"),
+            (self._even, "choices by computed values ({}) are taken to be even"),
+            (self._passed, "conditions on all of some computed values ({}) are taken to hold"),
+            (self._compared, "computed numbers that the optimizer compares with others ({}) are taken as 1"),
+            (self._zeros, "computed values that are handed to NumPy ({}) are taken as 0"),
         )
         return tuple(
-            f"{text.format(named_places(places))}; only computing the model shows what they are."
+            f"{text.format(named_places(places))}; only computing the model shows what they are"
             for places, text in said
             if places
         )

@@ -56,7 +56,7 @@ class PresumedReads:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where values were read, in one sentence."""
+        """Say where values were read, in one phrase."""
         if not self._places:
             return ()
-        return (f"Values that are read outside the model ({', '.join(self._places)}) are taken as {_NUMBER}.",)
+        return (f"values that are read outside the model ({', '.join(self._places)}) are taken as {_NUMBER}",)

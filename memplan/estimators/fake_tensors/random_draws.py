@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 MIDDLE, LOW, HIGH = 0.5, 0.001, 0.999
 _MAX_EQUAL_DRAWS = 4096  # then numbers vary, so that loops that wait for another number end
 _CHOSEN = (
-    "What the step chooses by random numbers that it draws one by one ({}) is traced with the draw that takes most, of "
-    "a low, a middle and a high one."
+    "what the step chooses by random numbers that it draws one by one ({}) is traced with the draw that takes most, of "
+    "a low, a middle and a high one"
 )
-_DRAWN = "The step draws further random numbers of Python or NumPy: it is traced with one draw of them."
+_DRAWN = "the step draws further random numbers of Python or NumPy: it is traced with one draw of them"
 
 
 class RandomDraws:
@@ -53,7 +53,7 @@ class RandomDraws:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what was drawn, one sentence per kind."""
+        """Say what was drawn, one phrase per kind."""
         chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_read else ()
         return (*chosen, _DRAWN) if self._were_others else chosen
 

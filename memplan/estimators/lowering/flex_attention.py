@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COMPILED_FRAME = "compile_wrapper"  # torch/_dynamo/eval_frame.py
 _UNCOMPILED = (
     "FlexAttention is called uncompiled: its whole matrix of scores is counted, which torch.compile(flex_attention) "
-    "does without."
+    "does without"
 )
 
 
@@ -38,7 +38,7 @@ class FlexAttention:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say whether score matrices are counted, in one sentence."""
+        """Say whether score matrices are counted, in one phrase."""
         return (_UNCOMPILED,) if self._was_uncompiled else ()
 
     def __call__(  # noqa: PLR0917 - the operator's own signature

@@ -73,7 +73,7 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     major, minor = ASSUMED_CAPABILITY
     return (
         *_FLEX_ATTENTION.notes,
-        f"Compute capability {major}.{minor} is assumed, because only the size of {device.name} is known.",
+        f"compute capability {major}.{minor} is assumed, because only the size of {device.name} is known",
     )
 
 

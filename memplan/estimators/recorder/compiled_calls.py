@@ -11,7 +11,7 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COMPILED_NOTE = "Compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more."
+COMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 _EVAL_FRAME = "torch._dynamo.eval_frame"  # imported once something is compiled
 _HOOK = "_callback_from_stance"  # called by every compiled function before it runs
 

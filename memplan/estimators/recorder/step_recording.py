@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 _ONLY_EVALUATES = (
-    "The model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps "
-    "its statistics. Where your training calls train(), call it in the model factory too; from_pretrained calls eval()."
+    "the model is in evaluation mode, as the workload makes it: nothing is dropped out, and batch normalisation keeps "
+    "its statistics; where your training calls train(), call it in the model factory too; from_pretrained calls eval()"
 )
 _HALF_ALREADY = (
-    "Most of the model's weights are {kind}, as the workload makes them; {precision} says that autocast is off, not "
-    "that the weights are 32 bits wide."
+    "most of the model's weights are {kind}, as the workload makes them; {precision} says that autocast is off, not "
+    "that the weights are 32 bits wide"
 )
 STEPS = 2  # the first allocates the optimizer state, the second is the steady state
 
@@ -69,7 +69,7 @@ class RecordedRun:
         recording: events and blocks.
         optimizer_name: class name of the optimizer.
         unknown_calls: operators whose temporaries no rule counts, and their calls per step.
-        notes: what was presumed, one sentence each.
+        notes: what was presumed, one phrase each.
     """
 
     recording: Recording

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 FAKE_METHOD = "fake-tensor trace"
 REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the optimizer state exists, and once after
-_UNEVEN = "The number of allocations depends on the micro-batch: figures are interpolated."
+_UNEVEN = "the number of allocations depends on the micro-batch: figures are interpolated"
 _VARYING = (
-    "Samples differ in what they take: the figures are those of the batch that the workload makes of {size} samples, "
-    "and other micro-batches follow in proportion. A batch function that makes the worst batch, as memplan.worst_batch "
-    "does, makes them hold for every batch."
+    "samples differ in what they take: the figures are those of the batch that the workload makes of {size} samples, "
+    "and other micro-batches follow in proportion; a batch function that makes the worst batch, as memplan.worst_batch "
+    "does, makes them hold for every batch"
 )
-_ALTERNATING = "Typical and worst batches alternate: the allocator keeps memory for blocks of both sizes."
-_ONLY_WORST = "The typical batch makes other allocations than the worst: only the worst is replayed."
+_ALTERNATING = "typical and worst batches alternate: the allocator keeps memory for blocks of both sizes"
+_ONLY_WORST = "the typical batch makes other allocations than the worst: only the worst is replayed"
 
 
 def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None) -> StepTrace:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 _GROWS = (
-    "The optimizer's state still grew in the second step, the last that is traced. Where it goes on growing, as the "
-    "history of L-BFGS does, later steps hold more."
+    "the optimizer's state still grew in the second step, the last that is traced: where it goes on growing, as the "
+    "history of L-BFGS does, later steps hold more"
 )
-_FULL_HISTORY = " A full history of {count} updates holds {size}."
+_FULL_HISTORY = "; a full history of {count} updates holds {size}"
 
 
 class TracedStep:

@@ -185,8 +185,8 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
     trace = _trace(real, request, batches)
     place = f"{error.where}: " if error.where else ""
     why = (
-        f"The step cannot run on fake tensors ({place}{fake_tensor_reason(error)}); "
-        "it was computed on the CPU at small micro-batches, with attention that keeps its probabilities."
+        f"the step cannot run on fake tensors ({place}{fake_tensor_reason(error)}); "
+        "it was computed on the CPU at small micro-batches, with attention that keeps its probabilities"
     )
     return replace(trace, notes=(*trace.notes, why))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
 _GATHERING = (
     "DataParallel is traced as on one visible card, which runs the whole micro-batch; of several cards the first also "
-    "gathers what the others return. Start one process a card instead, with torchrun."
+    "gathers what the others return; start one process a card instead, with torchrun"
 )
 
 
@@ -37,7 +37,7 @@ def refuse_wrappers(model: nn.Module) -> None:
 
 
 def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
-    """Say what the trace does not count of a model's wrappers, one sentence each."""
+    """Say what the trace does not count of a model's wrappers, one phrase each."""
     gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
     return (*gathering, COMPILED_NOTE) if any(map(_is_compiled, model.modules())) else gathering
 

@@ -54,7 +54,7 @@ def loader_notes(
     *,
     is_asked_for: bool = False,
 ) -> tuple[str, ...]:
-    """Return what a user should know about the loader under a recommended recipe, one sentence each.
+    """Return what a user should know about the loader under a recommended recipe, one phrase each.
 
     Args:
         config: the config; None where there is none.

@@ -89,7 +89,7 @@ def test_a_size_between_traced_ones_lies_between_its_neighbours() -> None:
 def test_the_most_that_samples_of_other_sizes_could_take_is_said_where_it_is_more() -> None:
     alike = trace(timeline(0, 1))
     said = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU).notes
-    assert said[-1].endswith("the allocated peak would be 24.00 MiB.")
+    assert said[-1].endswith("the allocated peak would be 24.00 MiB")
     assert estimate(replace(alike, envelope=timeline(0, 1)), micro_batch_size=10, device=CPU).notes == ()
 
 

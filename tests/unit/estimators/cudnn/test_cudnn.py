@@ -167,7 +167,7 @@ def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(answered_traces, "ask", twice_a_mib_a_sample)
     found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
     assert [int(found.timelines[0].block_bytes(size)[0]) // MIB for size in (1, 10, 100, 2000)] == [2, 20, 200, 4000]
-    assert found.notes == ("Workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6.",)
+    assert found.notes == ("workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6",)
     assert found.uncounted == ()
 
 
@@ -181,7 +181,7 @@ def test_calls_that_cudnn_proposes_nothing_for_follow_the_rule_and_are_told_of(
     monkeypatch.setattr(answered_traces, "ask", up_to_a_thousand_samples)
     found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
     assert [found.timelines[0].block_bytes(size).tolist() for size in (10, 1024)] == [[2 * MIB], [ruled_bytes(1024)]]
-    assert found.notes == ("Workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6.",)
+    assert found.notes == ("workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6",)
     (uncounted,) = found.uncounted
     assert uncounted.endswith(": cuDNN 9.19.0 proposes nothing for some of them")
 

@@ -1,0 +1,59 @@
+"""Problems, hints, notes and what is not counted are phrases, which stand behind a label or a colon.
+
+Sentences are left to reasons, to the help of commands, and to comments that are written into configs.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.test_architecture import PACKAGE, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WITH_SENTENCES = (
+    "cli",
+    "recommend",
+    "report",
+    "planning/absent.py",
+    "planning/present.py",
+    "planning/recommendation.py",
+)
+SENTENCE = re.compile(r".* .*[\w)}'\"`]\.", re.DOTALL)
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """Every string of a module but docstrings; what is filled into one reads ``{}``."""
+    tree = ast.parse(source)
+    expressions = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    parts = (part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values)
+    left_out = {*expressions, *parts}
+    for node in ast.walk(tree):
+        if node in left_out:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def sentences_in(source: str) -> list[str]:
+    return [each for each in texts_of(source) if SENTENCE.fullmatch(each) and not each.startswith("# ")]
+
+
+def test_a_sentence_is_told_by_its_full_stop() -> None:
+    source = '"""A docstring."""\nfirst, second, third = "It is so.", f"it is {so}", f"it is {so}."'
+    assert sentences_in(source) == ["It is so.", "it is {}."]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_stands_behind_a_label_is_a_phrase(path: Path) -> None:
+    place = str(path.relative_to(PACKAGE))
+    if not place.startswith(WITH_SENTENCES):
+        assert sentences_in(path.read_text(encoding="utf-8")) == []
