@@ -22,6 +22,7 @@ from memplan.errors import (
     ConfigError,
     DeviceError,
     MemplanError,
+    MissingExtraError,
     NothingFitsError,
     UsageError,
     WorkloadError,
@@ -34,7 +35,10 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ExitCode(IntEnum):
-    """What the exit status says."""
+    """What the exit status says.
+
+    ``USAGE`` is for what the user can mend: the command line, the config, the workload, the device, what is installed.
+    """
 
     OK = 0
     UNEXPECTED = 1
@@ -76,7 +80,7 @@ for command in (estimate, probe, report, trial, apply, gpus):
 def _exit_code_of(error: MemplanError) -> ExitCode:
     if isinstance(error, NothingFitsError):
         return ExitCode.NOTHING_FITS
-    if isinstance(error, UsageError | ConfigError | WorkloadError | DeviceError):
+    if isinstance(error, UsageError | ConfigError | WorkloadError | DeviceError | MissingExtraError):
         return ExitCode.USAGE
     return ExitCode.UNEXPECTED
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from memplan.errors import UsageError
 from memplan.textfiles import require_place_for
+
+T = TypeVar("T")
 
 
 def writable_path(path: Path | None) -> Path | None:
@@ -19,24 +21,21 @@ def writable_path(path: Path | None) -> Path | None:
     return path
 
 
-def whole_number(name: str) -> Callable[[str], int]:
-    """Return a reader of whole numbers that names the option or argument where it refuses one."""
+def whole_number(option: str) -> Callable[[str], int]:
+    """Return a parser of whole numbers that names the option or argument where it refuses a text."""
+    return _parser(option, int, "a whole number")
 
-    def integer(text: str) -> int:
+
+def _share(option: str) -> Callable[[str], float]:
+    return _parser(option, float, "a number", hint="write it like 0.8")
+
+
+def _parser(option: str, read: Callable[[str], T], what: str, *, hint: str | None = None) -> Callable[[str], T]:
+    def number(text: str) -> T:  # its name is what the help shows for a value
         try:
-            return int(text)
+            return read(text)
         except ValueError:
-            raise UsageError(f"{name} {text!r} is not a whole number") from None
-
-    return integer
-
-
-def _share(name: str) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            raise UsageError(f"{name} {text!r} is not a number", hint="write it like 0.8") from None
+            raise UsageError(f"{option} {text!r} is not {what}", hint=hint) from None
 
     return number
 

@@ -61,6 +61,7 @@ STATUSES = {
     errors.WorkloadError: 2,
     errors.DeviceError: 2,
     errors.NoDriverError: 2,
+    errors.MissingExtraError: 2,
     errors.NothingFitsError: 3,
 }
 
