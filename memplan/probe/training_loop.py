@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memplan.probe.user_code import user_code
+from memplan.probe.user_code import blamed_on_user
 from memplan.recipe import Precision
 from memplan.training.batches import map_tensors
 from memplan.training.checkpointing import enable_checkpointing
@@ -100,12 +100,12 @@ def build_training(
     """
     seed_everything(seed)
     model = _prepared_model(workload, recipe, device)
-    with user_code():
+    with blamed_on_user():
         optimizer = checked_optimizer(workload.optimizer(model.parameters()), workload.optimizer)
     if recipe.learning_rate is not None and configured_learning_rate:
         _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
     seed_everything(seed)
-    with user_code():
+    with blamed_on_user():
         batch = workload.batch(recipe.micro_batch_size)
     _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
     return TrainingState(
@@ -122,9 +122,9 @@ def build_training(
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
-    with user_code():
+    with blamed_on_user():
         model = checked_model(workload.model(), workload.model)
-    with user_code():
+    with blamed_on_user():
         if recipe.activation_checkpointing:
             enable_checkpointing(model)
         # converted on the host, so that the device never holds what they are converted from
@@ -185,7 +185,7 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
     if not state.workload.zero_grad_before_backward:
         zero_gradients(state)
     losses = [_run_micro_step(state, marks, index) for index in range(state.recipe.accumulation_steps)]
-    with user_code():
+    with blamed_on_user():
         _step_the_optimizer(state)
     if state.workload.ema:
         update_moving_average(state.moving_average, state.model)
@@ -194,7 +194,7 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
 
 def zero_gradients(state: TrainingState) -> None:
     """Free the gradients or fill them with zeros, as the workload wants it."""
-    with user_code():
+    with blamed_on_user():
         state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
 
 
@@ -215,13 +215,13 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
     batch = _batch_on_device(state)
     state.held.append(batch)
     marks.forward_starts()
-    with user_code(), autocast(state.recipe.precision, state.device.type):
+    with blamed_on_user(), autocast(state.recipe.precision, state.device.type):
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)
     if index == 0 and state.workload.zero_grad_before_backward:
         zero_gradients(state)
-    with user_code():
+    with blamed_on_user():
         (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
     marks.backward_ended()
     return loss.detach()

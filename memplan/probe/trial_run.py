@@ -27,7 +27,7 @@ from memplan.probe.trials import (
     TrialRequest,
     TrialVerdict,
 )
-from memplan.probe.user_code import user_code
+from memplan.probe.user_code import blamed_on_user
 from memplan.results import Measurement, OutcomeKind, TypicalStep
 from memplan.worst_case import WorstBatches
 
@@ -81,7 +81,7 @@ def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | Tr
 
 
 def _on_typical_batch(state: TrainingState) -> TrainingState:
-    with user_code():
+    with blamed_on_user():
         batch = state.workload.typical_batch(state.recipe.micro_batch_size) if state.workload.typical_batch else None
     return replace(state, batch=batch)
 
@@ -127,7 +127,7 @@ def _run_trial(
 ) -> tuple[TrainingState, Measurement]:
     device = readings.start()
     reply(TrialProgress(phase=TrialPhase.BUILDING))
-    with user_code():
+    with blamed_on_user():
         workload = load_workload(request.source)
     if isinstance(workload.batch, WorstBatches):
         reply(TrialNotes(notes=workload.batch.notes))

@@ -1,4 +1,8 @@
-"""Separate what the user's code raises from what goes wrong in memplan itself."""
+"""Separate what the user's code raises in a trial from what goes wrong in memplan itself.
+
+The error itself is kept, because it may be lack of memory: ``failures`` judges that. A trace has none to run out of and
+tells the user at once (``call_user`` in ``estimators/recorder/user_calls.py``).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ class UserCodeError(Exception):
 
 
 @contextlib.contextmanager
-def user_code() -> Iterator[None]:
+def blamed_on_user() -> Iterator[None]:
     """Mark whatever is raised inside, ``SystemExit`` included, as the user's.
 
     Raises:

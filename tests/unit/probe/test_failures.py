@@ -13,7 +13,7 @@ import torch
 from memplan.errors import NoDriverError, WorkloadError
 from memplan.probe.failures import classify_failure
 from memplan.probe.trials import TrialVerdict
-from memplan.probe.user_code import UserCodeError, user_code
+from memplan.probe.user_code import UserCodeError, blamed_on_user
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ USERS_OWN = [
 
 def classified(error: BaseException, *, memory_is_full: bool = False) -> TrialVerdict:
     """Classify an error that the user's code raised."""
-    with pytest.raises((UserCodeError, WorkloadError)) as caught, user_code():
+    with pytest.raises((UserCodeError, WorkloadError)) as caught, blamed_on_user():
         raise error
     return classify_failure(caught.value, memory_is_full=memory_is_full)
 
