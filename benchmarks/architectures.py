@@ -12,7 +12,7 @@ from torch import nn
 
 from memplan.devices.cards import DeviceSpec, find_card
 from memplan.estimators.recorder.workload_trace import trace_workload
-from memplan.estimators.tracing import BATCH_SIZES, TraceRequest
+from memplan.estimators.tracing import TraceRequest
 from memplan.recipe import Recipe
 from memplan.workload import PickledWorkload, Workload
 
@@ -74,7 +74,7 @@ def trace_here(workload: Workload, precision: str, device: DeviceSpec = CARD) ->
     """Trace a workload in this process, as memplan's tracing process does; once a process."""
     source = PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint="", search_path=tuple(sys.path))
     recipe = Recipe(micro_batch_size=2, precision=precision)  # type: ignore[arg-type]  # it reads the word
-    return trace_workload(TraceRequest(source=source, recipe=recipe, device=device, batch_sizes=BATCH_SIZES))
+    return trace_workload(TraceRequest(source=source, recipe=recipe, device=device))
 
 
 def from_settings(family: str, head: str, **settings: Any) -> nn.Module:

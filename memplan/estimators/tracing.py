@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memplan.workload import WorkloadSource
 
 # Small, and above 1: a batch of one sample takes other paths (strides of size-1 dimensions, batch statistics).
-BATCH_SIZES = (2, 3, 5)
+_BATCH_SIZES = (2, 3, 5)
 TRACE_LIMIT_S = 600.0
 _WORKER_MODULE = "memplan.estimators.recorder.worker"
 _FREE_MEMORY_SHARE = 0.8
@@ -44,7 +44,7 @@ class TraceRequest:
     source: WorkloadSource
     recipe: Recipe
     device: DeviceSpec
-    batch_sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = _BATCH_SIZES
     fused_optimizer: bool = False
 
 
@@ -58,7 +58,6 @@ def trace_step(
     recipe: Recipe,
     device: DeviceSpec,
     *,
-    batch_sizes: tuple[int, ...] = BATCH_SIZES,
     fused_optimizer: bool = False,
     limit_s: float | None = None,
     template: Template | None = None,
@@ -71,24 +70,19 @@ def trace_step(
         source: where the workload comes from.
         recipe: the setting of the step; its micro-batch size only shows in the estimate's notes.
         device: what the step is lowered to; nothing runs on it.
-        batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
         template: forks the child, so that one of several traces does not load torch again; None starts it anew.
 
     Raises:
-        UsageError: fewer than two different sizes are given, or no time.
+        UsageError: no time is given.
         WorkloadError: the workload cannot be loaded, raises or breaks its contract; ``detail`` holds the traceback.
         TraceError: the model cannot be traced, or not within the limits; ``detail`` says where the child was.
     """
-    if len(set(batch_sizes)) < 2 or min(batch_sizes) < 1:
-        raise UsageError(f"batch_sizes={batch_sizes!r} must be at least two different whole numbers above 0")
     limit_s = TRACE_LIMIT_S if limit_s is None else limit_s
     if not limit_s > 0:
         raise UsageError(f"trace-limit {limit_s:g} must be more than 0 seconds")
-    request = TraceRequest(
-        source=source, recipe=recipe, device=device, batch_sizes=batch_sizes, fused_optimizer=fused_optimizer
-    )
+    request = TraceRequest(source=source, recipe=recipe, device=device, fused_optimizer=fused_optimizer)
     watch = _Watch(limit_s=limit_s, limit_bytes=int(_FREE_MEMORY_SHARE * host_memory().free_bytes))
     ending = run_child(
         _WORKER_MODULE,

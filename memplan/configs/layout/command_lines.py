@@ -26,15 +26,9 @@ def as_pairs(
     return _joined(assignments, lambda each, word: f"{prefix}{each.key}={word}", write or _yaml_word)
 
 
-def as_flags(
-    assignments: Sequence[Assignment], *, dashed: bool = False, write: Callable[[Any], str | None] | None = None
-) -> str | None:
+def as_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str | None:
     """Return ``--name value`` words, with dashes in the names where the program wants them; None as above."""
-    return _joined(
-        assignments,
-        lambda each, word: f"{_flag(each, dashed=dashed)} {word}",
-        write or python_word,
-    )
+    return _joined(assignments, lambda each, word: f"{_flag(each, dashed=dashed)} {word}", python_word)
 
 
 def as_switched_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str | None:
