@@ -73,13 +73,13 @@ def run_with_known_values(
     if operator is _LIFT and type(args[0]) is torch.Tensor and args[0].numel() <= 1:
         return _faked(args[0], fakes.from_number)
     if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
-        return _drawn(*args, **kwargs)
+        return _drawn_near_upper_bound(*args, **kwargs)
     if _depends_on_values(operator):
         if operator in _INDEXED:
             args = (args[0], _without_masks(args[1], fakes.from_tensor))
         elif _all_known(args, kwargs):
             if any(map(_is_drawn, args)):
-                fakes.draws.read()
+                fakes.draws.record_read()
             real = _run_for_real(operator, args, kwargs)
             return tree_map_only(torch.Tensor, lambda value: _faked(value, fakes.from_tensor), real)
     result = fakes.run(operator, args, kwargs)
@@ -192,7 +192,7 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
 def value_read(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the value of a tensor that Python code reads; None if unknown."""
     if isinstance(tensor, FakeTensor) and _is_drawn(tensor):
-        cast("TraceFakeMode", tensor.fake_mode).draws.read()
+        cast("TraceFakeMode", tensor.fake_mode).draws.record_read()
     return known_value(tensor)
 
 
@@ -227,7 +227,7 @@ def _run_for_real(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
         return operator(*args, **kwargs)
 
 
-def _drawn(scalar: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
+def _drawn_near_upper_bound(scalar: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
     """Set a scalar drawn by ``uniform_`` near its upper bound, which picks the last and largest of several sizes."""
     with unset_fake_temporarily():
         remember_value(scalar, torch.full(scalar.shape, low + _NEARLY_HIGHEST * (high - low), dtype=scalar.dtype))

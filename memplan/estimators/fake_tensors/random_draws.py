@@ -77,7 +77,7 @@ class RandomDraws:
         is_scalar = isinstance(result, torch.Tensor) and result.numel() == 1
         number = self.drawn(operator, args, result) if is_scalar else None
         if number is not None:
-            self.read()
+            self.record_read()
             result.copy_(number)
         return result
 
@@ -112,12 +112,12 @@ class RandomDraws:
             is_scalar = not kwargs and (has_range or not args)
             if not is_scalar or not all(isinstance(each, int | float) for each in (low, high)):
                 return draw(*args, **kwargs)
-            self.read()
+            self.record_read()
             return low + self._next() * (high - low)
 
         return drawn
 
-    def read(self) -> None:
+    def record_read(self) -> None:
         """Record that Python code reads a random number."""
         self._places.setdefault(place_of_call() or "a package")
 

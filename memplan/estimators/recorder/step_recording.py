@@ -121,10 +121,13 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
-        on_host = batch if fakes is None else self._known_batch(batch, model, fakes)
+        host_batch = batch if fakes is None else fake_batch(batch, fakes)
+        if fakes is not None:
+            remember_values(tensors_in(host_batch), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
+            self._remember_model(model)
         paths = ModulePaths(model)
         choices = PresumedChoices() if self.presumes else None
-        recorder = OperatorRecorder(
+        operators = OperatorRecorder(
             recording,
             ledger,
             paths,
@@ -139,14 +142,14 @@ class StepRecorder:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
         to_numpy = nullcontext() if choices is None else choices.converting_to_numpy_zeros()
-        with draws.intercepted(), fake_mode, recorder, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
-            step = self._run(model, on_host, recording, ledger, recorder)
+        with draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
+            step = self._run(model, host_batch, recording, ledger, operators)
         recording.order_frees()
-        calls = tuple((name, -(-count // STEPS)) for name, count in recorder.unknown_calls.items())
+        calls = tuple((name, -(-count // STEPS)) for name, count in operators.unknown_calls.items())
         notes = (
             *compiled.notes,
             *draws.notes,
-            *recorder.presumed.notes,
+            *operators.presumed.notes,
             *step.notes,
             *(() if choices is None else choices.notes),
             *_notes_on(model, self.recipe.precision),
@@ -155,46 +158,48 @@ class StepRecorder:
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
         )
 
-    def _known_batch(self, batch: Any, model: nn.Module, fakes: TraceFakeMode) -> Any:
-        """Return a fake copy of the batch, with known values in it and in the fake model."""
-        on_host = fake_batch(batch, fakes)
-        remember_values(tensors_in(on_host), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
-        remember_buffers(model, self.model)
-        remember_attributes(model, self.model)
+    def _remember_model(self, fake_model: nn.Module) -> None:
+        """Remember the values of the model's buffers and other tensors in its fake copy, and which lie on the host."""
+        remember_buffers(fake_model, self.model)
+        remember_attributes(fake_model, self.model)
         if self.host_copies is not None:
-            for each, original in attributes_left_on_host(model, self.model):
+            for each, original in attributes_left_on_host(fake_model, self.model):
                 if not self.host_copies.is_made_on_card(original):
                     self.host_copies.presume(each)
-        return on_host
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
-            on_host = self.device.kind is DeviceKind.CPU
-            return copied(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_host))
+            on_cpu = self.device.kind is DeviceKind.CPU
+            return copied(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_cpu))
         if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model
         return copied(self.model, model_copy)
 
     def _run(
-        self, model: nn.Module, on_host: Any, recording: Recording, ledger: StorageLedger, recorder: OperatorRecorder
+        self,
+        model: nn.Module,
+        host_batch: Any,
+        recording: Recording,
+        ledger: StorageLedger,
+        operators: OperatorRecorder,
     ) -> TracedStep:
         on_cuda = self.device.kind is DeviceKind.CUDA
 
         def next_batch() -> Any:
-            with recorder.paused():
-                moved = moved_batch(on_host, precision=self.recipe.precision, copy_all=on_cuda)
+            with operators.paused():
+                moved = moved_batch(host_batch, precision=self.recipe.precision, copy_all=on_cuda)
             ledger.track_all(tensors_in(moved), Component.INPUTS, module="", operator="batch")
             if self.workload.channels_last:
-                with recorder.paused():
+                with operators.paused():
                     laid_out = channels_last_batch(moved)
                 ledger.track_all(tensors_in(laid_out), Component.INPUTS, module="", operator="batch")
                 return laid_out
             return moved
 
         if not on_cuda:
-            ledger.track_all(tensors_in(on_host), Component.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(host_batch), Component.INPUTS, module="", operator="batch")
         step = TracedStep(
             self.workload,
             self.recipe,
@@ -208,7 +213,7 @@ class StepRecorder:
         for _ in range(STEPS):
             recording.step_starts.append(len(recording.event_blocks))
             step.run()
-        recorder.resolve_pending_reuse()
+        operators.resolve_pending_reuse()
         ledger.close()  # before resident tensors are freed
         return step
 
