@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.step_trace import Timeline
 
-SHARES_SHOWN = 10
+_SHARES_SHOWN = 10
 _NUMBER_WITHIN = re.compile(r"(?<![^.])\d+(?=\.)")
 
 
@@ -46,7 +46,7 @@ def largest_shares(
     for each in np.flatnonzero(sums).tolist():
         held[names[each]] = held.get(names[each], 0) + int(sums[each])
         holders[names[each]] += 1
-    largest = sorted(held, key=lambda name: -held[name])[:SHARES_SHOWN]
+    largest = sorted(held, key=lambda name: -held[name])[:_SHARES_SHOWN]
     return tuple(PeakShare(name=name, held_bytes=held[name], holder_count=holders[name]) for name in largest)
 
 

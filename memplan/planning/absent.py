@@ -85,7 +85,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         notes=(
             *([scaled.warning] if scaled.warning else []),
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
-            check_note(check),
+            _check_note(check),
             *accumulation_notes(scaled.recipe, traces),
         ),
     )
@@ -98,7 +98,7 @@ def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
     return session.try_recipe(recipe, "check on the CPU", step_limit=_CHECK_STEP_LIMIT)
 
 
-def check_note(trial: Trial) -> str:
+def _check_note(trial: Trial) -> str:
     """Say how the check on the CPU came out."""
     measured, predicted = trial.outcome.measurement, trial.estimate
     if measured is None or predicted is None or not trial.fits:

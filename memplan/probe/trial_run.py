@@ -72,7 +72,7 @@ def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | Tr
     """Return the parent's message about an error that ended the trial; it is printed where it may be the user's."""
     if isinstance(error, DeviceError):
         return error
-    if isinstance(error, EveryStepSkippedError):
+    if isinstance(error, _EveryStepSkippedError):
         evidence = "the gradient scaler skipped every step"
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
     verdict = classify_failure(error, memory_is_full=_let_go(readings))
@@ -175,7 +175,7 @@ class _Run:
     skipped_steps: int
 
 
-class EveryStepSkippedError(Exception):
+class _EveryStepSkippedError(Exception):
     """The gradient scaler found overflowing gradients in every step, however small the scale became."""
 
 
@@ -185,7 +185,7 @@ def _run_steps(
     """Run warm-up and timed steps; a warm-up step that the gradient scaler skipped is run again and left out.
 
     Raises:
-        EveryStepSkippedError: the scaler skipped every step.
+        _EveryStepSkippedError: the scaler skipped every step.
     """
     steps: list[_Step] = []
     first_scale, skipped = _loss_scale(state), 0
@@ -204,7 +204,7 @@ def _run_steps(
         if was_skipped and is_warm_up and skipped <= MOST_SKIPPED_STEPS:
             continue
         if was_skipped and not steps:
-            raise EveryStepSkippedError
+            raise _EveryStepSkippedError
         steps.append(step)
     steps += _further_steps(request, readings, state, steps[request.warmup_steps :])
     return _Run(steps=tuple(steps), first_loss_scale=first_scale, skipped_steps=skipped)

@@ -9,21 +9,21 @@ from memplan.errors import WorkloadError
 if TYPE_CHECKING:
     from torch import nn
 
-SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
+_SWITCHES = ("gradient_checkpointing_enable", "set_grad_checkpointing")  # transformers, timm
 
 
 def enable_checkpointing(model: nn.Module) -> None:
-    """Call the first of ``SWITCHES`` that the model has.
+    """Switch it on by the first of the usual methods that the model has.
 
     Raises:
         WorkloadError: it has none of them.
     """
-    for name in SWITCHES:
+    for name in _SWITCHES:
         switch = getattr(model, name, None)
         if callable(switch):
             switch()
             return
     raise WorkloadError(
         f"{type(model).__name__} offers no way to switch activation checkpointing on",
-        hint=f"give the model a method {SWITCHES[0]}(), or leave activation_checkpointing off",
+        hint=f"give the model a method {_SWITCHES[0]}(), or leave activation_checkpointing off",
     )

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of torch 2.13
-BUCKET_BYTES = 25 * MIB
-FIRST_BUCKET_BYTES = MIB
+_BUCKET_BYTES = 25 * MIB
+_FIRST_BUCKET_BYTES = MIB
 
 
 def make_buckets(model: torch.nn.Module, device: torch.device | None = None) -> list[torch.Tensor]:
@@ -36,7 +36,7 @@ def bucket_sizes(gradients_bytes: Iterable[int]) -> list[int]:
     filling = 0
     for size in reversed(list(gradients_bytes)):
         filling += size
-        if filling >= (BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES):
+        if filling >= (_BUCKET_BYTES if buckets else _FIRST_BUCKET_BYTES):
             buckets.append(filling)
             filling = 0
     return [*buckets, filling] if filling else buckets

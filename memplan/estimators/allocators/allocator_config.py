@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 UNIT_BYTES = 512  # kMinBlockSize: every block is a multiple of this
 SMALL_REQUEST_BYTES = MIB  # kSmallSize: rounded requests up to this go to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer, also the page of an expandable segment of the small pool
-LARGE_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
-SEGMENT_STEP_BYTES = 2 * MIB  # kRoundLarge: those segments are multiples of this
-DIVISION_SLOTS = 16  # one per power of two from 1 MiB; the last also covers everything above
+_LARGE_REQUEST_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
+_SEGMENT_STEP_BYTES = 2 * MIB  # kRoundLarge: those segments are multiples of this
+_DIVISION_SLOTS = 16  # one per power of two from 1 MiB; the last also covers everything above
 _FIRST_SLOT_LOG2 = 20
 _NON_SPLIT_ROUNDING_BYTES = 20 * MIB
 
-ENVIRONMENT_KEYS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in order of preference
+_ENVIRONMENT_KEYS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in order of preference
 _FIRST_BY_AGE = (2, 12)
 
 
@@ -70,14 +70,14 @@ class AllocatorConfig:
     expandable_segments: bool = False
     max_split_size_bytes: int | None = None
     max_non_split_rounding_bytes: int = _NON_SPLIT_ROUNDING_BYTES
-    roundup_power2_divisions: tuple[int, ...] = (0,) * DIVISION_SLOTS
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _DIVISION_SLOTS
     garbage_collection_threshold: float = 0.0
     large_segment_size_bytes: int = 20 * MIB
     per_process_memory_fraction: float = 1.0
     segment_order: SegmentOrder = SegmentOrder.AGE
 
     def __post_init__(self) -> None:
-        if self.large_segment_size_bytes <= LARGE_REQUEST_BYTES:
+        if self.large_segment_size_bytes <= _LARGE_REQUEST_BYTES:
             raise _out_of_range("large_segment_size_mb", self.large_segment_size_bytes // MIB, "must be above 10")
         if self.max_split_size_bytes is not None:
             self._check_above_segment("max_split_size_mb", self.max_split_size_bytes)
@@ -117,7 +117,7 @@ class AllocatorConfig:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, torch_version: str) -> AllocatorConfig:
         """Read the settings a process with these variables and this torch would use; none set is the defaults."""
-        found = cls.parse(next((environment[key] for key in ENVIRONMENT_KEYS if environment.get(key)), ""))
+        found = cls.parse(next((environment[key] for key in _ENVIRONMENT_KEYS if environment.get(key)), ""))
         return replace(found, segment_order=SegmentOrder.of_torch(torch_version))
 
     def rounded_bytes(self, requested_bytes: int) -> int:
@@ -125,7 +125,7 @@ class AllocatorConfig:
         if requested_bytes < UNIT_BYTES:
             return UNIT_BYTES
         floor_log2 = requested_bytes.bit_length() - 1
-        slot = min(max(floor_log2 - _FIRST_SLOT_LOG2, 0), DIVISION_SLOTS - 1)
+        slot = min(max(floor_log2 - _FIRST_SLOT_LOG2, 0), _DIVISION_SLOTS - 1)
         divisions = self.roundup_power2_divisions[slot]
         if divisions > 1 and requested_bytes > UNIT_BYTES * divisions:
             return round_up(requested_bytes, (1 << floor_log2) // divisions)
@@ -135,14 +135,14 @@ class AllocatorConfig:
         """Return what is asked of the driver for a block of this rounded size."""
         if rounded_bytes <= SMALL_REQUEST_BYTES:
             return SMALL_SEGMENT_BYTES
-        if rounded_bytes < LARGE_REQUEST_BYTES:
+        if rounded_bytes < _LARGE_REQUEST_BYTES:
             return self.large_segment_size_bytes
-        return round_up(rounded_bytes, SEGMENT_STEP_BYTES)
+        return round_up(rounded_bytes, _SEGMENT_STEP_BYTES)
 
 
 def _check_divisions(divisions: tuple[int, ...]) -> None:
-    if len(divisions) != DIVISION_SLOTS:
-        raise _out_of_range("roundup_power2_divisions", list(divisions), f"needs {DIVISION_SLOTS} values")
+    if len(divisions) != _DIVISION_SLOTS:
+        raise _out_of_range("roundup_power2_divisions", list(divisions), f"needs {_DIVISION_SLOTS} values")
     for each in divisions:
         if each < 0 or each & (each - 1):
             raise _out_of_range("roundup_power2_divisions", each, "must be a power of two, or 0 for none")
@@ -191,16 +191,16 @@ def _read_divisions(key: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         if value == "0":
             raise _out_of_range(key, value, "must be a power of two")
-        return (_read_whole(key, value),) * DIVISION_SLOTS
+        return (_read_whole(key, value),) * _DIVISION_SLOTS
     if not value.endswith("]"):
         raise _out_of_range(key, value, "must end with a closing bracket")
-    divisions = [0] * DIVISION_SLOTS
+    divisions = [0] * _DIVISION_SLOTS
     last_slot, any_bound = 0, False
     for entry in value[1:-1].split(","):
         bound, _, count = entry.partition(":")
         division = _read_whole(key, count)
         if bound == ">":
-            divisions[last_slot + 1 :] = [division] * (DIVISION_SLOTS - last_slot - 1)
+            divisions[last_slot + 1 :] = [division] * (_DIVISION_SLOTS - last_slot - 1)
             continue
         slot = _division_slot(key, bound)
         if not any_bound:  # sizes below the first bound follow it
@@ -214,7 +214,7 @@ def _division_slot(key: str, bound: str) -> int:
     size_mib = _read_whole(key, bound)
     if size_mib < 1 or size_mib & (size_mib - 1):
         raise _out_of_range(key, bound, "bounds must be powers of two, in MiB")
-    return min(size_mib.bit_length() - 1, DIVISION_SLOTS - 1)
+    return min(size_mib.bit_length() - 1, _DIVISION_SLOTS - 1)
 
 
 def _out_of_range(key: str, value: object, rule: str) -> UsageError:

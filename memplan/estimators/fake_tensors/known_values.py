@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of int64
-LARGEST_VIEWED_ELEMENTS = 1 << 23  # of views, which take nothing themselves; 64 MiB of int64 for what is made of them
+_LARGEST_VIEWED_ELEMENTS = 1 << 23  # of views, which take nothing themselves; 64 MiB of int64 for what is made of them
 LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of fp32 pixels, in which models look for empty images
 _VALUE = "memplan_known_value"
 _DRAWN = "memplan_drawn"  # marks values that depend on a random number
@@ -114,7 +114,7 @@ def _depends_on_values(operator: OpOverload) -> bool:
 
 def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -> bool:
     elements = result.numel()
-    largest = LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
+    largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
     return elements <= largest or any(is_known(each) and elements <= each.numel() for each in args)
 
 

@@ -24,7 +24,7 @@ _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have tw
 
 def attention_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
     """Return the rules for a card of a compute capability, by operator."""
-    on_cudnn = partial(cudnn_backward, accumulates_narrow_heads=capability != _HOPPER)
+    on_cudnn = partial(_cudnn_backward, accumulates_narrow_heads=capability != _HOPPER)
     return {
         "aten._scaled_dot_product_flash_attention_backward": flash_backward,
         "aten._scaled_dot_product_efficient_attention": efficient_forward,
@@ -82,7 +82,7 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head))
 
 
-def cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_heads: bool) -> TemporaryBytes:
+def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_heads: bool) -> TemporaryBytes:
     """Fp32 accumulator of the query's gradient, and the row sums; then what the engine takes.
 
     The first two are cudnn-frontend's part of the workspace (``get_fe_workspace_size_node`` in

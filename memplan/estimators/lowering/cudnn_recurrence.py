@@ -37,7 +37,7 @@ CELLS = {
 def recurrences() -> dict[str, Callable[..., tuple[torch.Tensor, ...]]]:
     """Return replacements for all recurrent operators, on padded and on packed sequences."""
     padded = {f"{name}.input": recurrence(cell) for name, cell in CELLS.items()}
-    return padded | {f"{name}.data": packed_recurrence(cell) for name, cell in CELLS.items()}
+    return padded | {f"{name}.data": _packed_recurrence(cell) for name, cell in CELLS.items()}
 
 
 def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -63,7 +63,7 @@ def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
     return run
 
 
-def packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
+def _packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a replacement for the cell's operator on packed sequences, with the same signature.
 
     Their reserve space is as large as for padded ones: ``cudnnGetRNNTempSpaceSizes`` reads only the number of

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
 
-ASSUMED_CAPABILITY = (8, 0)
+_ASSUMED_CAPABILITY = (8, 0)
 _FLEX_ATTENTION = FlexAttention()  # installed for the rest of the process, like all that lowers it
 
 # Class of a module -> workspace whose size cuDNN chooses at run time.
@@ -40,7 +40,7 @@ def lower_to(device: DeviceSpec) -> None:
     install_shape_rules()
     install_plain_derivatives()
     trace_inference_mode()
-    capability = lowered_capability(device)
+    capability = _lowered_capability(device)
     if capability is not None:
         install_cuda_operators(capability)
         CudaAutocast().install()
@@ -55,22 +55,22 @@ def cuda_emulation_for(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaEmulatio
         device: the target device.
         gpu_is_seen: whether user code sees a GPU.
     """
-    capability = lowered_capability(device)
+    capability = _lowered_capability(device)
     return None if capability is None else CudaEmulation(device, capability, is_seen=gpu_is_seen)
 
 
-def lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
+def _lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:
     """Return the compute capability to lower to; None for the CPU."""
     if device.kind is DeviceKind.CPU:
         return None
-    return device.compute_capability or ASSUMED_CAPABILITY
+    return device.compute_capability or _ASSUMED_CAPABILITY
 
 
 def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
     """Say what was assumed about the device, and what was lowered unexpectedly."""
     if device.kind is DeviceKind.CPU or device.compute_capability is not None:
         return _FLEX_ATTENTION.notes
-    major, minor = ASSUMED_CAPABILITY
+    major, minor = _ASSUMED_CAPABILITY
     return (
         *_FLEX_ATTENTION.notes,
         f"compute capability {major}.{minor} is assumed, because only the size of {device.name} is known",
@@ -79,7 +79,7 @@ def lowering_notes(device: DeviceSpec) -> tuple[str, ...]:
 
 def kernels_of(device: DeviceSpec) -> KernelRules:
     """Return the rules for temporaries of the device's kernels."""
-    capability = lowered_capability(device)
+    capability = _lowered_capability(device)
     if capability is None:
         return host_kernels()
     return cuda_kernels(capability, device.sm_count)

@@ -54,7 +54,7 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
         typical: a run of the same structure and micro-batch size on a typical batch.
     """
     last = len(worst.step_starts) - 1
-    is_typical = (last - steps_of_blocks(worst)) % 2 == 1
+    is_typical = (last - _steps_of_blocks(worst)) % 2 == 1
     shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
     return replace(
         timeline,
@@ -64,7 +64,7 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
     )
 
 
-def steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:
+def _steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:
     """Return the index of the step that allocates each block; blocks from before the first step get the last index."""
     allocations = np.flatnonzero(recording.event_allocates)
     steps = np.full(len(recording.block_bytes), len(recording.step_starts) - 1)

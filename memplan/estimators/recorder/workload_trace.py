@@ -72,7 +72,7 @@ def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepT
     with emulation or nullcontext():
         workload = load_workload(request.source)
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
-        with automatic_collection_disabled():
+        with _automatic_collection_disabled():
             trace = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
     notes = trace.notes if emulation is None else (*trace.notes, *emulation.presence.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
@@ -192,7 +192,7 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
 
 
 @contextmanager
-def automatic_collection_disabled() -> Iterator[None]:
+def _automatic_collection_disabled() -> Iterator[None]:
     """Disable automatic garbage collection, so that reference cycles are freed at the same point in every run.
 
     Objects from before are frozen, because scanning them takes longer than a small step.

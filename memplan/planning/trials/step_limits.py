@@ -22,7 +22,7 @@ _SHORTEST_HANG_S = 60.0
 _TOO_SLOW = 3
 
 
-def usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
+def _usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
     """Seconds that a recipe's optimizer step takes at the reference's speed; None where nothing was measured."""
     measured = reference.outcome.measurement
     if measured is None:
@@ -32,7 +32,7 @@ def usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
 
 def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
     """How long a recipe's optimizer step may take before its trial is given up; None for no such limit."""
-    usual_s = usual_step_s(reference, recipe)
+    usual_s = _usual_step_s(reference, recipe)
     if usual_s is None:
         return None
     if recipe.precision is reference.recipe.precision:
@@ -44,7 +44,7 @@ def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
 
 def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:
     """How many times slower than the reference even the fastest step was; None where larger sizes are worth trying."""
-    measured, usual_s = trial.outcome.measurement, usual_step_s(reference, trial.recipe)
+    measured, usual_s = trial.outcome.measurement, _usual_step_s(reference, trial.recipe)
     if measured is None or usual_s is None or min(measured.step_times_s) < _TOO_SLOW * usual_s:
         return None
     return min(measured.step_times_s) / usual_s

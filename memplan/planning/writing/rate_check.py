@@ -49,8 +49,8 @@ def with_proven_rate(
         template: a template of trials, which forks the child.
 
     Returns:
-        The patch, without the learning rate where the code scales that itself; and what was found, as a sentence. None
-        for the sentence where there is no workload of a config.
+        The patch, without the learning rate where the code scales that itself; and what was found, as a note. None for
+        the note where there is no workload of a config.
     """
     source, config = subject.source, subject.config
     if config is None or not isinstance(source, WorkloadReference):

@@ -15,7 +15,7 @@ _RLIMIT_SLACK_BYTES = 128 << 20
 _FULL_SHARE = 0.9
 
 
-def cards_of(tensors: list[Any]) -> set[int]:
+def _cards_of(tensors: list[Any]) -> set[int]:
     """Return CUDA's numbers of the cards on which some of the tensors are."""
     return {each.device.index for each in tensors if each.is_cuda}
 
@@ -27,7 +27,7 @@ def card_figures(parameters: list[Any]) -> dict[str, int] | None:
     cuda: Any = torch.cuda
     if not cuda.is_initialized() or cuda.is_current_stream_capturing():  # nothing may wait while a graph is captured
         return None
-    index = max(sorted(cards_of(parameters)), key=cuda.max_memory_reserved, default=cuda.current_device())
+    index = max(sorted(_cards_of(parameters)), key=cuda.max_memory_reserved, default=cuda.current_device())
     cuda.synchronize(index)
     free_bytes, total_bytes = cuda.mem_get_info(index)
     return {
@@ -68,7 +68,7 @@ class CardCap:
             return
         import torch  # noqa: PLC0415 - as above
 
-        for index in cards_of(tensors) - self._indices:
+        for index in _cards_of(tensors) - self._indices:
             self._indices.add(index)
             with torch.cuda.device(index):
                 total_bytes = torch.cuda.get_device_properties(index).total_memory
