@@ -1,4 +1,4 @@
-"""The command line: parse, call the planner, render; the only catcher of memplan's errors and the only exit codes."""
+"""The command line: parse, call the planner, render; the last catcher of errors and the only exit codes."""
 
 from __future__ import annotations
 
