@@ -86,9 +86,8 @@ def estimate(
             say(console, f"note: {note}")
         raise
     print_results = _document_printer(found) if as_json else _table_printer(found)
-    if (
-        snapshot is not None and found.snapshot is not None
-    ):  # after the tables are made: what fails there leaves no file
+    # after the tables are made: what fails there leaves no file
+    if snapshot is not None and found.snapshot is not None:
         _write_snapshot(snapshot, found.snapshot, console_for(to_stderr=as_json))
     print_results()
 

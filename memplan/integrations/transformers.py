@@ -21,7 +21,7 @@ with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
     from transformers import Trainer, TrainerCallback
 
-from memplan.integrations.transformers_step import TrainerStep, step_arguments
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,10 +38,7 @@ _ALWAYS = (
     "tf32",
     "use_cpu",
 )
-_CHECKPOINTING = (
-    "activation_checkpointing",
-    "gradient_checkpointing",
-)  # the name from transformers 5.23 on, and before
+_CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # from transformers 5.23 on, and before
 _LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
 _SHARDING = ("deepspeed", "fsdp")
 
@@ -85,13 +82,16 @@ def tune(
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     _refuse_sharding(args)
     _refuse_data_parallel(args)
-    step = TrainerStep(
-        model=None if model is None else Parcel(model),
-        model_init=model_init,
-        data=(Parcel(train_dataset), data_collator, processing_class),
-        trainer=(trainer_class, dict(trainer_options or {})),
-        arguments=(type(args), step_arguments(_values(args))),
+    parts = TrainerParts(
+        trainer_class=trainer_class,
+        options=dict(trainer_options or {}),
+        arguments_class=type(args),
+        arguments=step_arguments(_values(args)),
+        dataset=Parcel(train_dataset),
+        collator=data_collator,
+        processing_class=processing_class,
     )
+    step = TrainerStep(parts, model=None if model is None else Parcel(model), model_init=model_init)
     values = _planned_values(args)
     plan = planned(
         step.workload(grad_clip_norm=args.max_grad_norm or None),

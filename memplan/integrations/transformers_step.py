@@ -11,6 +11,7 @@ import functools
 import inspect
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,38 +60,51 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerParts:
+    """What a Trainer is made of, beside its model.
+
+    Args:
+        trainer_class: the Trainer's class.
+        options: further arguments of it.
+        arguments_class: class of its TrainingArguments.
+        arguments: their values in a single step, as :func:`step_arguments` makes them.
+        dataset: the training dataset, packed.
+        collator: makes batches; None for the Trainer's default.
+        processing_class: tokenizer or processor; None where there is none.
+    """
+
+    trainer_class: type[Any]
+    options: Mapping[str, Any]
+    arguments_class: type[Any]
+    arguments: Mapping[str, Any]
+    dataset: Parcel
+    collator: Callable[..., Any] | None
+    processing_class: Any
+
+
 class TrainerStep(FrameworkStep):
     """The four callables of a workload that a Trainer trains.
 
     Args:
+        parts: what the Trainer is made of.
         model: the model, packed; None where there is a function that makes it.
         model_init: the function that makes the model; None where there is a model.
-        data: training dataset, packed, collator and processing class.
-        trainer: the Trainer's class and its further arguments.
-        arguments: class and values of the TrainingArguments.
     """
 
     def __init__(
-        self,
-        *,
-        model: Parcel | None,
-        model_init: Callable[..., nn.Module] | None,
-        data: tuple[Parcel, Any, Any],
-        trainer: tuple[type[Any], dict[str, Any]],
-        arguments: tuple[type[Any], dict[str, Any]],
+        self, parts: TrainerParts, *, model: Parcel | None, model_init: Callable[..., nn.Module] | None
     ) -> None:
+        self._parts = parts
         self._packed_model = model
         self._model_init = model_init
-        self._data = data
-        self._trainer_parts = trainer
-        self._arguments_parts = arguments
         self._dataset: Any = None
         self._trainer: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpack the data as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
         self.__dict__.update(state)
-        self._dataset = self._data[0].opened()
+        self._dataset = self._parts.dataset.opened()
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
@@ -123,21 +137,19 @@ class TrainerStep(FrameworkStep):
             return self._trainer.create_optimizer()  # type: ignore[no-any-return]  # by its interface
 
     def _trainer_of(self, module: nn.Module, samples: list[Any], micro_batch_size: int) -> Any:
-        trainer_class, further = self._trainer_parts
-        _, collator, processing_class = self._data
-        return trainer_class(
+        parts = self._parts
+        return parts.trainer_class(
             model=module,
             args=self._arguments(micro_batch_size),
             train_dataset=samples or None,
-            data_collator=collator,
-            processing_class=processing_class,
-            **further,
+            data_collator=parts.collator,
+            processing_class=parts.processing_class,
+            **parts.options,
         )
 
     def _arguments(self, micro_batch_size: int) -> Any:
-        arguments_class, values = self._arguments_parts
         own = {"output_dir": tempfile.gettempdir(), "per_device_train_batch_size": micro_batch_size}
-        return arguments_class(**{**values, **own})
+        return self._parts.arguments_class(**{**self._parts.arguments, **own})
 
 
 def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:

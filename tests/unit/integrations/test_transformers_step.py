@@ -20,7 +20,7 @@ from memplan.integrations import transformers as integration  # noqa: E402 - aft
 from memplan.integrations import tuning  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
-from memplan.integrations.transformers_step import TrainerStep, step_arguments  # noqa: E402
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from tests import making  # noqa: E402
 
@@ -53,12 +53,19 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 def arrived(arguments: Any, *, model: Any = None, trainer_class: type[Any] = transformers.Trainer) -> Any:
     """Return the workload as a child process gets it."""
     values = {name: getattr(arguments, name) for name in type(arguments).__dataclass_fields__}
+    parts = TrainerParts(
+        trainer_class=trainer_class,
+        options={},
+        arguments_class=type(arguments),
+        arguments=step_arguments(values),
+        dataset=Parcel(samples()),
+        collator=padded,
+        processing_class=None,
+    )
     step = TrainerStep(
+        parts,
         model=None if model is None else Parcel(model),
         model_init=make_model if model is None else None,
-        data=(Parcel(samples()), padded, None),
-        trainer=(trainer_class, {}),
-        arguments=(type(arguments), step_arguments(values)),
     )
     return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0)))
 
