@@ -116,7 +116,7 @@ def _initialised_cuda() -> Any | None:
 
 
 def _is_same_card(planned: str, present: str) -> bool:
-    """Return whether a plan is for such a card; one of which only the size was given is for any."""
+    """Whether a plan is for such a card; one of which only the size was given is for any."""
     if planned == present:
         return True
     try:

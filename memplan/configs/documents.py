@@ -149,7 +149,7 @@ def require_keys(values: Any, path: Path) -> dict[str, Any]:
 
 
 def is_there(path: Path, texts: Mapping[str, str]) -> bool:
-    """Return whether a file can be read: from disk, or because its text was given."""
+    """Whether a file can be read: from disk, or because its text was given."""
     return str(path) in texts or path.is_file()
 
 

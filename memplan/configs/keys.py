@@ -29,7 +29,7 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:
 
 
 def contains(values: Mapping[str, Any], key: str) -> bool:
-    """Return whether there is a value at a dotted key."""
+    """Whether there is a value at a dotted key."""
     try:
         lookup(values, key)
     except KeyError:
@@ -136,12 +136,12 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number; true and false, which Python counts among them, are none."""
+    """Whether a value is a number; true and false, which Python counts among them, are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value counts something: a whole number above 0."""
+    """Whether a value counts something: a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

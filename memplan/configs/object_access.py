@@ -92,7 +92,7 @@ def _omegaconf() -> Any:
 
 
 def _has_attributes(holder: Any, *, is_outermost: bool) -> bool:
-    """Return whether an object's attributes are settings: those of the outermost object always are."""
+    """Whether an object's attributes are settings: those of the outermost object always are."""
     if isinstance(holder, type) or not hasattr(holder, "__dict__"):
         return False
     return is_outermost or type(holder).__name__ in _NAMESPACES or dataclasses.is_dataclass(holder)

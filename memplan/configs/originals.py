@@ -84,7 +84,7 @@ def bases_named_in(source: SourceFile) -> tuple[str, ...]:
 
 
 def has_marker(text: str) -> bool:
-    """Return whether memplan wrote or changed a file with this text."""
+    """Whether memplan wrote or changed a file with this text."""
     return MARKER.search(text) is not None
 
 

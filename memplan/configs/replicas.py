@@ -74,7 +74,7 @@ def _remark_on_reference(config: UserConfig, world_size: int) -> str | None:
 
 
 def holds_batch_of_all(config: UserConfig) -> bool:
-    """Return whether the batch that a config holds is that of all replicas."""
+    """Whether the batch that a config holds is that of all replicas."""
     return _key_of_all(config) is not None
 
 

@@ -198,7 +198,7 @@ class UserConfig:
         return next((each for each in self.knobs if each.name == name), None)
 
     def is_set_beside(self, name: KnobName) -> bool:
-        """Return whether something that is patched together with this config has a knob of that name."""
+        """Whether something that is patched together with this config has a knob of that name."""
         return any(each.knob(name) is not None for each in self.companions)
 
     def original_value(self, key: str, current: Any) -> Any:

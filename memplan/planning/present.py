@@ -82,7 +82,7 @@ def _knows_rate(question: Question) -> bool:
 
 
 def is_settled(trial: Trial, question: Question) -> bool:
-    """Return whether a config that memplan patched before, asked the same again, still does what was promised.
+    """Whether a config that memplan patched before, asked the same again, still does what was promised.
 
     The band is that of the first run, where the config kept what the device offered then: on the CPU that is the memory
     that happened to be free.

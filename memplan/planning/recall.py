@@ -58,7 +58,7 @@ def _patch_anew(plan: Plan, question: Question) -> ConfigPatch | None:
 
 
 def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
-    """Return whether a plan's peak is still where it was in the band, given the memory that others use now."""
+    """Whether a plan's peak is still where it was in the band, given the memory that others use now."""
     measured = plan.chosen.outcome.measurement if plan.chosen else None
     if measured is None:
         return plan.device_total_bytes == band.total_bytes
@@ -71,5 +71,5 @@ def _still_fits(plan: Plan, band: Band, device: DeviceSpec) -> bool:
 
 
 def _is_current(patch: ConfigPatch) -> bool:
-    """Return whether the files that a patch changes are as they were when it was written."""
+    """Whether the files that a patch changes are as they were when it was written."""
     return all(digest_of(Path(each.path)) == each.original_sha256 for each in patch.files)

@@ -39,7 +39,7 @@ class Ecosystem(ABC):
 
     @abstractmethod
     def recognises(self, document: Document) -> bool:
-        """Return whether a config belongs to this ecosystem, by its content."""
+        """Whether a config belongs to this ecosystem, by its content."""
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Return how a child of a config is written; None where configs of this kind have none."""

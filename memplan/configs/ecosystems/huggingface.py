@@ -143,6 +143,6 @@ def _switches(config: UserConfig, change: RecipeChange) -> list[Assignment]:
 
 
 def _is_the_launchers(config: UserConfig) -> bool:
-    """Return whether half precision is set in the launcher's file only, and not in the arguments."""
+    """Whether half precision is set in the launcher's file only, and not in the arguments."""
     switches = (key for precision, key in _SWITCHES.items() if precision.is_autocast)
     return config.is_set_beside(KnobName.PRECISION) and all(config.values.get(each) is None for each in switches)

@@ -111,5 +111,5 @@ class LightningHydra(TrainerConfigs):
 
 
 def _is_experiment(document: Document) -> bool:
-    """Return whether a file is one of a Hydra tree's own experiments: memplan's overlay names the configs below it."""
+    """Whether a file is one of a Hydra tree's own experiments: memplan's overlay names the configs below it."""
     return document.path.parent.name == "experiment" and not has_marker(document.source.text)

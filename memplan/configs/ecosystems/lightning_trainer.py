@@ -71,7 +71,7 @@ class UsualKeys:
 
 
 def has_trainer(values: Any) -> bool:
-    """Return whether a config has a section of Trainer arguments."""
+    """Whether a config has a section of Trainer arguments."""
     trainer = values.get("trainer") if isinstance(values, Mapping) else None
     return isinstance(trainer, Mapping) and any(each in trainer for each in _TRAINER_SIGNS)
 

@@ -175,7 +175,7 @@ def _wanted_hook(config: UserConfig, recipe: Recipe) -> tuple[Any, Any]:
 
 
 def _hook_duties(config: UserConfig, recipe: Recipe) -> tuple[bool, int]:
-    """Return whether the optimizer hook runs fp16 under a recipe, and over how many passes it accumulates."""
+    """Whether the optimizer hook runs fp16 under a recipe, and over how many passes it accumulates."""
     by_hook = config.knob(KnobName.PRECISION) is None
     is_half = recipe.precision is Precision.FP16 if by_hook else _precision(config.values) is Precision.FP16
     return is_half, recipe.accumulation_steps if _steps_by_hook(config) else 1

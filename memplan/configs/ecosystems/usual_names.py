@@ -54,7 +54,7 @@ _ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(
 
 
 def counts_iterations(name: str) -> bool:
-    """Return whether a name is one of a length in iterations, whatever a program means by one."""
+    """Whether a name is one of a length in iterations, whatever a program means by one."""
     return _ITERATIONS.fullmatch(name) is not None
 
 

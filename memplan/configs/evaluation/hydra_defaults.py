@@ -134,7 +134,7 @@ def _others(missing: Path) -> str:
 
 
 def has_defaults(values: Any) -> bool:
-    """Return whether a config has a Hydra defaults list."""
+    """Whether a config has a Hydra defaults list."""
     entries = values.get(_DEFAULTS) if isinstance(values, Mapping) else None
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
 

@@ -39,7 +39,7 @@ class Argument:
 
 
 def declares_arguments(text: str) -> bool:
-    """Return whether a Python text is a script that declares arguments, and not a config."""
+    """Whether a Python text is a script that declares arguments, and not a config."""
     return "add_argument" in text and any(True for _ in _arguments(text))
 
 

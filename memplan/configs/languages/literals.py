@@ -151,7 +151,7 @@ def python_word(value: Any) -> str | None:
 
 
 def _is_short(value: float) -> bool:
-    """Return whether ``%g``'s six digits keep all of a number."""
+    """Whether ``%g``'s six digits keep all of a number."""
     return float(f"{value:g}") == without_noise(value)
 
 

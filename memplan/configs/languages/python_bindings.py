@@ -44,7 +44,7 @@ def bindings(body: list[ast.stmt], name: str) -> Iterator[Binding]:
 
 
 def _imports_configs(statement: ast.stmt) -> bool:
-    """Return whether a statement takes names from another config file, where they are looked for next."""
+    """Whether a statement takes names from another config file, where they are looked for next."""
     return is_read_base(statement) or (isinstance(statement, ast.ImportFrom) and statement.level > 0)
 
 
@@ -130,5 +130,5 @@ def members_of(value: ast.expr) -> tuple[list[tuple[str, ast.expr]], bool]:
 
 
 def _makes_dict(function: ast.expr) -> bool:
-    """Return whether a call makes a dict of its keyword arguments: ``dict(...)`` or detectron2's ``L(target)(...)``."""
+    """Whether a call makes a dict of its keyword arguments: ``dict(...)`` or detectron2's ``L(target)(...)``."""
     return isinstance(function, ast.Call) or (isinstance(function, ast.Name) and function.id == "dict")

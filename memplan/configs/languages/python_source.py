@@ -60,7 +60,7 @@ def locate_in_python(text: str, key: str) -> Location | None:
 
 
 def is_read_elsewhere(text: str, key: str) -> bool:
-    """Return whether a config itself uses a value elsewhere, so that a change where it is written would change more."""
+    """Whether a config itself uses a value elsewhere, so that a change where it is written would change more."""
     parts = tuple(key.split("."))
     nodes = (each for statement in (_parsed(text) or _Module([], (), ())).body for each in ast.walk(statement))
     loads = (

@@ -47,7 +47,7 @@ def style_of(text: str) -> PythonStyle:
 
 
 def is_program(text: str) -> bool:
-    """Return whether a Python text trains when it is run: it calls ``backward``, or its own main function."""
+    """Whether a Python text trains when it is run: it calls ``backward``, or its own main function."""
     body = statements(text) or []
     own = {each.name for each in body if isinstance(each, ast.FunctionDef)}
     main_parts = [each for each in body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
@@ -90,7 +90,7 @@ def base_assignment(statement: ast.stmt) -> ast.Assign | None:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Return whether a statement is ``with read_base():``."""
+    """Whether a statement is ``with read_base():``."""
     if not isinstance(statement, ast.With) or len(statement.items) != 1:
         return False
     call = statement.items[0].context_expr
@@ -98,13 +98,13 @@ def is_read_base(statement: ast.stmt) -> bool:
 
 
 def _is_of_lazy_configs(statement: ast.ImportFrom) -> bool:
-    """Return whether an import is one of detectron2's tools for writing configs."""
+    """Whether an import is one of detectron2's tools for writing configs."""
     names = {alias.name for alias in statement.names}
     return (statement.module or "").partition(".")[0] == "detectron2" and bool(names & _LAZY_TOOLS)
 
 
 def is_builtin(module: str) -> bool:
-    """Return whether a module is Python's own, which a config may really import."""
+    """Whether a module is Python's own, which a config may really import."""
     return module.partition(".")[0] in sys.stdlib_module_names
 
 

@@ -118,7 +118,7 @@ def locate_in_shell(text: str, key: str) -> Location | None:
 
 
 def _is_shared(text: str, flag: _Flag, literal: Word) -> bool:
-    """Return whether another flag gets its value from the same place."""
+    """Whether another flag gets its value from the same place."""
     every = (*_launcher_flags(text), *_flags_of_script(text))
     others = (each for each in every if each.word != flag.word and len(each.values) == 1)
     places = (literal_behind(text, each.values[0]) for each in others)

@@ -98,7 +98,7 @@ def add_to_toml(text: str, entries: dict[str, str]) -> Edit | None:
 
 
 def _is_alone(text: str, start: int) -> bool:
-    """Return whether a pair is on a line of its own, not in an inline table."""
+    """Whether a pair is on a line of its own, not in an inline table."""
     return "{" not in _STRING.sub("", text[line_start(text, start) : start])
 
 

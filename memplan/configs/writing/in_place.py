@@ -67,7 +67,7 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
 
 
 def _is_set_behind(document: Document, key: str, location: Location | None) -> bool:
-    """Return whether a value is set at the file's end: one that is imported, computed, or used in the file."""
+    """Whether a value is set at the file's end: one that is imported, computed, or used in the file."""
     if document.syntax is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
         return False
     is_own = location is not None and location.obstacle is None

@@ -163,7 +163,7 @@ def _separately(value: object) -> str:
 
 
 def _is_importable(value: Any) -> bool:
-    """Return whether another process gets the value by importing its module, which ``__main__`` is not."""
+    """Whether another process gets the value by importing its module, which ``__main__`` is not."""
     module = sys.modules.get(value.__module__ or "")
     if module is None or value.__module__ == "__main__":
         return False

@@ -140,7 +140,7 @@ class _Watch:
 
 
 def _is_later(moment: float, me: ProcessIdentity, other: ProcessIdentity) -> bool:
-    """Return whether a moment in another process is after this one's start, as far as the clocks of two hosts agree."""
+    """Whether a moment in another process is after this one's start, as far as the clocks of two hosts agree."""
     skew_s = 0.0 if me.host == other.host else _CLOCK_SKEW_S
     return moment > me.started_at + skew_s
 

@@ -1,26 +1,17 @@
-"""What is asked for, and of what."""
+"""What is trained, by how many replicas, and from which learning rate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from memplan.configs import read_config
-from memplan.errors import UsageError
 from memplan.planning.subject import subject_of_config
 from memplan.planning.writing.patching import scale
 from memplan.plans import PlanRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.mark.parametrize("wish", [{"budget_bytes": 0}, {"budget_bytes": -5}, {"global_batch_size": 0}])
-def test_a_wish_out_of_range_is_refused(wish: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="must be at least 1"):
-        PlanRequest(**wish)
 
 
 def test_a_config_that_does_not_say_for_how_many_replicas_it_is_is_for_those_there_are(tmp_path: Path) -> None:
@@ -41,8 +32,3 @@ def test_a_rate_written_for_other_replicas_is_scaled_to_those_there_are(tmp_path
     assert subject.current.global_batch_size == 16
     assert scale(subject.current, subject, PlanRequest(), "SGD").recipe.learning_rate == 0.05  # written for 32 samples
     assert "replicas" in str(subject.unwritable)
-
-
-def test_a_number_of_replicas_below_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="world-size 0 must be at least 1"):
-        PlanRequest(world_size=0)
