@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.card_context import context_range_bytes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.process_allocators import ProcessAllocators
-    from memplan.estimators.step_trace import StepTrace, Timeline
+    from memplan.estimators.step_trace import StepTrace
 
 _INTERPOLATIONS = 8
 _SMALLER_SIZES = 16
@@ -43,7 +43,8 @@ def estimate(
     if micro_batch_size < 1:
         raise UsageError(f"micro_batch_size={micro_batch_size!r} must be a whole number of at least 1")
     _check_device(trace, device)
-    figures = _figures(trace, micro_batch_size, device, allocators)
+    step = _SizedStep(trace=trace, micro_batch_size=micro_batch_size, device=device, allocators=allocators)
+    figures = step.figures()
     context_bytes = _context_bytes(trace, device)
     breakdown = replace(figures.breakdown, context=context_bytes or 0)
     missing = () if context_bytes is not None else (f"context and libraries of {device.name}",)
@@ -60,7 +61,7 @@ def estimate(
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
-        outcome=_outcome(trace, micro_batch_size, device, allocators, figures.peaks, context_bytes or 0),
+        outcome=step.outcome(figures.peaks, context_bytes or 0),
         context_basis=ContextBasis.TRACE if device.context is None else device.context.basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
         samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
@@ -91,7 +92,8 @@ def process_peak(
     @functools.cache
     def peak_at(size: int) -> int:
         if len(trace.timelines) > 1:
-            return _figures(trace, size, device, allocators).peaks.process_bytes + context_bytes
+            step = _SizedStep(trace=trace, micro_batch_size=size, device=device, allocators=allocators)
+            return step.figures().peaks.process_bytes + context_bytes
         if device.kind is DeviceKind.CPU:
             return peaks_at(timeline, size, device, allocators).process_bytes + context_bytes
         events = events_at(timeline, size)
@@ -185,45 +187,37 @@ def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
     return trace.host_context_bytes if device.context is None else device.context.size_bytes
 
 
-def _outcome(  # noqa: PLR0917 - what an estimate has at hand
-    trace: StepTrace,
-    micro_batch_size: int,
-    device: DeviceSpec,
-    allocators: ProcessAllocators,
-    peaks: Peaks,
-    context_bytes: int,
-) -> OutcomeKind:
-    """Say how the step ends on the device; between two traced sizes a step whose blocks have room is one of retries."""
-    room_bytes = device.total_bytes - context_bytes
-    if peaks.process_bytes <= room_bytes:
-        return OutcomeKind.FITS
-    if device.kind is DeviceKind.CPU:
-        return OutcomeKind.HOST_OUT_OF_MEMORY
-    timeline = _timeline(trace, micro_batch_size)
-    if timeline is not None:
-        return outcome_of(replay_under_limit(timeline, micro_batch_size, allocators.cuda, limit_bytes=room_bytes))
-    has_room = peaks.allocated_bytes <= room_bytes
-    return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SizedStep:
+    """A traced step at one micro-batch size, on one device and its allocators."""
 
+    trace: StepTrace
+    micro_batch_size: int
+    device: DeviceSpec
+    allocators: ProcessAllocators
 
-def _timeline(trace: StepTrace, micro_batch_size: int) -> Timeline | None:
-    """Return the timeline of a micro-batch size; None where it lies between traced ones."""
-    if len(trace.timelines) == 1:
-        return trace.timelines[0]
-    return dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True)).get(micro_batch_size)
+    def figures(self) -> Figures:
+        """Return the replayed peaks; between two traced sizes they lie on the line through both."""
+        timeline = self.trace.timeline_at(self.micro_batch_size)
+        if timeline is not None:
+            return figures_at(timeline, self.micro_batch_size, self.device, self.allocators)
+        of_size = self.trace.timelines_by_size
+        low, high = _neighbours(sorted(of_size), self.micro_batch_size)
+        small, large = (figures_at(of_size[size], size, self.device, self.allocators) for size in (low, high))
+        return _on_the_line(small, large, at=(self.micro_batch_size - low) / (high - low))
 
-
-def _figures(trace: StepTrace, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators) -> Figures:
-    timeline = _timeline(trace, micro_batch_size)
-    if timeline is not None:
-        return figures_at(timeline, micro_batch_size, device, allocators)
-    of_size = dict(zip(trace.traced_batch_sizes, trace.timelines, strict=True))
-    low, high = _neighbours(sorted(of_size), micro_batch_size)
-    small, large = (
-        figures_at(of_size[low], low, device, allocators),
-        figures_at(of_size[high], high, device, allocators),
-    )
-    return _on_the_line(small, large, at=(micro_batch_size - low) / (high - low))
+    def outcome(self, peaks: Peaks, context_bytes: int) -> OutcomeKind:
+        """Say how the step ends; between two traced sizes one whose blocks have room is one of retries."""
+        room_bytes = self.device.total_bytes - context_bytes
+        if peaks.process_bytes <= room_bytes:
+            return OutcomeKind.FITS
+        if self.device.kind is DeviceKind.CPU:
+            return OutcomeKind.HOST_OUT_OF_MEMORY
+        size, timeline = self.micro_batch_size, self.trace.timeline_at(self.micro_batch_size)
+        if timeline is not None:
+            return outcome_of(replay_under_limit(timeline, size, self.allocators.cuda, limit_bytes=room_bytes))
+        has_room = peaks.allocated_bytes <= room_bytes
+        return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
 
 
 def _neighbours(traced: list[int], size: int) -> tuple[int, int]:

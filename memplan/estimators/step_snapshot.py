@@ -26,14 +26,13 @@ def step_snapshot(
     """
     if trace.device_kind is not DeviceKind.CUDA:
         raise UsageError("a memory snapshot shows the CUDA allocator", hint="choose a card with --device")
-    if len(trace.timelines) > 1 and micro_batch_size not in trace.traced_batch_sizes:
+    timeline = trace.timeline_at(micro_batch_size)
+    if timeline is None:
         sizes = ", ".join(str(size) for size in trace.traced_batch_sizes)
         raise UsageError(
             f"micro_batch_size={micro_batch_size}: the allocations of {trace.workload_name} depend on the micro-batch",
             hint=f"a snapshot can be written for {sizes}",
         )
-    index = 0 if len(trace.timelines) == 1 else trace.traced_batch_sizes.index(micro_batch_size)
-    timeline = trace.timelines[index]
     events = events_at(timeline, micro_batch_size)
     made = predicted_snapshot(
         events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocators.cuda

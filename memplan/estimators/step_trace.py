@@ -103,6 +103,15 @@ class StepTrace:
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def timelines_by_size(self) -> dict[int, Timeline]:
+        """The timeline of each traced micro-batch size, where there is more than one timeline."""
+        return dict(zip(self.traced_batch_sizes, self.timelines, strict=True))
+
+    def timeline_at(self, micro_batch_size: int) -> Timeline | None:
+        """Return the timeline that holds for a micro-batch size; None where only those of other sizes are known."""
+        return self.timelines[0] if len(self.timelines) == 1 else self.timelines_by_size.get(micro_batch_size)
+
     def covers(self, micro_batch_size: int) -> bool:
         """Whether tracing at a micro-batch would add nothing: it was traced, or sizes depend on it alone.
 

@@ -112,7 +112,7 @@ class Traces:
             size: timeline
             for each, known in self._traces.items()
             if each.of_any_size() == kind and len(known.timelines) > 1
-            for size, timeline in zip(known.traced_batch_sizes, known.timelines, strict=True)
+            for size, timeline in known.timelines_by_size.items()
         }
         return replace(trace, traced_batch_sizes=tuple(timelines), timelines=tuple(timelines.values()))
 
