@@ -11,6 +11,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError
 from memplan.probe.commands.trial import run_command_trial
 from memplan.probe.judging import judge_readings, judge_silence
+from memplan.probe.limits import over_resident_limit, over_step_limit
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
@@ -26,13 +27,10 @@ from memplan.probe.trials import (
     trial_environment,
 )
 from memplan.results import Outcome, OutcomeKind
-from memplan.units import format_bytes
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from memplan.probe.trials import StepLimit
 
 WORKER_MODULE = "memplan.probe.worker"
 
@@ -173,14 +171,11 @@ class _Watch:
         return f"{self._progress.phase}{step}"
 
     def _over_step_limit(self) -> TrialVerdict | None:
-        limit, progress = self._request.step_limit, self._progress
-        if limit is None or progress is None or progress.phase not in LIMITED_PHASES:
+        progress = self._progress
+        if progress is None or progress.step is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
-        if running_s <= limit.limit_s:
-            return None
-        evidence = f"step {progress.step} still running after {running_s:.0f} s ({_usual(limit)})"
-        return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
+        return over_step_limit(self._request.step_limit, step=progress.step, running_s=running_s)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:
@@ -188,16 +183,7 @@ class _Watch:
         resident_bytes = self._tree.resident_bytes(pid)
         allowed_bytes = self._request.budget_bytes + (PROFILER_ALLOWANCE_BYTES if self._has_readings else 0)
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
-        if resident_bytes <= allowed_bytes:
-            return None
-        evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {format_bytes(allowed_bytes)}"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
-
-
-def _usual(limit: StepLimit) -> str:
-    if limit.usual_s is None:
-        return f"limit {limit.limit_s:.0f} s"
-    return f"{limit.usual_precision or 'usually'}: {limit.usual_s:.1f} s"
+        return over_resident_limit(resident_bytes, allowed_bytes)
 
 
 def _last_readings(ending: ChildEnding) -> TrialReadings | None:

@@ -29,11 +29,11 @@ from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, 
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.probe.commands.worker import CommandLine
 from memplan.probe.judging import is_near_budget
+from memplan.probe.limits import over_resident_limit, over_step_limit
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, TrialVerdict
 from memplan.results import Outcome, OutcomeKind
-from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,12 +233,8 @@ class _Watch:
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
 
     def _over_step_limit(self) -> TrialVerdict | None:
-        limit, steps = self._request.step_limit, steps_taken(self.events)
-        running_s = time.monotonic() - self._since
-        if limit is None or not steps or running_s <= limit.limit_s:
-            return None
-        evidence = f"step {steps + 1} still running after {running_s:.0f} s (limit {limit.limit_s:.0f} s)"
-        return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
+        steps, running_s = steps_taken(self.events), time.monotonic() - self._since
+        return over_step_limit(self._request.step_limit, step=steps + 1, running_s=running_s) if steps else None
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
@@ -247,11 +243,7 @@ class _Watch:
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
         resident_bytes = training_bytes + other_bytes
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)
-        if not self._is_on_cpu or resident_bytes <= self._request.budget_bytes:
-            return None
-        budget = format_bytes(self._request.budget_bytes)
-        evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {budget}"
-        return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+        return over_resident_limit(resident_bytes, self._request.budget_bytes) if self._is_on_cpu else None
 
     def _let_go(self, pid: int) -> None:
         """Ask the driver what a process holds that waits for it, then let it go."""
