@@ -33,12 +33,13 @@ class FrameworkStep(ABC):
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer as the framework would."""
 
-    def workload(self, *, grad_clip_norm: float | None) -> Workload:
-        """Return the workload of these callables."""
+    def workload(self, *, grad_clip_norm: float | None, ema: bool = False) -> Workload:
+        """Return the workload of these callables, with a moving average of the parameters where a hook keeps one."""
         return Workload(
             model=self.model,
             batch=self.batch,
             loss=self.loss,
             optimizer=self.optimizer,
             grad_clip_norm=grad_clip_norm,
+            ema=ema,
         )

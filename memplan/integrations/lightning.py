@@ -44,6 +44,7 @@ _RATE_NAMES = (
     "hparams.optimizer.lr",
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
+_AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
 _SHARDED = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
 
 
@@ -96,7 +97,7 @@ def tune(
         settings=values["trainer"],
     )
     plan = planned(
-        step.workload(grad_clip_norm=_clip_norm(settings)),
+        step.workload(grad_clip_norm=_clip_norm(settings), ema=_averages_on_device(settings)),
         values,
         format_name=_FORMAT,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
@@ -145,6 +146,16 @@ def _clip_norm(settings: Mapping[str, Any]) -> float | None:
     by_norm = str(settings.get("gradient_clip_algorithm") or "norm") == "norm"
     value = settings.get("gradient_clip_val")
     return float(value) if value and by_norm else None
+
+
+def _averages_on_device(settings: Mapping[str, Any]) -> bool:
+    """Whether a callback keeps an average of the weights on the device, as it does where its ``device`` is None."""
+    given = settings.get("callbacks") or ()
+    return any(
+        any(each.__name__ in _AVERAGING for each in type(callback).__mro__)
+        and "cpu" not in str(getattr(callback, "_device", None))
+        for callback in (given if isinstance(given, list | tuple) else (given,))
+    )
 
 
 def _device(settings: Mapping[str, Any]) -> str | None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _FORMAT = "mmengine"
 _NEEDED = ("model", "train_dataloader", "optim_wrapper")
 _SCRIPT = "__main__"
+_AVERAGING = "EMAHook"
 _SHARDING = ("FSDP", "FullySharded", "DeepSpeed", "ColossalAI")
 
 
@@ -64,7 +65,7 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
-        step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper)),
+        step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper), ema=_averages_on_device(cfg)),
         cfg.to_dict(),
         format_name=_FORMAT,
         options=options,
@@ -86,7 +87,7 @@ def make_workload(config: Mapping[str, Any]) -> Workload:
         import_modules_from_strings(**cfg.custom_imports)
     step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
     step.set_up()
-    return step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper))
+    return step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper), ema=_averages_on_device(cfg))
 
 
 def _refuse_what_cannot_be_planned(cfg: Any) -> None:
@@ -110,6 +111,20 @@ def _clip_norm(wrapper: Mapping[str, Any]) -> float | None:
     """Return the largest gradient norm; clipping by value needs no memory of its own."""
     settings = wrapper.get("clip_grad") or {}
     return None if settings.get("type", "norm") != "norm" else settings.get("max_norm")
+
+
+def _averages_on_device(cfg: Mapping[str, Any]) -> bool:
+    """Whether an EMAHook keeps its average beside the model, as it does unless ``device`` says otherwise."""
+    return any(
+        _kind_of(hook).rpartition(".")[2] == _AVERAGING and "cpu" not in str(hook.get("device"))
+        for hook in cfg.get("custom_hooks") or ()
+        if isinstance(hook, Mapping)
+    )
+
+
+def _kind_of(settings: Mapping[str, Any]) -> str:
+    kind = settings.get("type")
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def _registered() -> Registered:

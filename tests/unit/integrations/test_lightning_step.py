@@ -16,7 +16,9 @@ from memplan.errors import UsageError, WorkloadError
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs memplan[lightning]")
 
-from memplan.integrations import lightning as integration  # noqa: E402 - after it is known that Lightning is there
+from lightning.pytorch import callbacks  # noqa: E402 - after it is known that Lightning is there
+
+from memplan.integrations import lightning as integration  # noqa: E402
 from memplan.integrations.lightning import tune  # noqa: E402
 from memplan.integrations.lightning_step import LightningStep  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
@@ -221,6 +223,30 @@ def test_what_is_asked_for_says_what_the_trainers_arguments_say(monkeypatch: pyt
     assert asked["options"] == {"device": "cpu", "world_size": 6, "max_util": 0.7}
     assert asked["values"]["data"] == {"batch_size": 2}
     assert asked["workload"].grad_clip_norm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "is_counted"),
+    [
+        ([callbacks.EarlyStopping("loss"), callbacks.EMAWeightAveraging()], True),
+        (callbacks.WeightAveraging(), True),
+        ([callbacks.StochasticWeightAveraging(swa_lrs=0.1, device=None)], True),
+        ([callbacks.StochasticWeightAveraging(swa_lrs=0.1)], False),  # kept on the CPU
+        (None, False),
+    ],
+)
+def test_the_average_that_a_callback_keeps_on_the_device_is_counted(
+    callbacks: Any, is_counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+
+    def planned(workload: Any, *_: Any, **__: Any) -> Any:
+        asked.update(workload=workload)
+        return making.plan(Recipe(micro_batch_size=2, learning_rate=0.1), Recipe(micro_batch_size=2, learning_rate=0.1))
+
+    monkeypatch.setattr(integration, "planned", planned)
+    tune({"accelerator": "cpu", "callbacks": callbacks}, Net(lr=0.1), datamodule=Data(batch_size=2))
+    assert asked["workload"].ema is is_counted
 
 
 def test_the_same_module_is_known_again_whatever_its_weights_are_and_another_is_not() -> None:

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     pytest.importorskip("mmengine.runner", reason="needs memplan[mmengine]")
 
 from mmengine.config import Config
+from mmengine.hooks import EMAHook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, HOOKS, MODELS
 from mmengine.structures import BaseDataElement
@@ -157,6 +158,20 @@ def test_a_config_file_is_a_workload_by_itself(tmp_path: Path, monkeypatch: pyte
     nn.init.zeros_(model.head.bias)
     assert float(workload.loss(model, workload.batch(1)).detach()) == 25.0  # as above
     assert sys.modules["their_registrations"].imported
+
+
+@pytest.mark.parametrize(
+    ("hook", "is_counted"),
+    [
+        ({"type": "EMAHook", "momentum": 0.0002}, True),
+        ({"type": "mmpretrain.EMAHook"}, True),
+        ({"type": EMAHook}, True),
+        ({"type": "EMAHook", "device": "cpu"}, False),
+        ({"type": "SyncBuffersHook"}, False),
+    ],
+)
+def test_the_average_that_a_hook_keeps_on_the_device_is_counted(hook: dict[str, Any], is_counted: bool) -> None:
+    assert integration.make_workload(config(custom_hooks=[hook])).ema is is_counted
 
 
 def test_a_config_file_that_trains_nothing_is_refused_in_the_same_words(tmp_path: Path) -> None:
