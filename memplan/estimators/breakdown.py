@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memplan.estimators.step_trace import Timeline
 
 _SHARES_SHOWN = 10
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _NUMBER_WITHIN = re.compile(r"(?<![^.])\d+(?=\.)")
 
 
@@ -53,8 +54,10 @@ def largest_shares(
 def repeated_paths(paths: Sequence[str]) -> list[str]:
     """Write the paths of modules that repeat each other alike: ``layers.3.mlp`` becomes ``layers.*.mlp``.
 
-    A number at the end stays, because it distinguishes the members of a sequence; so does a path that is alone.
+    A number at the end stays, because it distinguishes the members of a sequence, unless they have parts of their own
+    that are written alike: then ``layers.3`` becomes ``layers.*`` too. A path that is alone stays.
     """
-    alike = ["*".join(_NUMBER_WITHIN.split(path)) for path in paths]
+    composed = {path[: dot.start()] for path in paths for dot in re.finditer(r"\.", path)}
+    alike = ["*".join((_NUMBER if path in composed else _NUMBER_WITHIN).split(path)) for path in paths]
     counts = Counter(alike)
     return [pattern if counts[pattern] > 1 else path for path, pattern in zip(paths, alike, strict=True)]

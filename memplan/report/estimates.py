@@ -107,7 +107,7 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
     parts: list[RenderableType] = [table]
     for title, shares in (("module", estimate.top_modules), ("operator", estimate.top_operators)):
         if shares:
-            parts.append(_shares_table(title, shares, estimate.peak_allocated_bytes))
+            parts.append(_shares_table(title, shares, estimate))
     return Group(*(spaced(part) for part in parts))
 
 
@@ -123,11 +123,21 @@ def _quiet_lines(lines: Iterable[str]) -> Group:
     return hanging((Text(line, style=QUIET) for line in lines), indent=_REMARK_INDENT)
 
 
-def _shares_table(title: str, shares: Sequence[PeakShare], allocated_bytes: int) -> Table:
+def _shares_table(title: str, shares: Sequence[PeakShare], estimate: Estimate) -> Table:
     """Show the largest holders with their share of the allocated peak; modules that repeat are one row."""
+    allocated_bytes = estimate.peak_allocated_bytes
     table = plain_table(f"Who holds the allocated peak, by {title}", title, "bytes", "share")
     for each in shares[:_SHARES_SHOWN]:
         times = f" ({each.holder_count} of them)" if each.holder_count > 1 else ""
         name = Text(each.name or "(model itself, loss, optimizer)").append(times, style=QUIET)
         table.add_row(name, bytes_text(each.held_bytes), share_text(each.held_bytes / allocated_bytes))
+    shown_bytes = sum(each.held_bytes for each in shares[:_SHARES_SHOWN])
+    if (rest_bytes := _held_bytes(estimate) - shown_bytes) > 0:
+        table.add_row("(all others)", bytes_text(rest_bytes), share_text(rest_bytes / allocated_bytes))
     return table
+
+
+def _held_bytes(estimate: Estimate) -> int:
+    """Return what all blocks hold at the allocated peak."""
+    parts = estimate.breakdown
+    return parts.total_bytes - parts.allocator_slack - parts.context

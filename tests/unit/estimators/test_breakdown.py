@@ -29,6 +29,11 @@ def test_members_of_a_sequence_stay_apart() -> None:
     ]
 
 
+def test_repeated_modules_with_parts_are_written_as_their_parts_are() -> None:
+    paths = ("h.0", "h.0.mlp", "h.1", "h.1.mlp", "h.1.mlp.0", "h.1.mlp.1")
+    assert repeated_paths(paths) == ["h.*", "h.*.mlp", "h.*", "h.*.mlp", "h.1.mlp.0", "h.1.mlp.1"]
+
+
 def test_holders_of_one_name_are_added_up_and_counted() -> None:
     shares = largest_shares(
         ["a", "b", "a", "c"],

@@ -21,7 +21,7 @@ from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_table, trial_lines
 from memplan.report.wording import rate_text
-from memplan.results import LargestMicroBatch, OutcomeKind, PrecisionVerdict, RunStatus
+from memplan.results import LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
 from memplan.units import GIB, MIB
 from tests.making import estimate, trial
 
@@ -197,6 +197,16 @@ def test_estimates_say_how_far_an_unmeasured_context_lets_the_process_peak_move(
     assert "580.0 MiB to 650.0 MiB" in rendered(breakdown_view(found))
 
 
+def test_what_the_largest_holders_leave_out_is_one_row() -> None:
+    shares = tuple(PeakShare(name=f"layer{number}", held_bytes=50 * MIB) for number in range(10))
+    found = replace(estimate(600, Recipe(micro_batch_size=8)), top_modules=shares, top_operators=shares[:1])
+    rows = [line.split("  ") for line in rendered(breakdown_view(found)).split("\n") if "others" in line]
+    assert [[each.strip() for each in row if each] for row in rows] == [
+        ["(all others)", "100.0 MiB", "20%"],  # of 500 MiB; eight of 50 are shown
+        ["(all others)", "450.0 MiB", "90%"],
+    ]
+
+
 def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
     found = estimate(600, Recipe(micro_batch_size=8))
     measured = replace(found, peak_process_range_bytes=(600 * MIB, 650 * MIB), samples_vary=True)
@@ -275,8 +285,9 @@ def test_rates_are_never_written_with_an_exponent(rate: float | None, text: str)
     assert rate_text(rate) == text
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_the_page_names_its_run_and_needs_nothing_from_elsewhere() -> None:
     page = run_to_html(report_run("run-1", PLAN.trials, PLAN))
+    assert "<title>memplan: run run-1</title>" in page
     assert "in the band" in page
     for reference in ("<script", "src=", "href=", "@import"):
         assert reference not in page
