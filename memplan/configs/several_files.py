@@ -2,7 +2,8 @@
 
 LightningCLI takes ``--config`` more than once: mappings merge, and of single values and lists the later file's win
 (jsonargparse 4). Only its types tell which mapping is one ``dict`` argument, of which the later file's wins whole, and
-which ``init_args`` another class keeps: here all are merged. A DeepSpeed or accelerate file accompanies training
+which ``init_args`` another class keeps: here all are merged. Files after a Hydra config with a defaults list are
+choices of its groups. A DeepSpeed or accelerate file accompanies training
 arguments that need not name it.
 """
 
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.configs.companions import TRAINING_ARGUMENTS, Companion
+from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.registry import ecosystem_of
+from memplan.configs.evaluation.hydra_defaults import has_defaults
 from memplan.configs.evaluation.loading import load_document
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.syntaxes import YAML, syntax_of
+from memplan.configs.languages.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +57,8 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
     """
     if len(paths) == 1:
         return NamedFiles(config=load_document(paths[0]))
+    if _is_tree(paths):
+        return NamedFiles(config=load_document(paths[-1], laid_over=paths[:-1]))
     files = [load_document(each) for each in paths]
     kinds = {each.path: ecosystem_of(each, format_name=None).name for each in files}
     beside = [each for each in files if kinds[each.path] in _BESIDE]
@@ -66,6 +72,14 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
     return NamedFiles(
         config=config, beside=tuple(Companion(document=each, format_name=kinds[each.path]) for each in beside)
     )
+
+
+def _is_tree(paths: Sequence[Path]) -> bool:
+    """Whether the first file is a Hydra config with a defaults list, of whose groups the others may be."""
+    if any(syntax_of(each) is not YAML for each in paths):
+        return False
+    primary = read_source(paths[0])
+    return has_defaults(load_yaml(primary.text, where=str(primary.path), empty={}))
 
 
 def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:

@@ -5,6 +5,7 @@ The batch size and the learning rate are the project's own keys, so the usual on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from memplan.configs.ecosystems.lightning_trainer import (
     present,
     sharing_remarks,
 )
-from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
+from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, has_defaults, override_words
 from memplan.configs.keys import followed
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.languages.yaml_source import load_yaml
@@ -28,11 +29,13 @@ from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
 
 _EXPERIMENT = "memplan"
+_EXPERIMENTS = "experiment"
 _USUAL = UsualKeys(
     batch=(
         "data.batch_size",
@@ -75,16 +78,18 @@ class LightningHydra(TrainerConfigs):
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
-        values = load_yaml(document.source.text, where=str(document.path), empty={})
+        files = (*document.laid_over, document.path)
+        values = load_yaml(_text_of(document, files[0]), where=str(files[0]), empty={})
         if not has_defaults(values) or _is_experiment(document):
             return None
-        use = f"use it with {experiment_override(values, _EXPERIMENT)}, after any other experiment"
+        path = files[0].parent / _EXPERIMENTS / f"{_EXPERIMENT}.yaml"
+        words = override_words(values, choices_on_command_line(files[0].parent, files[1:]), overlay=_EXPERIMENT)
         return ChildForm(
-            path=document.path.parent / "experiment" / f"{_EXPERIMENT}.yaml",
+            path=path,
             head=("# @package _global_",),
-            over=(f"../{document.path.name}",),
+            over=tuple(os.path.relpath(each, path.parent) for each in files),
             write=yaml_child_text,
-            notes=(use,),
+            notes=(f"use it with {words}" if files[1:] else f"use it with {words}, after any other experiment",),
         )
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
@@ -101,7 +106,9 @@ class LightningHydra(TrainerConfigs):
         """Return which batch size was taken, and what else could be meant by it."""
         values = document.values
         if _is_experiment(document):
-            return ("this is an experiment, read without the config it is laid over: name that one instead",)
+            return (
+                "this is an experiment, read without the config it is laid over: name that one first, then this one",
+            )
         taken = keys[KnobName.MICRO_BATCH_SIZE][0]
         others = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
         found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each != taken]
@@ -111,5 +118,10 @@ class LightningHydra(TrainerConfigs):
 
 
 def _is_experiment(document: Document) -> bool:
-    """Whether a file is one of a Hydra tree's own experiments: memplan's overlay names the configs below it."""
-    return document.path.parent.name == "experiment" and not has_marker(document.source.text)
+    """Whether a file is one of a Hydra tree's own experiments, named without the config that it is laid over."""
+    is_alone = not document.laid_over and not has_marker(document.source.text)
+    return is_alone and document.path.parent.name == _EXPERIMENTS
+
+
+def _text_of(document: Document, path: Path) -> str:
+    return next(each.text for each in (document.source, *document.inherited) if each.path == path)

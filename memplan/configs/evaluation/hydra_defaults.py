@@ -3,7 +3,8 @@
 Rules from Hydra 1.3's documentation ("The Defaults List", "Packages"): entries are merged in order, the later wins, the
 file itself where ``_self_`` is, or last; a group's values go below its package, which is the group's path unless
 the entry (``group@package``) or the file's ``# @package`` line says otherwise; ``override`` entries change a choice
-made elsewhere. Not followed: choices that are interpolations, other search paths, and structured configs.
+made elsewhere, as words of the command line (``experiment=long``) do. Not followed: choices that are interpolations,
+other search paths, and structured configs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from memplan.configs.languages.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _DEFAULTS = "defaults"
@@ -29,14 +31,15 @@ _ENTRY = re.compile(r"(?:(?P<kind>optional|override)\s+)?(?P<group>[^@\s]+)(?:@(
 _MAX_FILES = 200
 _NAMED_CHOICES = 8
 _OWN_GROUP = "hydra"
+_EXPERIMENT = "experiment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
-    """Composed values, the other files they come from, those that win first, and what was not followed."""
+    """Composed values, the files they come from, those that win first, and what was not followed."""
 
     values: dict[str, Any]
-    inherited: tuple[SourceFile, ...]
+    files: tuple[SourceFile, ...]
     notes: tuple[str, ...]
 
 
@@ -57,6 +60,7 @@ class _Composition:
     texts: Mapping[str, str]
     choices: Mapping[str, Any]
     overridden: dict[str, Any] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
     values: dict[str, Any] = field(default_factory=dict)
     visits: int = 0
     files: list[SourceFile] = field(default_factory=list)
@@ -93,6 +97,7 @@ class _Composition:
         if parsed["kind"] == "override":
             self.overridden[group] = choice
             return
+        self.groups.add(group)
         choice = self.choices.get(group, choice)
         inner = replace(place, group=group, package=_package_of(parsed["package"], group, place))
         for each in choice if isinstance(choice, list) else [choice]:
@@ -139,33 +144,89 @@ def has_defaults(values: Any) -> bool:
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
 
 
-def experiment_override(values: Mapping[str, Any], name: str) -> str:
-    """Return the command-line override that applies an experiment to a config, after the one it chooses itself."""
-    for entry in values[_DEFAULTS]:
-        group, chosen = next(iter(entry.items()), ("", None)) if isinstance(entry, Mapping) else (entry, None)
-        if str(group).split()[-1:] == ["experiment"]:
-            before = chosen if isinstance(chosen, list) else [chosen]
-            names = [str(each) for each in before if each is not None]
-            return f"experiment=[{','.join([*names, name])}]" if names else f"experiment={name}"
-    return f"+experiment={name}"
-
-
-def compose(source: SourceFile, values: Mapping[str, Any], texts: Mapping[str, str]) -> Composed:
-    """Compose a config from its defaults list.
+def choices_on_command_line(root: Path, files: Iterable[Path]) -> dict[str, list[str]]:
+    """Return what the command line chooses where it names files of a tree: group -> choices, in that order.
 
     Raises:
-        ConfigError: a file that the list names cannot be read or is not a mapping.
+        ConfigError: a file is not in a group of the tree.
     """
-    choices: dict[str, Any] = {}
+    chosen: dict[str, list[str]] = {}
+    for each in files:
+        if root not in each.parents or each.parent == root:
+            hint = "name the primary config first, and then files of its groups, such as experiment/x.yaml"
+            raise ConfigError(f"it is in no group of the configs in {root}", where=str(each), hint=hint)
+        chosen.setdefault(each.parent.relative_to(root).as_posix(), []).append(each.stem)
+    return chosen
+
+
+def override_words(values: Mapping[str, Any], chosen: Mapping[str, Sequence[str]], *, overlay: str | None) -> str:
+    """Return the words of the command line that make choices, and then an experiment on top of all.
+
+    Args:
+        values: the primary config with its defaults list.
+        chosen: group -> choices that take the place of its own.
+        overlay: the experiment that comes last; None for none.
+    """
+    own = _own_choices(values)
+    names = {group: list(each) for group, each in chosen.items()}
+    if overlay is not None:
+        names[_EXPERIMENT] = [*names.get(_EXPERIMENT, own.get(_EXPERIMENT, [])), overlay]
+    listed = {group: each[0] if len(each) == 1 else f"[{','.join(each)}]" for group, each in names.items()}
+    return " ".join(f"{'' if group in own else '+'}{group}={each}" for group, each in listed.items())
+
+
+def _own_choices(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return what a defaults list itself chooses: group -> choices."""
+    entries = [each for each in values[_DEFAULTS] if isinstance(each, Mapping) and each]
+    named = [next(iter(each.items())) for each in entries]
+    return {
+        str(group).split()[-1]: [str(each) for each in (of if isinstance(of, list) else [of]) if each is not None]
+        for group, of in named
+    }
+
+
+def compose(
+    source: SourceFile,
+    values: Mapping[str, Any],
+    texts: Mapping[str, str],
+    chosen: Mapping[str, Sequence[str]] | None = None,
+) -> Composed:
+    """Compose a config from its defaults list.
+
+    Args:
+        source: the primary config.
+        values: what it says, its defaults list included.
+        texts: absolute path -> text to take instead of what is on disk.
+        chosen: group -> choices of the command line; None for none.
+
+    Raises:
+        ConfigError: a file that the list names cannot be read or is not a mapping, or a choice is overridden that
+            nothing makes.
+    """
+    given: dict[str, Any] = {group: list(each) for group, each in (chosen or {}).items()}
+    choices, made = given, _with_new_choices(values, given)
     while True:
         composition = _Composition(root=source.path.parent, texts=texts, choices=choices)
-        composition.lay(_Place(source=source), values)
-        if composition.overridden == choices or len(choices) > _MAX_FILES:
+        composition.lay(_Place(source=source), made)
+        if {**composition.overridden, **given} == choices or len(choices) > _MAX_FILES:
             break
-        choices = composition.overridden
-    others = [each for each in reversed(composition.files) if each.path != source.path]
+        choices = {**composition.overridden, **given}
+    for group in composition.overridden:
+        if group not in composition.groups:
+            raise ConfigError(
+                f"its defaults override {group}, which nothing here chooses",
+                where=str(source.path),
+                hint="name the config that it is laid over first, and then this one",
+            )
     kept = {name: value for name, value in composition.values.items() if name != _OWN_GROUP}
-    return Composed(values=kept, inherited=tuple(others), notes=tuple(dict.fromkeys(composition.notes)))
+    files = tuple(reversed(composition.files))
+    return Composed(values=kept, files=files, notes=tuple(dict.fromkeys(composition.notes)))
+
+
+def _with_new_choices(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Append to a defaults list what ``+group=choice`` on the command line appends."""
+    added = [{group: each} for group, each in given.items() if group not in _own_choices(values)]
+    return {**values, _DEFAULTS: [*values[_DEFAULTS], *added]}
 
 
 def _package_of(named: str | None, group: str, outer: _Place) -> str:

@@ -1,4 +1,7 @@
-"""Resolve a YAML config: its ``_BASE_`` file, its Hydra defaults list, or the configs that it overlays."""
+"""Resolve a YAML config: its ``_BASE_`` file, its Hydra defaults list, or the configs that it overlays.
+
+Files named after a Hydra config are choices of its groups, as ``experiment=long`` is on its command line.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, read_source, require_keys
-from memplan.configs.evaluation.hydra_defaults import compose, has_defaults
+from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, compose, has_defaults
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged
 from memplan.configs.languages.yaml_source import load_yaml
@@ -51,6 +54,8 @@ def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Seque
     bases = [read_source(each, texts=texts) for each in (noted if laid_over is None else laid_over)]
     if source.path in (each.path for each in bases):
         raise ConfigError("it is laid over itself", where=str(source.path), hint="name every config once")
+    if (tree := _with_choices((*bases, source), texts)) is not None:
+        return tree
     own = _inheriting(source, texts, empty={} if bases else None)
     layers = [(each, _inheriting(each, texts, empty={})) for each in bases]
     return YamlChain(
@@ -58,6 +63,28 @@ def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Seque
         inherited=(*own.inherited, *(file for each, chain in reversed(layers) for file in (each, *chain.inherited))),
         notes=(*(note for _, chain in layers for note in chain.notes), *own.notes),
         laid_over=tuple(each.path for each in bases),
+    )
+
+
+def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> YamlChain | None:
+    """Compose a Hydra config with the files of its groups that the command line chooses; None for any other files.
+
+    An experiment of memplan's own is laid over all that.
+    """
+    primary, *rest = files
+    over = [each for each in rest if bases_named_in(each)]
+    chosen = [each.path for each in rest if each not in over]
+    notes: list[str] = []
+    values = as_plain(load_yaml(primary.text, where=str(primary.path), empty={}), notes)
+    if not chosen or not has_defaults(values):
+        return None
+    composed = compose(primary, values, texts, choices_on_command_line(primary.path.parent, chosen))
+    own = [(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), notes)) for each in over]
+    return YamlChain(
+        values=_laid_over([(primary, composed.values), *own]),
+        inherited=tuple(each for each in (*reversed(over), *composed.files) if each.path != files[-1].path),
+        notes=(*notes, *composed.notes),
+        laid_over=tuple(each.path for each in files[:-1]),
     )
 
 
@@ -109,7 +136,8 @@ def _inheriting(
         return YamlChain(values=merged(base.values, values), inherited=inherited, notes=(*base.notes, *notes))
     if has_defaults(values):
         composed = compose(source, values, texts)
-        return YamlChain(values=composed.values, inherited=composed.inherited, notes=(*notes, *composed.notes))
+        inherited = tuple(each for each in composed.files if each.path != source.path)
+        return YamlChain(values=composed.values, inherited=inherited, notes=(*notes, *composed.notes))
     return YamlChain(values=values, notes=tuple(notes))
 
 

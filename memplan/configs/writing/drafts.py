@@ -193,8 +193,12 @@ def _parent_of(config: UserConfig) -> UserConfig:
 
 
 def _parent_document(config: UserConfig) -> Document:
+    """Return the config that a child of memplan's was made from: of several on the command line, the last before it."""
+    *below, last = config.document.laid_over or (None,)
     for source in config.document.inherited if has_marker(config.document.source.text) else ():
-        parent = replace(config.document, source=source)
+        if last not in (None, source.path):
+            continue
+        parent = replace(config.document, source=source, laid_over=tuple(below))
         form = ecosystem_named(config.format_name).child_form(parent)
         if form is not None and form.path == config.path:
             return parent

@@ -66,4 +66,6 @@ def _file_of(document: Document, assignment: Assignment) -> SourceFile:
 
 
 def _is_composed(document: Document) -> bool:
-    return has_defaults(load_yaml(document.source.text, where=str(document.path), empty={}))
+    first = document.laid_over[0] if document.laid_over else document.path
+    primary = next(each for each in (document.source, *document.inherited) if each.path == first)
+    return has_defaults(load_yaml(primary.text, where=str(first), empty={}))

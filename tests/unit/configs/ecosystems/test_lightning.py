@@ -202,14 +202,67 @@ def test_undoing_takes_away_the_folder_that_was_made_unless_something_else_lies_
 
 def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
-    text = "# @package _global_\ndefaults:\n  - override /data: depth\n" + HEAD
-    config = config_of(tmp_path / "experiment", text)
-    assert "name that one instead" in config.notes[0]
+    config = config_of(tmp_path / "experiment", "# @package _global_\n" + HEAD)
+    assert "name that one first, then this one" in config.notes[0]
     with pytest.raises(PatchError, match="cannot inherit"):
         plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
     assert (
         "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).files[0].patched_text
     )
+
+
+def tree_with_experiment(folder: Path, *, chosen: str) -> tuple[Path, Path]:
+    """Write a Hydra tree, whose primary config sets a batch of 4, and an experiment that sets one of 6."""
+    texts = {
+        "train.yaml": f"defaults:\n  - _self_\n  - trainer: short\n  - experiment: {chosen}\ndata: {{batch_size: 4}}\n",
+        "trainer/short.yaml": "max_steps: 100\n",
+        "trainer/long.yaml": "max_steps: 300\n",
+        "experiment/wide.yaml": "# @package _global_\ndefaults:\n  - override /trainer: long\ndata: {batch_size: 6}\n",
+        "experiment/other.yaml": "# @package _global_\nseed: 1\n",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "train.yaml", folder / "experiment" / "wide.yaml"
+
+
+@pytest.mark.parametrize("chosen", ["null", "other"])
+def test_an_experiment_is_named_after_its_config_and_memplans_is_laid_over_both(tmp_path: Path, chosen: str) -> None:
+    train, wide = tree_with_experiment(tmp_path, chosen=chosen)
+    config = read_config(train, wide)
+    assert config.recipe.micro_batch_size == 6
+    assert config.values == {"trainer": {"max_steps": 300}, "data": {"batch_size": 6}}
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=12), optimizer_step_factor=Fraction(1, 2)))
+    assert "use it with experiment=[wide,memplan]" in patch.notes
+    apply_patch(patch)
+    child = tmp_path / "experiment" / "memplan.yaml"
+    again = read_config(child)
+    assert again.values == {"trainer": {"max_steps": 150}, "data": {"batch_size": 12}}
+    apply_patch(plan_patch(again, RecipeChange(recipe=Recipe(micro_batch_size=3))))
+    assert read_config(child).values == {"trainer": {"max_steps": 300}, "data": {"batch_size": 3}}
+
+
+def test_the_values_of_a_chosen_experiment_are_edited_in_the_files_that_set_them(tmp_path: Path) -> None:
+    config = read_config(*tree_with_experiment(tmp_path, chosen="null"))
+    change = RecipeChange(recipe=Recipe(micro_batch_size=12), optimizer_step_factor=Fraction(1, 2))
+    apply_patch(plan_patch(config, change, style=PatchStyle.IN_PLACE))
+    assert (tmp_path / "trainer" / "long.yaml").read_text() == "max_steps: 150\n"
+    assert "data: {batch_size: 12}\n" in (tmp_path / "experiment" / "wide.yaml").read_text()
+    assert read_config(tmp_path / "train.yaml").recipe.micro_batch_size == 4
+
+
+def test_an_experiment_alone_whose_overrides_find_nothing_says_what_to_name_first(tmp_path: Path) -> None:
+    train, wide = tree_with_experiment(tmp_path, chosen="null")
+    with pytest.raises(ConfigError, match="its defaults override trainer, which nothing here chooses; name the config"):
+        read_config(wide)
+    with pytest.raises(ConfigError, match="name the primary config first"):
+        read_config(train, config_file_of(tmp_path.parent / "elsewhere"))
+
+
+def config_file_of(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "x.yaml").write_text("seed: 1\n")
+    return folder / "x.yaml"
 
 
 SUBCOMMANDS = (

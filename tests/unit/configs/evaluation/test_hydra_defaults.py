@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words
 from memplan.configs.evaluation.loading import load_document
 from memplan.errors import ConfigError
 
@@ -127,3 +128,24 @@ def test_a_group_may_hold_a_list(tmp_path: Path) -> None:
 def test_a_broken_group_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"base.yaml:3: invalid YAML"):
         composed(tmp_path, {"config.yaml": "defaults:\n  - data: base\n", "data/base.yaml": "a: 1\nb: 'x\n"})
+
+
+@pytest.mark.parametrize("listed", ["- data: depth\n  - experiment: none\n  - _self_\n", "- _self_\n  - data: depth\n"])
+def test_files_after_the_primary_config_are_choices_of_the_command_line(tmp_path: Path, listed: str) -> None:
+    files = {
+        "config.yaml": f"defaults:\n  {listed}size: 2\n",
+        "data/depth.yaml": "name: depth\n",
+        "data/flow.yaml": "name: flow\n",
+        "data/other.yaml": "name: other\n",
+        "experiment/none.yaml": "# @package _global_\nseed: 0\n",
+        "experiment/big.yaml": "# @package _global_\ndefaults:\n  - override /data: other\nsize: 3\nseed: 1\n",
+    }
+    primary = composed(tmp_path, files)
+    experiment, data = tmp_path / "experiment" / "big.yaml", tmp_path / "data" / "flow.yaml"
+    for chosen in ([experiment], [data], [data, experiment]):
+        found = load_document(chosen[-1], laid_over=[primary.path, *chosen[:-1]])
+        groups = choices_on_command_line(tmp_path, chosen)
+        words = override_words(
+            {"defaults": [{"data": None}, *([{"experiment": None}] if "none" in listed else [])]}, groups, overlay=None
+        )
+        assert found.values == by_hydra(primary.path, tuple(words.split()))
