@@ -11,7 +11,16 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
-from memplan.estimators.figures import Figures, Peaks, events_at, figures_at, outcome_of, peaks_at, replay_under_limit
+from memplan.estimators.figures import (
+    Figures,
+    Peaks,
+    events_at,
+    figures_at,
+    outcome_of,
+    peaks_at,
+    replay_under_limit,
+    search_peak_bytes,
+)
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
 from memplan.units import format_bytes
 
@@ -58,6 +67,7 @@ def estimate(
         peak_allocated_bytes=figures.peaks.allocated_bytes,
         peak_reserved_bytes=figures.peaks.reserved_bytes,
         peak_process_bytes=breakdown.total_bytes,
+        peak_search_bytes=step.search_peak_bytes(),
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
@@ -205,6 +215,11 @@ class _SizedStep:
         low, high = _neighbours(sorted(of_size), self.micro_batch_size)
         small, large = (figures_at(of_size[size], size, self.device, self.allocators) for size in (low, high))
         return _on_the_line(small, large, at=(self.micro_batch_size - low) / (high - low))
+
+    def search_peak_bytes(self) -> int | None:
+        """Return what is alive at most while cuDNN searches for algorithms; None between two traced sizes."""
+        timeline = self.trace.timeline_at(self.micro_batch_size)
+        return None if timeline is None else search_peak_bytes(timeline, self.micro_batch_size)
 
     def outcome(self, peaks: Peaks, context_bytes: int) -> OutcomeKind:
         """Say how the step ends; between two traced sizes one whose blocks have room is one of retries."""

@@ -123,6 +123,26 @@ def replay_under_limit(
     )
 
 
+def search_peak_bytes(timeline: Timeline, micro_batch_size: int) -> int | None:
+    """Return the largest sum of requests alive while cuDNN searches for algorithms; None where that is not known.
+
+    A search takes one block beside what is alive when its convolution first runs, and PyTorch then empties the cache
+    (``get_plans_from_find`` in ``Conv_v8.cpp``). On a card without so much room it leaves out algorithms that take more
+    than is free, which is not counted.
+    """
+    if timeline.searches is None:
+        return None
+    allocations = np.flatnonzero(timeline.event_allocates)
+    begins = np.zeros(timeline.components.size, dtype=np.intp)
+    begins[timeline.event_blocks[allocations]] = allocations
+    sizes = timeline.block_bytes(micro_batch_size)[timeline.event_blocks]
+    changes = np.where(timeline.event_allocates, sizes, -sizes)
+    alive_before = np.cumsum(changes) - changes
+    searches = timeline.searches
+    found = alive_before[begins[searches.blocks]] + searches.block_bytes(micro_batch_size)
+    return int(found.max(initial=0))
+
+
 def outcome_of(peaks: AllocatorPeaks) -> OutcomeKind:
     """Say how the steps of a replay end."""
     if peaks.ran_out_at is not None:

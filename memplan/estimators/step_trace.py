@@ -39,6 +39,8 @@ class Timeline:
         operator_names: operators that made the blocks.
         workspaces: the blocks that are workspaces of convolutions.
         sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None before either was asked.
+        searches: what cuDNN's search for algorithms takes in place of the first workspace of each call, at some
+            micro-batches; None where it does not search, or was not asked.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
     """
 
@@ -53,6 +55,7 @@ class Timeline:
     operator_names: tuple[str, ...]
     workspaces: Workspaces = field(default_factory=Workspaces)
     sized_workspaces: SizedWorkspaces | None = None
+    searches: SizedWorkspaces | None = None
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
@@ -81,6 +84,7 @@ class StepTrace:
         traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
         parameter_count: elements of all parameters, tied ones once.
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
+        is_in_benchmark_mode: whether PyTorch times cuDNN's algorithms first (``torch.backends.cudnn.benchmark``).
         optimizer_name: class name of the optimizer.
         method: how the trace was obtained.
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
@@ -98,6 +102,7 @@ class StepTrace:
     uses_batch_norm: bool
     optimizer_name: str
     method: str
+    is_in_benchmark_mode: bool = False
     host_context_bytes: int | None = None
     envelope: Timeline | None = None
     uncounted: tuple[str, ...] = field(default=())

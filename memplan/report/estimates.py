@@ -28,9 +28,11 @@ def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
     """Compare estimates of several recipes on one device."""
     first = estimates[0]
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
+    searches = _searches_beyond_peaks(estimates)
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "util", "peak in", *(() if all_fit else ("outcome",)),
+        "recipe", "allocated", "reserved", "process", "util", "peak in",
+        *(("search",) if searches else ()), *(() if all_fit else ("outcome",)),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -40,14 +42,22 @@ def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
             bytes_text(each.peak_process_bytes),
             Text(share_text(each.utilisation), style=GOOD if each.utilisation <= 1 else BAD),
             str(each.peak_phase),
+            *((bytes_text(each.peak_search_bytes),) if searches else ()),
             *(() if all_fit else (outcome_text(each.outcome),)),
         )
     return Group(table, _quiet_lines(_legend(estimates)))
 
 
+def _searches_beyond_peaks(estimates: Sequence[Estimate]) -> bool:
+    """Whether the first step allocates more for cuDNN's search for algorithms than any later one, in some recipe."""
+    return any((each.peak_search_bytes or 0) > each.peak_allocated_bytes for each in estimates)
+
+
 def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
     """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
     yield f"recipe: precision, {RECIPE_SIZES}"
+    if _searches_beyond_peaks(estimates):
+        yield "search: allocated in the first step while cuDNN tries its algorithms (benchmark mode), if there is room"
     if any(each.outcome is OutcomeKind.ALLOCATOR_RETRIES for each in estimates):
         short = outcome_text(OutcomeKind.ALLOCATOR_RETRIES)
         yield f"{short}: runs, but only by returning cached memory to the driver, which is slow"

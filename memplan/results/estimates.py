@@ -37,6 +37,9 @@ class Estimate:
             can measure it, what the C library's heap is predicted to hold for tensors, holes included.
         peak_process_bytes: reserved peak plus context, on the CPU also what a step adds outside the heap; the sum of
             ``breakdown``.
+        peak_search_bytes: largest sum of requests alive while cuDNN searches for algorithms in the first step
+            (benchmark mode), on a card with as much room; in none of the other peaks. None where it does not search, or
+            was not asked.
         breakdown: components of the process peak.
         peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
             published figures tell, and at most with every sample as large as those of the traced batch that takes most
@@ -64,6 +67,7 @@ class Estimate:
     breakdown: BreakdownBytes
     peak_phase: Phase
     method: str
+    peak_search_bytes: int | None = None
     outcome: OutcomeKind = OutcomeKind.FITS
     context_basis: ContextBasis | None = None
     peak_process_range_bytes: tuple[int, int] | None = None
@@ -80,9 +84,12 @@ class Estimate:
 
     def __str__(self) -> str:
         """Write the peaks in one line each, as ``print`` shows them in a notebook."""
+        searched_bytes = self.peak_search_bytes or 0
+        searches = searched_bytes > self.peak_allocated_bytes
+        searched = f"peak of cuDNN's search: {format_bytes(searched_bytes)}, first step\n" if searches else ""
         return (
             f"{self.workload_name} on {self.device_name}, {self.recipe}\n"
-            f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n"
+            f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n{searched}"
             f"peak reserved: {format_bytes(self.peak_reserved_bytes)}\n"
             f"peak process: {format_bytes(self.peak_process_bytes)}, {self.utilisation:.0%} of "
             f"{format_bytes(self.device_total_bytes)}{'' if self.outcome is OutcomeKind.FITS else f': {self.outcome}'}"

@@ -27,10 +27,12 @@ class CudnnQuestions:
     Args:
         capability: compute capability of the card.
         convolutions: the calls.
+        searched: calls for which PyTorch times every algorithm (``torch.backends.cudnn.benchmark``).
     """
 
     capability: tuple[int, int]
     convolutions: tuple[Convolution, ...]
+    searched: tuple[Convolution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,13 @@ class CudnnAnswers:
     Args:
         version: of cuDNN, as in ``9.19.0``.
         workspace_bytes: of each call, in order; None where cuDNN proposes nothing for it.
+        search_bytes: the largest workspace among all that cuDNN proposes for each searched call, in order, None where
+            it proposes nothing; empty where it took too long.
     """
 
     version: str
     workspace_bytes: tuple[int | None, ...]
+    search_bytes: tuple[int | None, ...] = ()
 
 
 def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
@@ -63,7 +68,7 @@ def ask(questions: CudnnQuestions) -> CudnnAnswers | str:
         environment={"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": ""},
     )
     if ending.messages:
-        answer: CudnnAnswers | str = ending.messages[0]
+        answer: CudnnAnswers | str = ending.messages[-1]
         return answer
     last_words = ending.log_tail.partition(_BEGINS_STACKS)[0].strip().rpartition("\n")[2]
     return ending.stop_reason or f"cuDNN ended its process (status {ending.return_code}: {last_words})"

@@ -1,7 +1,9 @@
 """Which workspace cuDNN's first choice for a convolution takes on a card of a compute capability.
 
 PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
-from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``).
+from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``). In benchmark mode it
+first times all that the instant heuristics and the list of fallbacks propose, in one workspace as large as the largest
+of them (``get_plans_from_find``).
 
 Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it meets a stand-in
 (:mod:`memplan.estimators.cudnn.product_library`), and one that
@@ -11,6 +13,7 @@ Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it me
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -21,9 +24,11 @@ from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from memplan.estimators.temporaries.convolutions import Convolution
 
-_INSTANT = 0  # CUDNN_HEUR_MODE_INSTANT
+_INSTANT, _FALLBACK = 0, 2  # CUDNN_HEUR_MODE_INSTANT and CUDNN_HEUR_MODE_FALLBACK
 _CROSS_CORRELATION = 1
 _ALIGNMENT_BYTES = 32  # the most that PyTorch says of an address (``getAlignment``); blocks begin at multiples of 512
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
@@ -92,25 +97,33 @@ class Heuristics:
         of_depthwise = depthwise_bytes(convolution, self._generation)
         return self._first_proposals_bytes(convolution) if of_depthwise is None else of_depthwise
 
-    def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
-        try:
-            graph = self._graph(convolution)
-            heuristics = Descriptor(self._library, Kind.HEURISTICS)
-            heuristics.refer_to(Attribute.HEURISTICS_GRAPH, graph[-1])
-            heuristics.set(Attribute.HEURISTICS_MODE, Type.HEURISTICS_MODE, [_INSTANT])
-            heuristics.refer_to(Attribute.HEURISTICS_DEVICE, self._device)
-            chosen = self._first_allowed(heuristics.finalize(), _refused_notes(convolution))
-            return None if chosen is None else chosen.numbers(Attribute.ENGINE_CONFIG_WORKSPACE_BYTES, Type.INT64)[0]
-        except CudnnError:
-            return None
+    def search_bytes(self, convolution: Convolution) -> int | None:
+        """Return the largest workspace among all that is proposed; None where nothing is."""
+        found: list[int] = []
+        for mode in (_INSTANT, _FALLBACK):
+            with suppress(CudnnError):
+                found += map(_workspace_bytes, self._proposals(convolution, mode, at_most=_MOST_PROPOSALS))
+        return max(found, default=None)
 
-    def _first_allowed(self, heuristics: Descriptor, refused: frozenset[int]) -> Descriptor | None:
-        """Return the first engine configuration without a refused note (``filterEngineConfigs`` in PyTorch)."""
-        proposed = [Descriptor(self._library, Kind.ENGINE_CONFIG) for _ in range(_MOST_PROPOSALS if refused else 1)]
+    def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
+        at_most = _MOST_PROPOSALS if _refused_notes(convolution) else 1
+        with suppress(CudnnError):
+            return next(map(_workspace_bytes, self._proposals(convolution, _INSTANT, at_most=at_most)), None)
+        return None
+
+    def _proposals(self, convolution: Convolution, mode: int, *, at_most: int) -> Iterator[Descriptor]:
+        """Yield what is proposed without a refused note, best first (``filterEngineConfigs`` in PyTorch)."""
+        graph = self._graph(convolution)
+        heuristics = Descriptor(self._library, Kind.HEURISTICS)
+        heuristics.refer_to(Attribute.HEURISTICS_GRAPH, graph[-1])
+        heuristics.set(Attribute.HEURISTICS_MODE, Type.HEURISTICS_MODE, [mode])
+        heuristics.refer_to(Attribute.HEURISTICS_DEVICE, self._device)
+        heuristics.finalize()
+        refused = _refused_notes(convolution)
+        proposed = [Descriptor(self._library, Kind.ENGINE_CONFIG) for _ in range(at_most)]
         for config in proposed[: heuristics.fill(Attribute.HEURISTICS_RESULTS, proposed)]:
             if not refused or refused.isdisjoint(self._notes(config)):
-                return config
-        return None
+                yield config
 
     def _notes(self, config: Descriptor) -> list[int]:
         engine = Descriptor(self._library, Kind.ENGINE)
@@ -163,6 +176,10 @@ class Heuristics:
 def device_description(capability: tuple[int, int]) -> str:
     """Return the JSON by which cuDNN is told of a card of a compute capability."""
     return json.dumps({**_DEVICE, "deviceVer": 100 * capability[0] + 10 * capability[1]})
+
+
+def _workspace_bytes(config: Descriptor) -> int:
+    return config.numbers(Attribute.ENGINE_CONFIG_WORKSPACE_BYTES, Type.INT64)[0]
 
 
 def _refused_notes(convolution: Convolution) -> frozenset[int]:

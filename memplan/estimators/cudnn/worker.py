@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.children import serve
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
 
 
 def answer(questions: CudnnQuestions, reply: Callable[[object], None]) -> None:
-    """Reply with cuDNN's answers, or with why there are none."""
+    """Reply with cuDNN's answers, and again with those about searches among them, or with why there are none."""
     try:
         heuristics = Heuristics(questions.capability)
     except (OSError, CudnnError) as error:
         reply(f"cuDNN does not answer ({error})")
         return
     found = tuple(heuristics.workspace_bytes(each) for each in questions.convolutions)
-    reply(CudnnAnswers(version=heuristics.version, workspace_bytes=found))
+    answers = CudnnAnswers(version=heuristics.version, workspace_bytes=found)
+    reply(answers)
+    if questions.searched:  # these take long, and the parent may stop waiting
+        reply(replace(answers, search_bytes=tuple(heuristics.search_bytes(each) for each in questions.searched)))
 
 
 if __name__ == "__main__":

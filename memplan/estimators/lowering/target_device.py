@@ -27,11 +27,8 @@ _FLEX_ATTENTION = FlexAttention()  # installed for the rest of the process, like
 
 # Class of a module -> workspace whose size cuDNN chooses at run time.
 _UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
-# aten/src/ATen/native/cudnn/Conv_v8.cpp: every plan whose workspace fits into what is free is timed, in one block as
-# large as the largest, and the cache is emptied after each search; which plan is the fastest only a run shows
-_ALGORITHM_SEARCH = (
-    "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first steps and gives it"
-    " back, and what the fastest takes beyond the one that cuDNN proposes first"
+_FASTEST_ALGORITHMS = (
+    "what algorithms take that cuDNN finds faster than those it proposes first (benchmark mode), which only a run shows"
 )
 
 
@@ -100,6 +97,6 @@ def uncounted_on(
         return ()
     libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
     convolves = any("Conv" in name for name in classes)
-    searches = (_ALGORITHM_SEARCH,) if convolves and torch.backends.cudnn.benchmark else ()
+    timed = (_FASTEST_ALGORITHMS,) if convolves and torch.backends.cudnn.benchmark else ()
     network = ("NCCL's buffers for sending gradients",) if world_size > 1 else ()
-    return (*unknown_kernels(calls), *libraries, *searches, *network)
+    return (*unknown_kernels(calls), *libraries, *timed, *network)

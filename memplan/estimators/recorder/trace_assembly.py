@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
@@ -59,6 +60,7 @@ def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
         parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
+        is_in_benchmark_mode=torch.backends.cudnn.benchmark,
         optimizer_name=runs[0].optimizer_name,
         method=FAKE_METHOD if recorder.on_fakes else REAL_METHOD,
         uncounted=uncounted_on(

@@ -141,6 +141,11 @@ class Workspaces:
         """Return the calls at a micro-batch size."""
         return tuple(each.at(micro_batch_size) for each in self.convolutions)
 
+    def first_calls(self) -> Workspaces:
+        """Return the first block of each call alone."""
+        numbers, places = np.unique(self.numbers, return_index=True)
+        return replace(self, blocks=self.blocks[places], numbers=numbers)
+
     def sized(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int]) -> SizedWorkspaces:
         """Return the blocks with what their calls take at some micro-batch sizes, in ascending order."""
         of_calls = [[workspace_bytes[each.at(size)] for size in sizes] for each in self.convolutions]

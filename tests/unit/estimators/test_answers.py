@@ -12,6 +12,7 @@ from memplan.errors import UsageError
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, StepTrace, Timeline
+from memplan.estimators.temporaries.convolutions import SizedWorkspaces
 from memplan.recipe import Recipe
 from memplan.results import Component, ContextBasis, OutcomeKind, PeakShare, Phase
 from memplan.units import GIB, MIB
@@ -91,6 +92,24 @@ def test_the_most_that_samples_of_other_sizes_could_take_is_said_where_it_is_mor
     said = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU).notes
     assert said[-1].endswith("the allocated peak would be 24.00 MiB")
     assert estimate(replace(alike, envelope=timeline(0, 1)), micro_batch_size=10, device=CPU).notes == ()
+
+
+def searching(first_mib: float) -> Timeline:
+    """The second block is a workspace, for which the search takes some MiB a sample."""
+    searches = SizedWorkspaces(
+        blocks=np.array([1], dtype=np.int32),
+        numbers=np.array([0]),
+        sizes=(1, 256),
+        bytes_at_sizes=np.array([[first_mib, 256 * first_mib]]) * MIB,
+    )
+    return replace(timeline(0, 1), searches=searches)
+
+
+def test_a_search_for_algorithms_has_a_peak_of_its_own() -> None:
+    found = estimate(trace(searching(7)), micro_batch_size=10, device=CPU)
+    assert found.peak_search_bytes == (4 + 70) * MIB
+    assert found.peak_allocated_bytes == (4 + 10) * MIB
+    assert estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU).peak_search_bytes is None
 
 
 def test_the_range_of_the_process_peak_holds_what_samples_of_other_sizes_could_take() -> None:

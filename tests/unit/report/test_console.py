@@ -216,6 +216,16 @@ def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
     assert f"process: {of_both}" in " ".join(rendered(estimates_view([reckoned]), width=200).split())
 
 
+def test_a_search_that_takes_more_than_later_steps_has_a_column() -> None:
+    plain = estimate(600, Recipe(micro_batch_size=8))
+    searching = replace(plain, peak_search_bytes=plain.peak_allocated_bytes + 300 * MIB)
+    said = rendered(estimates_view([searching]))
+    assert "800.0 MiB" in said
+    assert "search: allocated in the first step while cuDNN tries its algorithms" in " ".join(said.split())
+    smaller = replace(plain, peak_search_bytes=plain.peak_allocated_bytes)
+    assert rendered(estimates_view([smaller])) == rendered(estimates_view([plain]))
+
+
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:
     ranges = ((CURRENT, (250, 320)), (BEST, (600, 690)), (SLOW, (230, 300)))  # MiB; the last was never measured
     reckoned = [

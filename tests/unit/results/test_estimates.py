@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memplan.recipe import Recipe
+from memplan.units import MIB
 from tests.making import estimate
 
 
@@ -13,3 +16,9 @@ def test_an_estimate_is_printed_by_its_peaks() -> None:
         "peak reserved: 500.0 MiB",
         "peak process: 600.0 MiB, 60% of 1000.0 MiB",
     ]
+
+
+def test_a_search_that_takes_more_than_later_steps_is_printed_too() -> None:
+    found = replace(estimate(600, Recipe(8)), peak_search_bytes=700 * MIB)
+    assert "peak of cuDNN's search: 700.0 MiB, first step" in str(found).split("\n")
+    assert "search" not in str(replace(found, peak_search_bytes=500 * MIB))

@@ -87,6 +87,26 @@ def test_refused_algorithms_are_passed_over() -> None:
 
 
 @needs_cudnn
+def test_a_search_takes_as_much_as_any_algorithm_that_is_proposed() -> None:
+    """On stubs of an H200, PyTorch 2.13 takes 4,912 MiB for this one in benchmark mode."""
+    image = (64, 64, 224, 224)
+    of_weight = replace(CALL, kernel=Pass.WEIGHT_GRADIENT, input_shape=image, output_shape=image)
+    found = ask(CudnnQuestions(capability=HOPPER, convolutions=(of_weight,), searched=(of_weight, CALL)))
+    assert isinstance(found, CudnnAnswers), found
+    (first_bytes,), (search_bytes, _) = found.workspace_bytes, found.search_bytes
+    assert None not in {first_bytes, search_bytes}
+    assert (search_bytes or 0) // MIB == 4912 > 3 * (first_bytes or 0) // MIB
+
+
+@needs_cudnn
+def test_a_search_for_what_cannot_be_has_no_answer() -> None:
+    impossible = replace(CALL, weight_shape=(64, 64, 99, 99))
+    found = ask(CudnnQuestions(capability=AMPERE, convolutions=(), searched=(impossible,)))
+    assert isinstance(found, CudnnAnswers), found
+    assert found.search_bytes == (None,)
+
+
+@needs_cudnn
 def test_a_window_wider_than_the_image_has_no_answer() -> None:
     impossible = replace(CALL, weight_shape=(64, 64, 99, 99))
     assert answers_for(impossible, CALL)[0] is None
@@ -169,6 +189,29 @@ def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [int(found.timelines[0].block_bytes(size)[0]) // MIB for size in (1, 10, 100, 2000)] == [2, 20, 200, 4000]
     assert found.notes == ("workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6",)
     assert found.uncounted == ()
+
+
+def test_in_benchmark_mode_the_first_block_of_each_call_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_mib_and_five_a_sample(questions: CudnnQuestions) -> CudnnAnswers:
+        return CudnnAnswers(
+            version="9.19.0",
+            workspace_bytes=tuple(MIB * call.samples for call in questions.convolutions),
+            search_bytes=tuple(5 * MIB * call.samples for call in questions.searched),
+        )
+
+    monkeypatch.setattr(answered_traces, "ask", one_mib_and_five_a_sample)
+    searching = replace(trace_of(AMPERE, growing_call()), is_in_benchmark_mode=True)
+    found = with_cudnns_answers(searching)
+    assert found.timelines[0].searches is not None
+    assert [found.timelines[0].searches.block_bytes(size).tolist() for size in (10, 40)] == [[50 * MIB], [200 * MIB]]
+    assert found.timelines[0].block_bytes(10).tolist() == [10 * MIB]
+    assert found.uncounted == ()
+
+
+def test_where_cudnn_was_not_asked_its_search_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
+    _, uncounted = with_cudnns_answers(replace(trace_of(AMPERE, growing_call()), is_in_benchmark_mode=True)).uncounted
+    assert uncounted.startswith("cuDNN's search for algorithms (benchmark mode)")
 
 
 def test_calls_that_cudnn_proposes_nothing_for_follow_the_rule_and_are_told_of(

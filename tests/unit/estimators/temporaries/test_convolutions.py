@@ -45,5 +45,15 @@ def test_blocks_of_one_call_share_its_size() -> None:
     assert found.block_bytes(2).tolist() == [202, 302, 202]
 
 
+def test_the_first_calls_are_the_first_block_of_each_convolution() -> None:
+    workspaces = Workspaces(
+        blocks=np.array([2, 5, 9], dtype=np.int32),
+        numbers=np.array([1, 0, 1], dtype=np.int32),
+        convolutions=(growing(2), growing(3)),
+    )
+    found = workspaces.first_calls()
+    assert dict(zip(found.blocks.tolist(), found.numbers.tolist(), strict=True)) == {2: 1, 5: 0}
+
+
 def test_without_convolutions_no_block_is_sized() -> None:
     assert Workspaces().sized([1, 2], {}).block_bytes(2).tolist() == []
