@@ -21,7 +21,7 @@ from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
-from memplan.configs.reading import followed_keys, recipe_within, require_present
+from memplan.configs.reading import followed_keys, recipe_within, require_present, with_declared
 from memplan.configs.replicas import for_replicas
 from memplan.configs.user_config import Knob, KnobName, UserConfig
 from memplan.errors import UsageError
@@ -63,7 +63,7 @@ def config_of_object(
     own = (
         _usual_keys(document.values, declared, where) if isinstance(ecosystem, Plain) else ecosystem.own_keys(document)
     )
-    keys = followed_keys(document, {**own, **declared})
+    keys = followed_keys(document, with_declared(own, declared))
     read = UserConfig(
         document=document,
         format_name=ecosystem.name,

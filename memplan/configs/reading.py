@@ -13,6 +13,7 @@ from memplan.configs.ecosystems.loader_keys import loader_keys
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.knobs import LENGTH_KNOBS
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.several_files import load_named
 from memplan.configs.sharding import remarks_on_sharding
@@ -61,7 +62,7 @@ def read_config(
     options = options_of(document.path, document.values)
     declared = _declared(document, options, knob_keys or {})
     own = own_keys(document, ecosystem.name)
-    keys = followed_keys(document, {**declared, **own, **declared})  # in the order of the declaration, which also wins
+    keys = followed_keys(document, with_declared(own, declared))
     beside = companions_of(document, named.beside, format_name=ecosystem.name)
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
     return UserConfig(
@@ -95,6 +96,20 @@ def own_keys(document: Document, format_name: str) -> KnobKeys:
     """Return the keys at which a config's ecosystem keeps the knobs, the loader's included."""
     loader = loader_keys(document, format_name=format_name)
     return {**loader, **ecosystem_named(format_name).own_keys(document)}
+
+
+def with_declared(own: KnobKeys, declared: KnobKeys) -> KnobKeys:
+    """Return the keys of knobs in the order of their declaration, which wins over an ecosystem's own.
+
+    Declared lengths join those that the ecosystem knows, and are no longer counted as it would count them.
+    """
+    counted = {key for name in LENGTH_KNOBS for key in declared.get(name, ())}
+    lengths = {
+        name: (*(key for key in own.get(name, ()) if key not in counted), *declared.get(name, ()))
+        for name in LENGTH_KNOBS
+        if counted and (name in own or name in declared)
+    }
+    return {**declared, **own, **declared, **lengths}
 
 
 def _companion(companion: Companion, named_in: Document, recipe: Recipe) -> UserConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.ecosystems.usual_names import STEP_LENGTHS, counts_iterations, remark_on_lengths, unmistakable_keys
+from memplan.configs.ecosystems.usual_names import is_length, remark_on_lengths, unmistakable_keys
 
 if TYPE_CHECKING:
     from memplan.configs.assignments import KnobKeys
@@ -30,8 +30,4 @@ class Plain(Ecosystem):
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Name the lengths that look as if they followed the batch: what they count is for the user to declare."""
-        return tuple(remark_on_lengths(document.values, keys, _is_length))
-
-
-def _is_length(name: str) -> bool:
-    return name in STEP_LENGTHS or counts_iterations(name)
+        return tuple(remark_on_lengths(document.values, keys, is_length))

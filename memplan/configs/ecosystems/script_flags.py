@@ -8,6 +8,7 @@ are left alone: they are optimizer steps to Megatron-LM's ``--train-iters`` and 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
@@ -69,12 +70,17 @@ class _ScriptFlags(Ecosystem):
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say which flag was taken for which knob, and what is left to the script."""
         batch = keys.get(KnobName.MICRO_BATCH_SIZE)
-        found = [f"--{batch[0]} is taken as the batch of one device"] if batch else []
+        found = [f"{self.flag(document, batch[0])} is taken as the batch of one device"] if batch else []
         if _computes_rate(document):
             found.append("lr is unset: the script scales blr with the global batch itself, so no rate is written")
         elif not keys.get(KnobName.LEARNING_RATE):
             found.append("no learning rate was found under its usual names; name it with --map learning_rate=NAME")
-        return (*found, *_remarks_on_lengths(document, keys))
+        return (*found, *_remarks_on_lengths(document, keys, lambda key: self.flag(document, key)))
+
+    def flag(self, document: Document, key: str) -> str:
+        """Return how the command line of the script calls an argument."""
+        hyphened = f"--{key.replace('_', '-')}"
+        return hyphened if re.search(rf"(?<!\S){re.escape(hyphened)}(?![\w-])", document.source.text) else f"--{key}"
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which flag is missing, or cannot be turned off again."""
@@ -116,24 +122,28 @@ class ScriptArguments(_ScriptFlags):
         """Return the flags as the script declares them."""
         return as_switched_flags(assignments)
 
+    def flag(self, document: Document, key: str) -> str:
+        """Return the flag that the script declares."""
+        return flag_in(document.source.text, key)
+
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the new values with the names of their flags."""
-        text = config.document.source.text
-        return [replace(each, flag=flag_in(text, each.key)) for each in super().assignments(config, change)]
+        document = config.document
+        return [replace(each, flag=self.flag(document, each.key)) for each in super().assignments(config, change)]
 
 
 def _computes_rate(document: Document) -> bool:
     return _MAE_RATE in document.values and document.values.get("lr") is None
 
 
-def _remarks_on_lengths(document: Document, keys: KnobKeys) -> Iterator[str]:
+def _remarks_on_lengths(document: Document, keys: KnobKeys, written: Callable[[str], str]) -> Iterator[str]:
     """Say what lengths are presumed to count, and which are left alone."""
     counted = keys.get(KnobName.OPTIMIZER_STEPS, ())
     if counted:
-        yield f"{listed(counted, lead='--')} taken to count optimizer steps"
-    if computed := tuple(each for each in STEP_LENGTHS if "$" in str(document.values.get(each))):
-        yield f"{listed(computed, lead='--')} worked out by the script, and left alone"
-    yield from remark_on_lengths(document.values, keys, counts_iterations, lead="--")
+        yield f"{listed(map(written, counted))} taken to count optimizer steps"
+    if computed := [each for each in STEP_LENGTHS if "$" in str(document.values.get(each))]:
+        yield f"{listed(map(written, computed))} worked out by the script, and left alone"
+    yield from remark_on_lengths(document.values, keys, counts_iterations, written=written)
 
 
 def _is_single(value: Any) -> bool:

@@ -10,7 +10,7 @@ from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from memplan.configs.assignments import KnobKeys
@@ -59,7 +59,7 @@ def counts_iterations(name: str) -> bool:
 
 
 def remark_on_lengths(
-    values: Mapping[str, Any], keys: KnobKeys, fits: Callable[[str], bool], *, lead: str = ""
+    values: Mapping[str, Any], keys: KnobKeys, fits: Callable[[str], bool], *, written: Callable[[str], str] = str
 ) -> Iterator[str]:
     """Name the lengths that may follow the batch and are left alone, and how to say what they count, if any.
 
@@ -67,19 +67,25 @@ def remark_on_lengths(
         values: the effective values.
         keys: those of the knobs, lengths that are presumed or declared to count something included.
         fits: whether the name of a value is that of such a length.
-        lead: what stands before a key, such as the dashes of a flag.
+        written: key -> how the user writes it, such as a flag.
     """
     known = {key for name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS) for key in keys.get(name, ())}
     found = [key for key in keys_named(values, fits) if key not in known and not is_outside_training(key)]
     if unclear := [key for key in found if is_count(get(values, key))]:
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
-        yield f"{listed(unclear, lead=lead)} left alone, as programs differ in what they count: {hint}"
+        yield f"{listed(map(written, unclear))} left alone, as programs differ in what they count: {hint}"
 
 
-def listed(keys: Sequence[str], *, lead: str = "") -> str:
-    """Write keys as the subject of a sentence, with its verb."""
-    return f"{', '.join(f'{lead}{each}' for each in keys)} {'is' if len(keys) == 1 else 'are'}"
+def is_length(name: str) -> bool:
+    """Whether a name is that of a length in optimizer steps or iterations."""
+    return name in STEP_LENGTHS or counts_iterations(name)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write names as the subject of a sentence, with its verb."""
+    subjects = list(names)
+    return f"{', '.join(subjects)} {'is' if len(subjects) == 1 else 'are'}"
 
 
 def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:

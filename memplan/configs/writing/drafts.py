@@ -207,10 +207,10 @@ def _parent_document(config: UserConfig) -> Document:
 
 def _declared(config: UserConfig) -> dict[str, str]:
     """Return the knobs that the user declared, as they were given."""
-    known = {key for found in own_keys(config.document, config.format_name).values() for key in found}
+    own = own_keys(config.document, config.format_name)
     declared: dict[str, str] = {}
     for each in config.knobs:
-        if each.key not in known:
+        if each.key not in own.get(each.name, ()):
             declared[each.name] = f"{declared[each.name]},{each.key}" if each.name in declared else each.key
     return declared
 

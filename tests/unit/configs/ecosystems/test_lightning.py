@@ -79,6 +79,16 @@ def test_batches_and_steps_are_counted_apart_and_fractions_stay(tmp_path: Path) 
     assert not {"trainer.limit_train_batches", "trainer.max_epochs"} & set(changed)
 
 
+def test_lengths_of_the_projects_own_are_named_and_follow_once_declared(tmp_path: Path) -> None:
+    text = f"{HEAD}  max_steps: 100\nmodel: {{warmup_steps: 20}}\n"
+    assert any(each.startswith("model.warmup_steps is left alone") for each in config_of(tmp_path, text).notes)
+    declared = read_config(tmp_path / "x.yaml", knob_keys={"optimizer_steps": "model.warmup_steps"})
+    assert not any("left alone" in each for each in declared.notes)
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8), optimizer_step_factor=Fraction(1, 2))
+    changed = {each.key: each.after for each in plan_patch(declared, change).changes}
+    assert (changed["trainer.max_steps"], changed["model.warmup_steps"]) == ("50", "10")
+
+
 def test_which_batch_was_taken_and_what_it_may_mean_is_said(tmp_path: Path) -> None:
     config = config_of(tmp_path, "data: {batch_size: 4}\ntrain: {batch_size: 8}\ntrainer: {devices: 4}\n")
     assert "data.batch_size is taken as the batch size; train.batch_size is left alone" in config.notes

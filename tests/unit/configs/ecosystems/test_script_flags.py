@@ -175,8 +175,8 @@ def test_lengths_stay_where_the_global_batch_is_held(tmp_path: Path) -> None:
 def test_a_length_that_memplan_does_not_scale_is_named(tmp_path: Path) -> None:
     command = "python t.py --batch-size 4 --lr 0.1 --max-steps $((EPOCHS * 100)) --train-iters 500\n"
     notes = config_of(tmp_path, command).notes
-    assert "--max_steps is worked out by the script, and left alone" in notes
-    assert any(each.startswith("--train_iters is left alone, as programs differ") for each in notes)
+    assert "--max-steps is worked out by the script, and left alone" in notes
+    assert any(each.startswith("--train-iters is left alone, as programs differ") for each in notes)
 
 
 def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
     mapped = {"learning_rate": "eta", "iterations": "train_iters"}
     assert len(read_config(tmp_path / "x.sh").notes) == 3
     assert read_config(tmp_path / "x.sh", knob_keys=mapped).notes == (
-        "--batch_size is taken as the batch of one device",
+        "--batch-size is taken as the batch of one device",
     )
 
 
@@ -218,3 +218,35 @@ def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path)
     )
     with pytest.raises(ConfigError, match="have the script take it as an argument, such as --batch-size"):
         read_config(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.sh", "python train.py --batch-size 4 --max-steps 100 --warmup-iters 10\n"),
+        (
+            "x.py",
+            "import argparse\np = argparse.ArgumentParser()\n"
+            + "".join(
+                f"p.add_argument('--{flag}', type=int, default={number})\n"
+                for flag, number in (("batch-size", 4), ("max-steps", 100), ("warmup-iters", 10))
+            ),
+        ),
+    ],
+)
+def test_flags_are_named_as_they_are_written(tmp_path: Path, name: str, text: str) -> None:
+    notes = config_of(tmp_path, text, name).notes
+    assert "--batch-size is taken as the batch of one device" in notes
+    assert "--max-steps is taken to count optimizer steps" in notes
+    assert any(each.startswith("--warmup-iters is left alone") and "iterations=warmup_iters" in each for each in notes)
+
+
+def test_a_declared_length_joins_those_that_are_known(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("python train.py --batch_size 4 --max_steps 100 --eval_steps 20 --warmup_iters 10\n")
+    declared = {"optimizer_steps": "warmup_iters", "iterations": "eval_steps"}
+    config = read_config(tmp_path / "x.sh", knob_keys=declared)
+    change = RecipeChange(
+        recipe=Recipe(micro_batch_size=8), optimizer_step_factor=Fraction(1, 2), iteration_factor=Fraction(1, 4)
+    )
+    text = plan_patch(config, change).files[0].patched_text
+    assert text.startswith("python train.py --batch_size 8 --max_steps 50 --eval_steps 5 --warmup_iters 5\n")
