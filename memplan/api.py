@@ -12,7 +12,7 @@ from memplan.launchers import read_launch
 from memplan.planner import Planning
 from memplan.planning.commands import card_count
 from memplan.planning.estimating import estimate_subject
-from memplan.planning.options import read_budget, read_duration, request_from
+from memplan.planning.options import parse_budget, parse_duration, request_from
 from memplan.planning.question import question_of
 from memplan.planning.subject import require_workload, subject_of_workload
 from memplan.planning.target import read_target
@@ -63,7 +63,7 @@ def estimate(
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
     return estimate_subject(
-        subject, device, read_budget(budget), log, trace_limit_s=read_duration(trace_limit, option="trace-limit")
+        subject, device, parse_budget(budget), log, trace_limit_s=parse_duration(trace_limit, option="trace-limit")
     )
 
 
@@ -115,7 +115,7 @@ def probe(
     require_workload(workload, recipe)
     request = PlanRequest(
         device=device,
-        budget_bytes=read_budget(budget),
+        budget_bytes=parse_budget(budget),
         max_utilisation=max_util,
         min_utilisation=min_util,
         precisions=(recipe.precision,),
@@ -123,8 +123,8 @@ def probe(
         micro_batch_cap=LARGEST_MICRO_BATCH if max_batch is None else max_batch,
         world_size=world_size,
         store=Path(store),
-        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
-        trial_limit_s=read_duration(trial_limit, option="trial-limit"),
+        trace_limit_s=parse_duration(trace_limit, option="trace-limit"),
+        trial_limit_s=parse_duration(trial_limit, option="trial-limit"),
     )
     request = _waited(request, observer, wait=wait, limit=wait_limit)
     subject = subject_of_workload(workload, recipe, tuple(sys.path), world_size=world_size)
@@ -256,7 +256,7 @@ def _waited(
 ) -> PlanRequest:
     if not wait and limit is None:
         return request
-    return wait_for_memory(request, observer, card_count=cards, limit_s=read_duration(limit, option="wait-limit"))
+    return wait_for_memory(request, observer, card_count=cards, limit_s=parse_duration(limit, option="wait-limit"))
 
 
 def _started(question: Question, target: Target) -> PlanStarted:

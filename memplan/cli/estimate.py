@@ -58,7 +58,7 @@ def estimate(
     from memplan.configs import MemplanOptions, read_config
     from memplan.errors import WorkloadError
     from memplan.planning.estimating import EstimateRequest, estimate_config
-    from memplan.planning.options import parse_knob_keys, parse_precisions, parse_sizes, read_duration
+    from memplan.planning.options import parse_duration, parse_knob_keys, parse_precisions, parse_sizes
     from memplan.report.live import LiveView
 
     sizes = parse_sizes(batch_size)
@@ -75,7 +75,7 @@ def estimate(
         precisions=parse_precisions(precision),
         with_savings=savings,
         with_snapshot=snapshot is not None,
-        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
+        trace_limit_s=parse_duration(trace_limit, option="trace-limit"),
     )
     console = console_for(to_stderr=True)
     try:

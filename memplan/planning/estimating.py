@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch, trace_template
-from memplan.planning.options import read_budget
+from memplan.planning.options import parse_budget
 from memplan.planning.question import device_for
 from memplan.planning.savings import possible_savings
 from memplan.planning.subject import subject_of_config
@@ -89,7 +89,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
     options = request.options.over(config.memplan_options)
-    device = device_for("auto" if options.device is None else options.device, read_budget(options.budget))
+    device = device_for("auto" if options.device is None else options.device, parse_budget(options.budget))
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
     with trace_template() as template:

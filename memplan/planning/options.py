@@ -46,7 +46,7 @@ def request_from(
     defaults = PlanRequest()
     return PlanRequest(
         device=defaults.device if options.device is None else options.device,
-        budget_bytes=read_budget(options.budget),
+        budget_bytes=parse_budget(options.budget),
         max_utilisation=defaults.max_utilisation if options.max_util is None else options.max_util,
         min_utilisation=defaults.min_utilisation if options.min_util is None else options.min_util,
         precisions=parse_precisions(options.precision),
@@ -57,8 +57,8 @@ def request_from(
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
         change_loader=bool(options.loader),
-        trace_limit_s=read_duration(trace_limit, option="trace-limit"),
-        trial_limit_s=read_duration(trial_limit, option="trial-limit"),
+        trace_limit_s=parse_duration(trace_limit, option="trace-limit"),
+        trial_limit_s=parse_duration(trial_limit, option="trial-limit"),
     )
 
 
@@ -66,7 +66,7 @@ def _replicas(command: str | None) -> int | None:
     return (world_size_of_command(command) if command else None) or launched_world_size(os.environ)
 
 
-def read_budget(budget: str | int | None) -> int | None:
+def parse_budget(budget: str | int | None) -> int | None:
     """Read a budget given as text or in bytes; None stays None.
 
     Raises:
@@ -83,7 +83,7 @@ def read_budget(budget: str | int | None) -> int | None:
     return budget_bytes
 
 
-def read_duration(duration: str | float | None, *, option: str) -> float | None:
+def parse_duration(duration: str | float | None, *, option: str) -> float | None:
     """Read a time given in seconds or as text, such as ``90s``, ``30min`` or ``2h``, as seconds; None stays None.
 
     Args:

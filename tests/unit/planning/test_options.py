@@ -7,11 +7,11 @@ import pytest
 from memplan.configs import MemplanOptions
 from memplan.errors import UsageError
 from memplan.planning.options import (
+    parse_duration,
     parse_knob_keys,
     parse_precisions,
     parse_rule,
     parse_sizes,
-    read_duration,
     request_from,
 )
 from memplan.recipe import Precision
@@ -71,13 +71,13 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused(text: str) -> None
     ("told", "seconds"), [(None, None), (90, 90.0), ("90", 90.0), ("1.5 s", 1.5), ("30min", 1800.0), ("2H", 7200.0)]
 )
 def test_a_time_is_seconds_or_text_with_a_unit(told: str | float | None, seconds: float | None) -> None:
-    assert read_duration(told, option="trial-limit") == seconds
+    assert parse_duration(told, option="trial-limit") == seconds
 
 
 @pytest.mark.parametrize("told", [0, -1, "0s", "soon", "3 days", ""])
 def test_a_time_that_is_not_above_zero_or_has_no_known_unit_is_refused(told: str | float) -> None:
     with pytest.raises(UsageError, match=r"trial-limit .* is not understood; write it like 90s, 30min or 2h"):
-        read_duration(told, option="trial-limit")
+        parse_duration(told, option="trial-limit")
 
 
 def test_the_largest_micro_batch_is_a_fact_of_the_request_once_it_is_named() -> None:
