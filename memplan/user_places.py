@@ -11,6 +11,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan.errors import WorkloadError, raised_text
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -18,6 +20,18 @@ _MEMPLAN = Path(__file__).parent
 _DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
 _NAMED_PLACES = 3
 _DUMP_STARTS = "(most recent call first):"
+
+
+def error_of_user(what: str, error: BaseException, *, hint: str | None = None) -> WorkloadError:
+    """Return the error that tells of what the user's code raised: what, where, and the traceback as detail.
+
+    Args:
+        what: what was done with the user's code; the text of the error follows it.
+        error: what was raised.
+        hint: what the user can do about it; None when nothing sensible can be said.
+    """
+    trace = "".join(traceback.format_exception(error))
+    return WorkloadError(f"{what}: {raised_text(error)}", where=place_of_error(error), hint=hint, detail=trace)
 
 
 def place_of_error(error: BaseException) -> str | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import pickle
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
-from memplan.errors import MemplanError, WorkloadError, raised_text
-from memplan.user_places import place_of_error
+from memplan.errors import MemplanError, WorkloadError
+from memplan.user_places import error_of_user
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _unpickled(source: PickledWorkload) -> object:
     try:
         return pickle.loads(source.payload)  # noqa: S301 - made by the caller's own process
     except Exception as error:
-        raise _user_error("the workload cannot be rebuilt in a child process", error) from error
+        raise error_of_user("the workload cannot be rebuilt in a child process", error) from error
 
 
 def _called(source: WorkloadReference) -> object:
@@ -80,7 +79,7 @@ def _called(source: WorkloadReference) -> object:
     except MemplanError:
         raise
     except (Exception, SystemExit) as error:
-        raise _user_error(f"workload {source.target!r} raised", error) from error
+        raise error_of_user(f"workload {source.target!r} raised", error) from error
 
 
 def _function_of(source: WorkloadReference) -> Callable[[ConfigNode], object]:
@@ -107,9 +106,4 @@ def _module_of(source: WorkloadReference, name: str) -> ModuleType:
                 where=source.config_path,
                 hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
             ) from None
-        raise _user_error(f"importing workload {source.target!r} failed", error) from error
-
-
-def _user_error(what: str, error: BaseException) -> WorkloadError:
-    trace = "".join(traceback.format_exception(error))
-    return WorkloadError(f"{what}: {raised_text(error)}", where=place_of_error(error), detail=trace)
+        raise error_of_user(f"importing workload {source.target!r} failed", error) from error

@@ -357,7 +357,7 @@ def fails(*_: object) -> None:
 
 @pytest.mark.parametrize("part", ["model", "batch", "loss", "optimizer"])
 def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> None:
-    with pytest.raises(WorkloadError, match=r"fails raised ZeroDivisionError: on purpose") as caught:
+    with pytest.raises(WorkloadError, match=r"fails raised: ZeroDivisionError: on purpose") as caught:
         traced(source_of(linear_workload(**{part: fails})), Recipe(micro_batch_size=4), CPU)
     assert "in fails" in caught.value.detail
 
@@ -372,7 +372,7 @@ def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> Non
         ("loss", lambda model, batch: model(batch).sum().detach(), "does not require grad"),
         ("loss", lambda model, batch: 1.0, "returned a float"),
         ("optimizer", lambda parameters: [torch.optim.SGD(parameters)], "returned a list; return one torch.optim"),
-        ("model", lambda: sys.exit("set DATA_ROOT"), "raised SystemExit: set DATA_ROOT"),
+        ("model", lambda: sys.exit("set DATA_ROOT"), "raised: SystemExit: set DATA_ROOT"),
     ],
     ids=["constant batch", "no tensors", "no module", "no scalar", "no grad", "no tensor", "two optimizers", "exit"],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from memplan.user_places import place_in_dump, place_of_error
+from memplan.user_places import error_of_user, place_in_dump, place_of_error
 
 HERE = Path(__file__)
 
@@ -31,6 +31,14 @@ def test_an_error_inside_torch_is_placed_at_the_users_line(monkeypatch: pytest.M
     monkeypatch.chdir(HERE.parent)
     error = error_of(multiplies_what_does_not_fit)
     assert place_of_error(error) == f"{HERE.name}:{line_in_this_file(error, 'multiplies_what_does_not_fit')}"
+
+
+def test_what_user_code_raised_is_told_with_its_place_and_its_traceback() -> None:
+    raised = error_of(multiplies_what_does_not_fit)
+    told = error_of_user("loading failed", raised, hint="look there")
+    assert told.problem.startswith("loading failed: RuntimeError: mat1 and mat2")
+    assert (told.where, told.hint) == (place_of_error(raised), "look there")
+    assert "in multiplies_what_does_not_fit" in (told.detail or "")
 
 
 def test_a_file_outside_the_working_directory_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

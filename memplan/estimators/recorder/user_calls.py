@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from memplan.errors import MemplanError, WorkloadError, raised_text
+from memplan.errors import MemplanError
 from memplan.training.workload_contract import name_of
-from memplan.user_places import place_of_error
+from memplan.user_places import error_of_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
+
+    from memplan.errors import WorkloadError
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
 # Messages of kernels and Python bindings on tensors without values; only the rule for fake tensors refuses byte masks
@@ -44,12 +46,7 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except MemplanError:
         raise
     except (Exception, SystemExit) as error:
-        raise WorkloadError(
-            f"the workload's {_named(role, function)} raised {raised_text(error)}",
-            where=place_of_error(error),
-            hint=_hint_for(error),
-            detail="".join(traceback.format_exception(error)),
-        ) from error
+        raise error_of_user(f"the workload's {_named(role, function)} raised", error, hint=_hint_for(error)) from error
 
 
 def _named(role: str, function: Callable[..., Any]) -> str:
@@ -69,13 +66,9 @@ def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Modul
     except MemplanError:
         raise
     except Exception as error:
-        raise WorkloadError(
-            f"the workload's model {type(model).__name__} cannot be copied, which each traced run needs: "
-            f"{raised_text(error)}",
-            where=place_of_error(error),
-            hint="let copy.deepcopy(model) work, e.g. by a __deepcopy__ of the module that refuses",
-            detail="".join(traceback.format_exception(error)),
-        ) from error
+        what = f"the workload's model {type(model).__name__} cannot be copied, which each traced run needs"
+        hint = "let copy.deepcopy(model) work, e.g. by a __deepcopy__ of the module that refuses"
+        raise error_of_user(what, error, hint=hint) from error
 
 
 def _hint_for(error: BaseException) -> str | None:

@@ -29,7 +29,7 @@ def steps_without_a_closure() -> None:
 def test_a_function_of_memplans_own_is_named_by_its_role_only() -> None:
     with pytest.raises(WorkloadError) as caught:
         call_user("model factory", require_place_for, None)
-    assert caught.value.problem.startswith("the workload's model factory raised AttributeError: ")
+    assert caught.value.problem.startswith("the workload's model factory raised: AttributeError: ")
 
 
 @pytest.mark.parametrize(
