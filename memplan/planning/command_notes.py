@@ -27,12 +27,12 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     template, notes = parse_template(subject.source.template), []
     if subject.config is None:
         notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
-    if not template.names(PlaceholderName.PRECISION) and subject.config is None:
+    if not template.has(PlaceholderName.PRECISION) and subject.config is None:
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     notes += _note_on_silent_rate(subject, template, recipe)
     notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
     notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
-    if template.names(PlaceholderName.STEPS):
+    if template.has(PlaceholderName.STEPS):
         notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
 
@@ -60,7 +60,7 @@ def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
 
 def _note_on_silent_rate(subject: Subject, template: CommandTemplate, recipe: Recipe) -> list[str]:
     """Say that the line to run keeps the old rate where the command takes none."""
-    if recipe.learning_rate == subject.current.learning_rate or template.names(PlaceholderName.LEARNING_RATE):
+    if recipe.learning_rate == subject.current.learning_rate or template.has(PlaceholderName.LEARNING_RATE):
         return []
     return [
         f"the line to run leaves the learning rate as it is: apply the patch, or set {recipe.learning_rate:g} there"

@@ -142,7 +142,7 @@ def subject_of_command(
         working_folder=str(Path.cwd()),
     )
     fill_command(source, current)  # raises for a missing placeholder before anything runs
-    if request.global_batch_size is not None and not template.names(PlaceholderName.ACCUMULATION_STEPS):
+    if request.global_batch_size is not None and not template.has(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
             f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",
             where="--command",
@@ -177,7 +177,7 @@ def _first_recipe(
 
 
 def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest) -> Precision:
-    if not template.names(PlaceholderName.PRECISION):
+    if not template.has(PlaceholderName.PRECISION):
         if request.precisions is None:
             return known.precision
         if len(request.precisions) > 1:
@@ -193,7 +193,7 @@ def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequ
 
 
 def _precisions(template: CommandTemplate, current: Recipe, request: PlanRequest) -> tuple[Precision, ...] | None:
-    if not template.names(PlaceholderName.PRECISION):
+    if not template.has(PlaceholderName.PRECISION):
         return (current.precision,)
     return request.precisions or template.precisions
 

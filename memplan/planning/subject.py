@@ -71,7 +71,7 @@ class Subject:
         """Return the recipe as the config shall say it: a precision that it has no word for is left to the command."""
         if self.config is None or not isinstance(self.source, TrainingCommand):
             return recipe
-        takes_precision = parse_template(self.source.template).names(PlaceholderName.PRECISION)
+        takes_precision = parse_template(self.source.template).has(PlaceholderName.PRECISION)
         said = replace(recipe, precision=self.current.precision)
         return said if takes_precision and expressible(self.config, recipe) is not None else recipe
 
@@ -79,7 +79,7 @@ class Subject:
         """Return the recipe as a trial can run it: a command that takes no learning rate keeps its own."""
         if not isinstance(self.source, TrainingCommand):
             return recipe
-        takes_rate = parse_template(self.source.template).names(PlaceholderName.LEARNING_RATE)
+        takes_rate = parse_template(self.source.template).has(PlaceholderName.LEARNING_RATE)
         return recipe if takes_rate else replace(recipe, learning_rate=self.current.learning_rate)
 
 

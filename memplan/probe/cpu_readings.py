@@ -29,7 +29,7 @@ from memplan.probe.attribution import (
     attribute_peak,
     unattributed_peak,
 )
-from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
+from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
@@ -161,15 +161,15 @@ def _attributed(state: TrainingState) -> tuple[AttributedPeak, bool]:
         zero_gradients(state)
     gc.collect()
     resident = _resident_blocks(state)
-    notes = StepNotes(state, _leave_mark)
+    sights = StepSights(state, _leave_mark)
     # there is one cycle only; without acc_events torch 2.11 warns that the events of others are lost
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        run_optimizer_step(state, notes.as_marks())
+        run_optimizer_step(state, sights.as_marks())
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None
     if results is None:
         raise RuntimeError("the profiler returned no results")
     events, marked_at = _in_order(_walk(results.experimental_event_tree()))
-    peak = attribute_peak(resident, events, notes.known(marked_at), notes.forwards(marked_at))
+    peak = attribute_peak(resident, events, sights.known(marked_at), sights.forwards(marked_at))
     return peak, _has_untold_free(resident, events, visible_storages("cpu").keys())
 
 

@@ -23,7 +23,7 @@ from memplan.probe.attribution import (
 )
 from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
-from memplan.probe.known_blocks import StepNotes, known_components, shortened, visible_storages
+from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
 from memplan.probe.readings import DevicePeaks, search_note
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes, Component
@@ -192,13 +192,13 @@ def attribute_step(state: TrainingState, index: int) -> AttributedPeak:
         def leave_mark(number: int) -> None:
             marked_at[number] = mark_position(len(_history(index)))
 
-        notes = StepNotes(state, leave_mark)
-        run_optimizer_step(state, notes.as_marks())
+        sights = StepSights(state, leave_mark)
+        run_optimizer_step(state, sights.as_marks())
         torch.cuda.synchronize(index)
         events = list(memory_events(_history(index), started_at))
     finally:
         torch.cuda.memory._record_memory_history(None)  # noqa: SLF001 - as above
-    return attribute_peak(resident, events, notes.known(marked_at), notes.forwards(marked_at))
+    return attribute_peak(resident, events, sights.known(marked_at), sights.forwards(marked_at))
 
 
 def _history(index: int) -> Sequence[Mapping[str, Any]]:

@@ -68,32 +68,32 @@ def shortened(state: TrainingState) -> TrainingState:
     return replace(state, recipe=replace(recipe, accumulation_steps=min(recipe.accumulation_steps, _MICRO_STEPS)))
 
 
-class StepNotes:
-    """Records what is where between the phases of a step.
+class StepSights:
+    """Sees what is where between the phases of a step.
 
     Args:
         state: the training whose step is followed.
-        leave_mark: called with the number of each note, from 0, to leave a trace of when it was taken.
+        leave_mark: called with the number of each look, from 0, to leave a trace of when that was.
     """
 
     def __init__(self, state: TrainingState, leave_mark: Callable[[int], None]) -> None:
         self._state = state
         self._leave_mark = leave_mark
-        self._notes: list[dict[int, Component]] = []
+        self._sights: list[dict[int, Component]] = []
         self._forwards: list[tuple[int, int]] = []
 
     def as_marks(self) -> StepMarks:
         """Return the callbacks that :func:`run_optimizer_step` takes."""
         return StepMarks(
-            forward_starts=lambda: self._note({}),
+            forward_starts=lambda: self._look({}),
             forward_ends=self._forward_ends,
-            backward_ended=lambda: self._note(known_components(self._state)),
+            backward_ended=lambda: self._look(known_components(self._state)),
         )
 
     def known(self, positions: Mapping[int, int]) -> list[KnownBlocks]:
-        """Return the notes at the positions at which their marks were found."""
+        """Return what was seen, at the positions at which the marks were found."""
         return [
-            KnownBlocks(position=positions[number], components=note) for number, note in enumerate(self._notes) if note
+            KnownBlocks(position=positions[number], components=seen) for number, seen in enumerate(self._sights) if seen
         ]
 
     def forwards(self, positions: Mapping[int, int]) -> list[ForwardSpan]:
@@ -101,9 +101,9 @@ class StepNotes:
         return [ForwardSpan(start=positions[start], end=positions[end]) for start, end in self._forwards]
 
     def _forward_ends(self, batch: Any) -> None:
-        self._note(_addressed(tensors_in(batch), Component.INPUTS))
-        self._forwards.append((len(self._notes) - 2, len(self._notes) - 1))
+        self._look(_addressed(tensors_in(batch), Component.INPUTS))
+        self._forwards.append((len(self._sights) - 2, len(self._sights) - 1))
 
-    def _note(self, components: dict[int, Component]) -> None:
-        self._leave_mark(len(self._notes))
-        self._notes.append(components)
+    def _look(self, components: dict[int, Component]) -> None:
+        self._leave_mark(len(self._sights))
+        self._sights.append(components)

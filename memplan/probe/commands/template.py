@@ -63,7 +63,7 @@ class CommandTemplate:
 
     pieces: tuple[str | Placeholder, ...]
 
-    def names(self, name: PlaceholderName) -> bool:
+    def has(self, name: PlaceholderName) -> bool:
         """Whether the command has a placeholder of that name."""
         return any(isinstance(piece, Placeholder) and piece.name is name for piece in self.pieces)
 
@@ -86,7 +86,7 @@ def parse_template(text: str) -> CommandTemplate:
         pieces += [text[end : match.start()], _piece(match)]
         end = match.end()
     template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
-    if not any(map(template.names, _BATCH_SIZES)):
+    if not any(map(template.has, _BATCH_SIZES)):
         raise UsageError(
             "the command has no {micro_batch_size}",
             where=_WHERE,
@@ -133,7 +133,7 @@ def command_obstacle(template: CommandTemplate, current: Recipe, recipe: Recipe)
         PlaceholderName.ACCUMULATION_STEPS: recipe.accumulation_steps != current.accumulation_steps,
     }
     for name, is_changed in changes.items():
-        if is_changed and not template.names(name):
+        if is_changed and not template.has(name):
             return f"the command has no {{{name}}}"
     if template.precisions is not None and recipe.precision not in template.precisions:
         return f"the command has no word for {recipe.precision}"

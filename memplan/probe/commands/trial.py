@@ -191,7 +191,7 @@ class _Watch:
         )
 
     def _sets_accumulation(self) -> bool:
-        return parse_template(self._command.template).names(PlaceholderName.ACCUMULATION_STEPS)
+        return parse_template(self._command.template).has(PlaceholderName.ACCUMULATION_STEPS)
 
     def _has_finished(self) -> bool:
         finished = {event.pid for event in self.events if isinstance(event, StepsFinished)}
