@@ -97,7 +97,7 @@ class Trial:
 
     Args:
         number: position within the run, from 1.
-        purpose: why it was run, e.g. ``current recipe`` or ``confirm``.
+        purpose: why it was run, e.g. ``current recipe`` or ``final check``.
         recipe: what was run.
         device_name: where it ran.
         budget_bytes: the memory the trial was held to.
