@@ -52,13 +52,15 @@ def test_a_second_run_starts_from_the_original(tmp_path: Path) -> None:
     assert original.options == {"max_util": 0.8}
 
 
-def test_it_counts_while_other_values_change(tmp_path: Path) -> None:
+def test_what_was_kept_of_the_original_counts_while_other_values_change(tmp_path: Path) -> None:
     patched(tmp_path)
     assert reread(tmp_path, output_dir="elsewhere").original is not None
 
 
 @pytest.mark.parametrize("values", [{"per_device_train_batch_size": 4}, {"learning_rate": 1e-3}])
-def test_it_no_longer_counts_where_a_value_it_is_about_was_changed(values: dict[str, float], tmp_path: Path) -> None:
+def test_what_was_kept_of_the_original_counts_no_more_once_one_of_its_values_has_changed(
+    values: dict[str, float], tmp_path: Path
+) -> None:
     patched(tmp_path)
     config = reread(tmp_path, **values)
     assert config.original is None

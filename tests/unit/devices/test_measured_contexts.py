@@ -49,12 +49,12 @@ def test_a_later_measurement_takes_the_place_of_the_earlier_one(home: dict[str, 
 @pytest.mark.parametrize(
     "other", [{"driver_version": "570.10"}, {"name": "NVIDIA GeForce RTX 3060"}], ids=["driver", "card"]
 )
-def test_it_holds_for_no_other_card_or_driver(home: dict[str, str], other: dict[str, str]) -> None:
+def test_a_measured_context_holds_for_no_other_card_or_driver(home: dict[str, str], other: dict[str, str]) -> None:
     remember_context(LIVE, 412 * MIB, environment=home)
     assert calibrated(replace(LIVE, **other), environment=home) == replace(LIVE, **other)
 
 
-def test_it_holds_for_no_other_torch(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measured_context_holds_for_no_other_torch(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     remember_context(LIVE, 412 * MIB, environment=home)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
     assert calibrated(LIVE, environment=home) == LIVE

@@ -75,7 +75,9 @@ def test_a_branch_taken_by_a_lone_number_is_told_and_one_that_is_only_computed_w
         (np.random, "random", ()),
     ],
 )
-def test_so_does_one_of_python_and_numpy(source: Any, name: str, bounds: tuple[int, ...]) -> None:
+def test_a_lone_number_of_python_or_numpy_takes_its_place_as_well(
+    source: Any, name: str, bounds: tuple[int, ...]
+) -> None:
     draws = RandomDraws(HIGH)
     with draws.intercepted():
         assert getattr(source, name)(*bounds) == HIGH

@@ -127,5 +127,5 @@ def test_a_convolution_without_bias_or_in_channels_first_sums_nothing_so() -> No
         assert cuda_reduction("aten.convolution_backward", args, None, AMPERE, 108) is None
 
 
-def test_other_operators_reduce_nothing() -> None:
+def test_a_running_sum_is_no_reduction() -> None:
     assert found(source(4096, 128), [0], "aten.cumsum") is None

@@ -37,7 +37,7 @@ def test_windows_of_up_to_five_pixels_that_move_by_one_run_on_cudnn() -> None:
         (1, 32, 29, 1, False),
     ],
 )
-def test_those_that_move_by_two_do_where_there_is_work_enough(
+def test_windows_that_move_by_two_run_on_cudnn_where_there_is_work_enough(
     samples: int, channels: int, width: int, window: int, on_cudnn: bool
 ) -> None:
     assert runs(samples, channels, width, width, window=window, stride=2) is on_cudnn

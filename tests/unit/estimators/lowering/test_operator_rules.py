@@ -38,12 +38,12 @@ def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops
     ],
     ids=str,
 )  # fmt: skip
-def test_kernels_that_take_what_nobody_counts_are_not(operator: torch._ops.OpOverload) -> None:
+def test_kernels_that_take_what_nobody_counts_are_not_known(operator: torch._ops.OpOverload) -> None:
     assert not cuda_kernels((8, 0), 108).are_known(operator, str(operator.overloadpacket))
     assert host_kernels().are_known(operator, str(operator.overloadpacket))
 
 
-def test_those_of_one_kind_are_named_in_one_phrase_with_their_calls() -> None:
+def test_unknown_kernels_of_one_kind_are_named_in_one_phrase_with_their_calls() -> None:
     calls = [("aten.mode", 2), ("aten._fft_c2r", 1), ("aten._fft_r2c", 3)]
     of_transforms, of_others = unknown_kernels(calls)
     assert of_transforms.startswith("work areas of Fourier transforms")

@@ -19,7 +19,7 @@ def test_a_compiled_function_that_is_called_is_told_of() -> None:
     assert calls.notes == (COMPILED_NOTE,)
 
 
-def test_what_torch_compiles_or_keeps_from_being_compiled_is_not() -> None:
+def test_what_torch_compiles_or_keeps_from_being_compiled_is_not_told() -> None:
     sine = torch.compile(torch.sin)
     parameter = torch.nn.Parameter(torch.ones(2, 2))
     parameter.grad = torch.ones(2, 2)

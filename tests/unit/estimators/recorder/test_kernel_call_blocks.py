@@ -65,7 +65,7 @@ def test_a_reduction_whose_rule_changes_with_the_batch_is_left_to_the_fit() -> N
     assert not growing_ruled_blocks([run(2, bias_gradient(128)), run(3, two_at_once)]).blocks.size
 
 
-def test_it_is_known_that_some_convolutions_beside_others_lie_on_no_line() -> None:
+def test_convolutions_that_lie_on_no_line_are_not_forgotten_beside_others() -> None:
     found = growing_workspaces([run(size, CALL.with_samples(size), CALL.with_samples(size**2)) for size in (2, 3, 5)])
     assert (found.blocks.tolist(), found.has_others) == ([0], True)
     assert not growing_workspaces([run(size, CALL.with_samples(size)) for size in (2, 3, 5)]).has_others

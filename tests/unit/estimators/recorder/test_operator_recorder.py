@@ -39,13 +39,6 @@ class Session:
             self.recording, self.ledger, ModulePaths(nn.Identity()), kernels=kernels, host_copies=None, fakes=self.fakes
         )
 
-    def peak_bytes(self) -> int:
-        level = peak = 0
-        for block, allocates in zip(self.recording.event_blocks, self.recording.event_allocates, strict=True):
-            level += self.recording.block_bytes[block] * (1 if allocates else -1)
-            peak = max(peak, level)
-        return peak
-
 
 def test_a_storage_is_a_block_from_the_operator_that_makes_it_until_its_last_view_dies() -> None:
     session = Session()
@@ -94,7 +87,7 @@ def test_gradients_that_meet_are_added_in_place() -> None:
         session.recorder.resolve_pending_reuse()
         made_by = [name for name in session.recording.operator_names if "add" in name]
     # weight, the two saved results, one slope of each branch; the sum of the two slopes lives in the first
-    assert session.peak_bytes() < 6 * MIB
+    assert session.recording.peak_bytes < 6 * MIB
     assert weight.grad is not None
     assert len(made_by) == 1  # the one of the forward pass
 

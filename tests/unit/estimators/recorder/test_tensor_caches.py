@@ -26,7 +26,7 @@ def test_functions_that_keep_tensors_make_them_anew(maxsize: int | None, frozen:
     assert anchors(2) is not kept
 
 
-def test_other_results_are_kept() -> None:
+def test_cached_results_without_tensors_are_kept() -> None:
     @functools.lru_cache
     def halves(side: int) -> tuple[float, str]:
         return side / 2, "half"
