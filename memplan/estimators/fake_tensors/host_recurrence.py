@@ -16,7 +16,7 @@ import torch
 from memplan.units import round_up
 
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
-_FP32, _PAGE, _LINE = 4, 4096, 64  # bytes
+_FP32_BYTES, _PAGE_BYTES, _LINE_BYTES = 4, 4096, 64
 _GATES = 4
 _TRAIN_ARGUMENT = 15
 
@@ -36,14 +36,14 @@ def scratch_bytes(steps: int, samples: int, hidden: int) -> int:
 
     A further page of pointers is not counted.
     """
-    states = round_up(samples * padded_bytes(hidden, _FP32), _PAGE)
-    return round_up(steps * samples * padded_bytes(_GATES * hidden, _FP32), _PAGE) + 2 * states
+    states = round_up(samples * padded_bytes(hidden, _FP32_BYTES), _PAGE_BYTES)
+    return round_up(steps * samples * padded_bytes(_GATES * hidden, _FP32_BYTES), _PAGE_BYTES) + 2 * states
 
 
 def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_bytes: int) -> int:
     rows, more_rows = steps * samples, 2 * (steps + 1) * samples
     widest = max(width, hidden)
-    gradients = more_rows * padded_bytes(widest, _FP32)
+    gradients = more_rows * padded_bytes(widest, _FP32_BYTES)
     parts = (
         rows * padded_bytes(_GATES * hidden, element_bytes),
         rows * padded_bytes(hidden, element_bytes),
@@ -51,13 +51,13 @@ def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_
         gradients,  # of the inputs
         gradients,  # of hidden states
         more_rows * hidden * element_bytes,  # hidden states
-        more_rows * hidden * _FP32,  # cell states
+        more_rows * hidden * _FP32_BYTES,  # cell states
     )
-    return sum(round_up(each, _PAGE) for each in parts)
+    return sum(round_up(each, _PAGE_BYTES) for each in parts)
 
 
 def padded_bytes(elements: int, element_bytes: int) -> int:
     """Return what a row of so many elements takes in oneDNN's layout."""
-    line = _LINE // element_bytes
+    line = _LINE_BYTES // element_bytes
     rounded = round_up(elements, line)
     return (rounded + line if rounded % 256 == 0 else rounded) * element_bytes

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     import torch
 
-_FP32 = 4
+_FP32_BYTES = 4
 _HOPPER = (9, 0)
-_ENGINE = 128  # bytes that cuDNN's engines ask for besides
-_BLOCK_HEADER = 16  # a lock and a counter before each block (``GradQTempStorage``)
+_ENGINE_BYTES = 128  # what cuDNN's engines ask for besides
+_BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
 _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kKeepOutputInRF``)
 _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
 
@@ -42,21 +42,21 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     gradient, query, key, _, output = args[:5]
     batch, heads, length, head_dim = query.shape
     rows = batch * heads * round_up(length, 128)
-    accumulator = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32
+    accumulator_bytes = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32_BYTES
     expanded: tuple[int, ...] = ()
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
     return TemporaryBytes(
-        throughout=_by_position(gradient, output), after_results=(rows * _FP32, accumulator, *expanded)
+        throughout=_by_position(gradient, output), after_results=(rows * _FP32_BYTES, accumulator_bytes, *expanded)
     )
 
 
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``)."""
     query, _, value = args[:3]
-    if query.element_size() == _FP32 or value.shape[-1] <= _WIDEST_IN_REGISTERS:
+    if query.element_size() == _FP32_BYTES or value.shape[-1] <= _WIDEST_IN_REGISTERS:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * _FP32,))
+    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * _FP32_BYTES,))
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -70,16 +70,18 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     gradient, query = args[:2]
     batch, heads, length, head_dim = query.shape
-    sums = batch * heads * length * _FP32
-    is_half = gradient.element_size() < _FP32
+    sums_bytes = batch * heads * length * _FP32_BYTES
+    is_half = gradient.element_size() < _FP32_BYTES
     rows = _BLOCK if head_dim <= _BLOCK else 2 * _BLOCK
     columns = 2 * _BLOCK if is_half and _BLOCK < head_dim <= _WIDEST_IN_REGISTERS else _BLOCK
     blocks = -(-length // rows) * -(-head_dim // columns)
-    of_head = blocks * (rows * columns * _FP32 + _BLOCK_HEADER)
+    head_bytes = blocks * (rows * columns * _FP32_BYTES + _BLOCK_HEADER_BYTES)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
-        of_head += 2 * _BLOCK * round_up(head_dim, rows) * _FP32
-    product = () if is_half else ((gradient.numel() * gradient.element_size(), sums),)
-    return TemporaryBytes(throughout=_by_position(gradient), after_results=(sums, *product, batch * heads * of_head))
+        head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * _FP32_BYTES
+    product = () if is_half else ((gradient.numel() * gradient.element_size(), sums_bytes),)
+    return TemporaryBytes(
+        throughout=_by_position(gradient), after_results=(sums_bytes, *product, batch * heads * head_bytes)
+    )
 
 
 def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_heads: bool) -> TemporaryBytes:
@@ -93,11 +95,11 @@ def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_h
     """
     gradient, query, key = args[:3]
     batch, heads, length, head_dim = query.shape
-    workspace_bytes = batch * heads * length * (head_dim + 1) * _FP32
+    workspace_bytes = batch * heads * length * (head_dim + 1) * _FP32_BYTES
     if accumulates_narrow_heads or head_dim > _BLOCK:
-        workspace_bytes += batch * heads * round_up(length, 8) * head_dim * _FP32 + _ENGINE
+        workspace_bytes += batch * heads * round_up(length, 8) * head_dim * _FP32_BYTES + _ENGINE_BYTES
     else:
-        workspace_bytes += 2 * _ENGINE
+        workspace_bytes += 2 * _ENGINE_BYTES
     if key.shape[1] != heads:
         workspace_bytes += 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
     copied = () if gradient.stride(-1) == 1 else copies((gradient,))

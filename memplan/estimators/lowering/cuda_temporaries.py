@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Rule = Callable[[tuple[Any, ...], Any], TemporaryBytes]
 
-_INT64 = 8
+_INT64_BYTES = 8
 
 
 def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -56,11 +56,11 @@ def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not indices:
         return NO_TEMPORARIES
     shape = torch.broadcast_shapes(*(each.shape for each in indices))  # type: ignore[no-untyped-call]  # untyped in torch
-    narrow = sum(each.numel() * _INT64 for each in indices if each.dtype is torch.int32)
+    narrow_bytes = sum(each.numel() * _INT64_BYTES for each in indices if each.dtype is torch.int32)
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
     copies = 0 if alike else len(indices) - len(whole)
-    return TemporaryBytes(around_results=(narrow + copies * shape.numel() * _INT64,))
+    return TemporaryBytes(around_results=(narrow_bytes + copies * shape.numel() * _INT64_BYTES,))
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -76,7 +76,7 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     target, mask = args[:2]
     is_read_as_it_is = mask.shape == target.shape and mask.is_contiguous()
     written = () if is_read_as_it_is else (target.numel(),)
-    return TemporaryBytes(after_results=(target.numel() * _INT64, *written))
+    return TemporaryBytes(after_results=(target.numel() * _INT64_BYTES, *written))
 
 
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -133,7 +133,7 @@ _COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
 def _count_nonzero(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A mask of what is not zero, as integers (``count_nonzero_cuda`` in ``TensorAdvancedIndexing.cpp``)."""
     count = args[0].numel()
-    return TemporaryBytes(after_results=(count, count * _INT64))
+    return TemporaryBytes(after_results=(count, count * _INT64_BYTES))
 
 
 def _bernoulli(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

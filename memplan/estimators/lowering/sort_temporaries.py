@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
-_INT64 = 8
+_INT64_BYTES = 8
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
@@ -37,9 +37,9 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     dim = next((each for each in args[1:3] if isinstance(each, int) and not isinstance(each, bool)), -1)
     if not keys.dim():
         return NO_TEMPORARIES
-    size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64
+    size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64_BYTES
     if size <= LARGEST_SORTED_IN_PLACE:
-        return TemporaryBytes(after_results=(size * _INT64,))
+        return TemporaryBytes(after_results=(size * _INT64_BYTES,))
     in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
     return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
 
@@ -51,7 +51,7 @@ def _sorting(keys: torch.Tensor, size: int) -> tuple[RuledBlock, ...]:
 def permutation(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
     count = result.numel()
-    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else _INT64)
+    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else _INT64_BYTES)
     return TemporaryBytes(after_results=(result.nbytes, key_bytes, key_bytes, key_bytes + result.nbytes))
 
 
@@ -62,7 +62,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if len(args) > 1:
         return TemporaryBytes(after_results=copied)
     count = source.numel()
-    made = (count * source.element_size(), count * _INT64)
+    made = (count * source.element_size(), count * _INT64_BYTES)
     return TemporaryBytes(before_results=(*copied, *made, *_sorting(source, count)))
 
 
@@ -79,7 +79,7 @@ def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     rows = source.transpose(dim, -1)
     if size <= _MOST_COUNTED_AT_ONCE:
         return TemporaryBytes(after_results=copies((rows,)))
-    positions_bytes = size * _INT64
+    positions_bytes = size * _INT64_BYTES
     sorting_bytes = size * source.element_size() + positions_bytes
     return TemporaryBytes(after_results=(source.numel() * source.element_size(), positions_bytes, sorting_bytes))
 
@@ -91,7 +91,7 @@ def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     sorted_bytes = source.numel() * source.element_size()
     if len(args) <= 2 or not args[2]:
         return TemporaryBytes(around_results=(*copied, sorted_bytes, (sorted_bytes,)))
-    places_bytes = source.numel() * _INT64
+    places_bytes = source.numel() * _INT64_BYTES
     sorting = (places_bytes, sorted_bytes + places_bytes)
     return TemporaryBytes(around_results=(*copied, sorted_bytes, places_bytes, sorting, places_bytes))
 
@@ -108,7 +108,7 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = () if is_read_as_it_is else (elements * values.element_size(),)
-    each_bytes = positions * _INT64
+    each_bytes = positions * _INT64_BYTES
     return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, 2 * each_bytes)))
 
 
@@ -140,6 +140,6 @@ def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     selecting: Blocks = (*copies((keys,)), *counts)
     if not is_sorted or found <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=selecting)
-    positions_bytes = values.numel() * _INT64
+    positions_bytes = values.numel() * _INT64_BYTES
     beside_results = (positions_bytes, values.nbytes, _sorting(values, found), positions_bytes)
     return TemporaryBytes(after_results=(selecting, beside_results))

@@ -10,7 +10,7 @@ from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 if TYPE_CHECKING:
     import torch
 
-_INT64 = 8
+_INT64_BYTES = 8
 _BOXES_OF_A_WORD = 64  # ``threadsPerBlock`` in ``nms_kernel.cu``
 _MOST_IMAGES_AT_ONCE = 32  # ``kMaxParallelImgs``
 
@@ -20,7 +20,7 @@ def non_maximum_suppression(args: tuple[Any, ...], _result: Any) -> TemporaryByt
     boxes: torch.Tensor = args[0]
     count = len(boxes)
     return TemporaryBytes(
-        around_results=(count * _INT64 + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64,)
+        around_results=(count * _INT64_BYTES + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64_BYTES,)
     )
 
 
