@@ -39,23 +39,23 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     image, weight, transposed, groups = args[0], args[1], args[6], args[8]
     stride = of_each_dimension(args[3], image.dim() - 2)
     if _is_channels_last(image) or _is_channels_last(weight):
-        return TemporaryBytes(after_results=(_reordered_weight(weight, groups),))
+        return TemporaryBytes(after_results=(_reordered_weight_bytes(weight, groups),))
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(around_results=(_columns_bytes(result, weight),))
     if transposed and not is_half(result):  # a single channel lies the same in both layouts
-        second = result.nbytes if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
+        second_bytes = result.nbytes if max(stride) > 1 and groups == 1 and result.shape[1] > 1 else 0
         return TemporaryBytes(
-            before_results=(image.nbytes + _padded_weight(weight, groups),),
+            before_results=(image.nbytes + _padded_weight_bytes(weight, groups),),
             around_results=(result.nbytes,),
-            between_results=(second,),
+            between_results=(second_bytes,),
         )
-    copied_image = _copied_input(image, groups)
-    copied_weight = _padded_weight(weight, groups) if copied_image else weight.nbytes
+    copied_image_bytes = _copied_input_bytes(image, groups)
+    copied_weight_bytes = _padded_weight_bytes(weight, groups) if copied_image_bytes else weight.nbytes
     is_read_in_blocks = _are_groups_of(_GROUP_BLOCK, weight, groups)
     is_converted_back = is_half(result) and not (weight.dtype is torch.bfloat16 and _is_depthwise(weight, groups))
     return TemporaryBytes(
-        before_results=(copied_image + copied_weight,) if is_read_in_blocks else (),
-        around_results=(_padded(result, groups),),
+        before_results=(copied_image_bytes + copied_weight_bytes,) if is_read_in_blocks else (),
+        around_results=(_padded_bytes(result, groups),),
         between_results=(result.nbytes,) if is_converted_back else (),
     )
 
@@ -67,25 +67,27 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     wants_image, wants_weight = args[10][:2]
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
-            between_results=(_reordered_weight(weight, groups),) if wants_image else (),
-            after_results=(_made_weight(image, weight, groups) + weight.nbytes,) if wants_weight else (),
+            between_results=(_reordered_weight_bytes(weight, groups),) if wants_image else (),
+            after_results=(_made_weight_bytes(image, weight, groups) + weight.nbytes,) if wants_weight else (),
         )
     if _runs_uncopied(image, weight, stride, groups):
         return TemporaryBytes(after_results=(_columns_bytes(gradient, weight),))
-    of_weight = _weight_gradient_bytes(args, stride, dilation) if wants_weight else 0
+    of_weight_bytes = _weight_gradient_bytes(args, stride, dilation) if wants_weight else 0
     if wants_image and not transposed and _is_always_unfolded(weight, stride, dilation, groups):
-        columns = _of_threads(gradient, _image_columns_bytes(gradient, weight))
-        return TemporaryBytes(before_results=(columns,), around_results=(image.nbytes,), after_results=(of_weight,))
+        columns_bytes = _of_threads(gradient, _image_columns_bytes(gradient, weight))
+        return TemporaryBytes(
+            before_results=(columns_bytes,), around_results=(image.nbytes,), after_results=(of_weight_bytes,)
+        )
     # The gradient of a transposed convolution is read as other convolutions read their input.
-    blocked_gradient = _copied_input(gradient, groups) if transposed else _padded(gradient, groups)
+    blocked_gradient_bytes = _copied_input_bytes(gradient, groups) if transposed else _padded_bytes(gradient, groups)
     spread_out = is_half(weight) or (max(stride) > 1 and not transposed and groups == 1)
     is_read_in_blocks = wants_image and _are_groups_of(_GROUP_BLOCK, weight, groups)
-    made_image = image.nbytes if spread_out else _padded(image, groups)
+    made_image_bytes = image.nbytes if spread_out else _padded_bytes(image, groups)
     return TemporaryBytes(
-        before_results=(blocked_gradient + _padded_weight(weight, groups),) if is_read_in_blocks else (),
-        around_results=(made_image,) if wants_image else (),
+        before_results=(blocked_gradient_bytes + _padded_weight_bytes(weight, groups),) if is_read_in_blocks else (),
+        around_results=(made_image_bytes,) if wants_image else (),
         between_results=(image.nbytes,) if wants_image and spread_out else (),
-        after_results=(of_weight,),
+        after_results=(of_weight_bytes,),
     )
 
 
@@ -102,9 +104,9 @@ def _weight_gradient_bytes(args: tuple[Any, ...], stride: Sequence[int], dilatio
     # With few channels of what is read, AVX2's kernel runs, but for colours, which are read as they are.
     few = _COLOURS < read.shape[1] < _FEW_CHANNELS
     width = _VECTOR_ELEMENTS["AVX2"] if few else _vector_width()
-    copies = _padded(other, groups, width) + (_padded(read, groups, width) if read.shape[1] > _COLOURS else 0)
+    read_bytes = _padded_bytes(read, groups, width) if read.shape[1] > _COLOURS else 0
     # The weight's is made in oneDNN's layout, too, which lives until it is copied.
-    return max(copies, weight_bytes)
+    return max(_padded_bytes(other, groups, width) + read_bytes, weight_bytes)
 
 
 def _is_unfolded(
@@ -179,11 +181,11 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return suggest_memory_format(tensor) is not torch.contiguous_format
 
 
-def _copied_input(image: torch.Tensor, groups: int) -> int:
-    return 0 if image.shape[1] < _FEW_CHANNELS else _padded(image, groups)
+def _copied_input_bytes(image: torch.Tensor, groups: int) -> int:
+    return 0 if image.shape[1] < _FEW_CHANNELS else _padded_bytes(image, groups)
 
 
-def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
+def _padded_bytes(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
     """Bytes with channels filled up to a multiple of some elements, by default those of a vector."""
     if 1 < groups < tensor.shape[1] or is_half(tensor):
         return tensor.nbytes
@@ -191,24 +193,24 @@ def _padded(tensor: torch.Tensor, groups: int, width: int | None = None) -> int:
     return tensor.nbytes // channels * round_up(channels, of_vector)
 
 
-def _padded_weight(weight: torch.Tensor, groups: int) -> int:
-    """Bytes of a weight as :func:`_padded` computes them; the channels of groups are not filled up."""
-    return weight.nbytes if groups > 1 else _padded(weight, groups)
+def _padded_weight_bytes(weight: torch.Tensor, groups: int) -> int:
+    """Bytes of a weight as :func:`_padded_bytes` computes them; the channels of groups are not filled up."""
+    return weight.nbytes if groups > 1 else _padded_bytes(weight, groups)
 
 
-def _reordered_weight(weight: torch.Tensor, groups: int) -> int:
+def _reordered_weight_bytes(weight: torch.Tensor, groups: int) -> int:
     """Bytes of a weight for channels-last images: in blocks if a group makes more or fewer channels than it reads."""
-    return weight.nbytes if weight.shape[0] == groups * weight.shape[1] else _blocked_weight(weight, groups)
+    return weight.nbytes if weight.shape[0] == groups * weight.shape[1] else _blocked_weight_bytes(weight, groups)
 
 
-def _made_weight(image: torch.Tensor, weight: torch.Tensor, groups: int) -> int:
+def _made_weight_bytes(image: torch.Tensor, weight: torch.Tensor, groups: int) -> int:
     """Bytes of a weight's gradient for channels-last images, in blocks but of narrow windows of one channel."""
     is_depthwise = _is_depthwise(weight, groups) and weight.shape[0] == groups
     has_kernel = is_depthwise and not _is_wide_depthwise(image, weight, groups)
-    return weight.nbytes if has_kernel else _blocked_weight(weight, groups)
+    return weight.nbytes if has_kernel else _blocked_weight_bytes(weight, groups)
 
 
-def _blocked_weight(weight: torch.Tensor, groups: int) -> int:
+def _blocked_weight_bytes(weight: torch.Tensor, groups: int) -> int:
     """Bytes of a weight whose channels are filled up to vectors in each group."""
     if groups == 1:
         return weight.nbytes

@@ -74,8 +74,8 @@ def _promotion(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _recurrence(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Both weights in oneDNN's layout, and what it works in (``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp``)."""
     data, weights = args[0], args[1:3]
-    copies = sum(each.nbytes for each in weights) if is_half(data) else sum(map(_by_input, weights))
-    return TemporaryBytes(after_results=(copies + _recurrence_scratch(data, weights),))
+    copies_bytes = sum(each.nbytes for each in weights) if is_half(data) else sum(map(_by_input_bytes, weights))
+    return TemporaryBytes(after_results=(copies_bytes + _recurrence_scratch_bytes(data, weights),))
 
 
 def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -84,23 +84,24 @@ def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     Where only the last state is used, the output's gradient is zeros that are made here.
     """
     data, weights, output, gradient = args[0], args[1:3], args[7], args[10]
-    in_order = 0 if gradient is not None and gradient.is_contiguous() else output.nbytes
-    widened = output.numel() * _FP32_BYTES if is_half(data) else 0
-    read = sum(each.nbytes if is_half(data) else _padded_rows(each) for each in weights)
-    made = sum(map(_by_input, weights))
-    return TemporaryBytes(after_results=(in_order + widened + read + made + _recurrence_scratch(data, weights),))
+    in_order_bytes = 0 if gradient is not None and gradient.is_contiguous() else output.nbytes
+    widened_bytes = output.numel() * _FP32_BYTES if is_half(data) else 0
+    read_bytes = sum(each.nbytes if is_half(data) else _padded_rows_bytes(each) for each in weights)
+    made_bytes = sum(map(_by_input_bytes, weights))
+    copies_bytes = in_order_bytes + widened_bytes + read_bytes + made_bytes
+    return TemporaryBytes(after_results=(copies_bytes + _recurrence_scratch_bytes(data, weights),))
 
 
-def _recurrence_scratch(data: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> int:
+def _recurrence_scratch_bytes(data: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> int:
     steps, samples = data.shape[:2]
     return scratch_bytes(1 if is_half(data) else steps, samples, weights[1].shape[1])
 
 
-def _by_input(weight: torch.Tensor) -> int:
+def _by_input_bytes(weight: torch.Tensor) -> int:
     return weight.shape[1] * padded_bytes(weight.shape[0], _FP32_BYTES)
 
 
-def _padded_rows(weight: torch.Tensor) -> int:
+def _padded_rows_bytes(weight: torch.Tensor) -> int:
     row_bytes = padded_bytes(weight.shape[1], _FP32_BYTES)
     return 0 if row_bytes == weight.shape[1] * _FP32_BYTES else weight.shape[0] * row_bytes
 
