@@ -13,10 +13,10 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from memplan.devices.cards import find_card
+from memplan.devices.cards import catalogued_card
 from memplan.devices.driver import device_used_bytes, process_used_bytes
 from memplan.devices.host_memory import peak_resident_bytes
-from memplan.errors import DeviceError, StoreError
+from memplan.errors import StoreError
 from memplan.launchers import read_launch
 from memplan.planning.present import REPEATABILITY
 from memplan.probe.journal import Journal
@@ -119,14 +119,8 @@ def _is_same_card(planned: str, present: str) -> bool:
     """Whether a plan is for such a card; one of which only the size was given is for any."""
     if planned == present:
         return True
-    try:
-        wanted = find_card(planned)
-    except DeviceError:
-        return True
-    try:
-        return find_card(present) == wanted
-    except DeviceError:
-        return False
+    wanted = catalogued_card(planned)
+    return wanted is None or catalogued_card(present) == wanted
 
 
 def _host_peaks() -> TrainingPeaks:

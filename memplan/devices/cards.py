@@ -99,6 +99,14 @@ def find_card(name: str) -> DeviceSpec:
     raise DeviceError(f"card {name!r} is not known", hint=_nearest(key))
 
 
+def catalogued_card(name: str) -> DeviceSpec | None:
+    """Return a card of the catalogue as :func:`find_card` does; None where it is not in it, or not told apart."""
+    try:
+        return find_card(name)
+    except DeviceError:
+        return None
+
+
 def usual_context(compute_capability: tuple[int, int] | None, sm_count: int | None) -> ContextSize:
     """Return the context of a card on which none was measured; see :func:`card_context.context_bytes`."""
     return ContextSize(size_bytes=context_bytes(compute_capability, sm_count), basis=ContextBasis.CATALOGUE)

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.devices.cards import ContextSize, DeviceKind, find_card
-from memplan.errors import DeviceError, OutputError
+from memplan.devices.cards import ContextSize, DeviceKind, catalogued_card
+from memplan.errors import OutputError
 from memplan.results import ContextBasis
 from memplan.textfiles import write_text_atomically
 
@@ -120,7 +120,5 @@ def _holds_for(measured: MeasuredContext, device: DeviceSpec) -> bool:
         return False
     if device.live_index is not None:
         return (measured.card_name, measured.driver_version) == (device.name, device.driver_version)
-    try:
-        return find_card(measured.card_name).name == device.name
-    except DeviceError:
-        return False
+    card = catalogued_card(measured.card_name)
+    return card is not None and card.name == device.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, find_card, usual_context
+from memplan.devices.cards import DeviceKind, DeviceSpec, card_of_size, catalogued_card, find_card, usual_context
 from memplan.devices.driver import count_cards, read_card
 from memplan.devices.host_memory import host_memory
 from memplan.devices.processor import half_formats
@@ -73,7 +73,7 @@ def _planned_card(text: str) -> DeviceSpec:
 
 
 def _spec(reading: CardReading) -> DeviceSpec:
-    known = _catalogued(reading.name)
+    known = catalogued_card(reading.name)
     sm_count = known.sm_count if known else None
     capability = reading.compute_capability or (known.compute_capability if known else None)
     return DeviceSpec(
@@ -86,10 +86,3 @@ def _spec(reading: CardReading) -> DeviceSpec:
         driver_version=reading.driver_version,
         live_index=reading.index,
     )
-
-
-def _catalogued(name: str) -> DeviceSpec | None:
-    try:
-        return find_card(name)
-    except DeviceError:
-        return None
