@@ -37,7 +37,12 @@ def _bindings() -> Any:
 
 
 def query(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML; turns each of its errors into one of memplan's."""
+    """Call NVML; turns each of its errors into one of memplan's.
+
+    Raises:
+        NoDriverError: this machine has no NVIDIA driver.
+        DeviceError: the call fails.
+    """
     nvml = _bindings()
     try:
         return call(*arguments)
@@ -50,6 +55,10 @@ def query_if_supported(call: Callable[..., Any], *arguments: Any) -> Any:
 
     Virtual machines, WSL and sandboxes return all kinds of error codes for what they do not pass on; the bindings raise
     an error class of their own for drivers older than the call, and cannot decode every process name.
+
+    Raises:
+        NoDriverError: this machine has no NVIDIA driver.
+        DeviceError: card or driver has failed.
     """
     nvml = _bindings()
     try:

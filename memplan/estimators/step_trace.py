@@ -79,15 +79,15 @@ class StepTrace:
         compute_capability: card the trace was lowered to; None on the CPU.
         timelines: one timeline that holds for every size; or, where the number of allocations depends on the
             micro-batch, one for each traced size, without linear or quadratic terms.
-        envelope: the timeline with every sample as large as those of the batch that takes most for each; None where
-            samples are alike, or the number of allocations depends on them.
         traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
         parameter_count: elements of all parameters, tied ones once.
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
-        is_in_benchmark_mode: whether PyTorch times cuDNN's algorithms first (``torch.backends.cudnn.benchmark``).
         optimizer_name: class name of the optimizer.
         method: how the trace was obtained.
+        is_in_benchmark_mode: whether PyTorch times cuDNN's algorithms first (``torch.backends.cudnn.benchmark``).
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
+        envelope: the timeline with every sample as large as those of the batch that takes most for each; None where
+            samples are alike, or the number of allocations depends on them.
         uncounted: what is known to be missing, one phrase each.
         notes: what a reader should know, one phrase each.
     """

@@ -49,8 +49,8 @@ class LightningStep(FrameworkStep):
 
     Args:
         module: the LightningModule, packed.
-        module_type: its class.
         data: the LightningDataModule or DataLoader, packed; None where the module has its own ``train_dataloader``.
+        module_type: class of the module.
         batch_arg_name: attribute in which module or datamodule keep the batch size.
         settings: the Trainer's arguments that modules ask their trainer for.
     """

@@ -150,7 +150,12 @@ class CudaReadings:
 
 
 def initialised_card(index: int) -> torch.device:
-    """Initialise CUDA and make a card current; a card without memory for a context is left to be judged as full."""
+    """Initialise CUDA and make a card current.
+
+    Raises:
+        DeviceError: this PyTorch cannot use the card.
+        RuntimeError: the card has no memory for a context, which is left to be judged as full.
+    """
     device = torch.device("cuda", index)
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's own lack of a signature

@@ -38,7 +38,11 @@ CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs
 
 
 def make_store(store: Path) -> None:
-    """Make the folder of a journal, kept out of version control."""
+    """Make the folder of a journal, kept out of version control.
+
+    Raises:
+        StoreError: it cannot be made or written to.
+    """
     try:
         store.mkdir(parents=True, exist_ok=True)
         ignore_file = store / ".gitignore"
@@ -50,7 +54,11 @@ def make_store(store: Path) -> None:
 
 @contextlib.contextmanager
 def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Open the journal for one transaction: all of it is stored, or nothing."""
+    """Open the journal for one transaction: all of it is stored, or nothing.
+
+    Raises:
+        StoreError: it cannot be used, is of another format, or is no journal.
+    """
     try:
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
         try:

@@ -37,19 +37,19 @@ class Estimate:
             can measure it, what the C library's heap is predicted to hold for tensors, holes included.
         peak_process_bytes: reserved peak plus context, on the CPU also what a step adds outside the heap; the sum of
             ``breakdown``.
+        breakdown: components of the process peak.
+        peak_phase: part of the step in which the allocated peak falls.
+        method: how the figures were obtained, e.g. ``fake-tensor trace``.
         peak_search_bytes: largest sum of requests alive while cuDNN searches for algorithms in the first step
             (benchmark mode), on a card with as much room; in none of the other peaks. None where it does not search, or
             was not asked.
-        breakdown: components of the process peak.
+        outcome: how it ends on the device with nothing else on it: fits, out of memory, or allocator retries, where a
+            request is met only once cached memory was returned to the driver.
+        context_basis: where the figure for the context comes from; None where there is none.
         peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
             published figures tell, and at most with every sample as large as those of the traced batch that takes most
             for each; what ``uncounted`` names comes on top. None where the context is measured and samples are alike.
         samples_vary: whether the upper end of that range is for larger samples than those of the batch.
-        peak_phase: part of the step in which the allocated peak falls.
-        method: how the figures were obtained, e.g. ``fake-tensor trace``.
-        outcome: how it ends on the device with nothing else on it: fits, out of memory, or allocator retries, where a
-            request is met only once cached memory was returned to the driver.
-        context_basis: where the figure for the context comes from; None where there is none.
         top_modules: largest holders at the peak by module path, largest first.
         top_operators: largest holders at the peak by operator, largest first.
         uncounted: what is known to be missing, one phrase each.

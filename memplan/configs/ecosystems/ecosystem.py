@@ -54,7 +54,11 @@ class Ecosystem(ABC):
         return keys_in(document.values, self.keys)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Return the recipe the config sets."""
+        """Return the recipe the config sets.
+
+        Raises:
+            ConfigError: it sets none, or one that cannot be.
+        """
         return declared_recipe(document, keys)
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:

@@ -77,7 +77,11 @@ class Axolotl(HuggingFace):
         return document.syntax is YAML and _MICRO in values and ("base_model" in values or "datasets" in values)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; accumulation follows from the product where only that is given."""
+        """Read the recipe; accumulation follows from the product where only that is given.
+
+        Raises:
+            ConfigError: it sets none, or the product is no multiple of the micro-batch.
+        """
         found = super().recipe(document, keys)
         if not _by_product(document.values):
             return found

@@ -49,7 +49,11 @@ class Ultralytics(Ecosystem):
         return document.syntax is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Share the batch among the devices, and derive accumulation as the trainer does."""
+        """Share the batch among the devices, and derive accumulation as the trainer does.
+
+        Raises:
+            ConfigError: the devices cannot share it evenly.
+        """
         batch, devices = count_at(document, _BATCH), _devices(document.values)
         if document.values.get(_NOMINAL) is not None:
             count_at(document, _NOMINAL)

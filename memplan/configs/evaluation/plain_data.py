@@ -13,7 +13,11 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def as_plain(value: Any, notes: list[str], key: str = "", depth: int = 0) -> Any:
-    """Return plain data; anything else becomes its ``repr``, with a note that names the key."""
+    """Return plain data; anything else becomes its ``repr``, with a note that names the key.
+
+    Raises:
+        RecursionError: it is nested too deeply, or holds itself.
+    """
     if value is None or type(value) in _SCALARS:
         return value
     for kind in _SCALARS:

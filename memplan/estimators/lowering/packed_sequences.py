@@ -37,7 +37,11 @@ def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tupl
 def pad(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Replace ``_pad_packed_sequence``."""
+    """Replace ``_pad_packed_sequence``.
+
+    Raises:
+        DynamicOutputShapeException: the batch sizes are unknown.
+    """
     counts = known_integers(batch_sizes)
     if counts is None:
         raise DynamicOutputShapeException(_PACK)
