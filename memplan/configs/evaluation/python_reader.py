@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -65,5 +64,3 @@ def _raised(error: BaseException, files: list[SourceFile]) -> ConfigError:
 
 if __name__ == "__main__":
     children.serve(answer)
-    sys.stdout.flush()
-    os._exit(0)  # threads and exit handlers of the config must not hold up its reader
