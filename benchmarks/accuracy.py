@@ -124,9 +124,10 @@ def predicted(row: Row) -> dict[str, Any]:
                 device=device,
                 allocators=ProcessAllocators(cuda=config),
             )
+            searched_bytes = (found.peak_search_bytes or 0) if row.reads_first_step else 0
             kept[str(size)] = {
-                "allocated_mib": found.peak_allocated_bytes / MIB,
-                "reserved_mib": reserved_on_card(trace, found, device, config) / MIB,
+                "allocated_mib": max(found.peak_allocated_bytes, searched_bytes) / MIB,
+                "reserved_mib": max(reserved_on_card(trace, found, device, config), searched_bytes) / MIB,
                 "context_mib": found.breakdown.context / MIB,
             }
         kept |= {"method": found.method, "uncounted": found.uncounted}

@@ -7,7 +7,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
-from published.rows import Peak, Row
+from published.rows import Peak, Row, in_benchmark_mode
 from truth_cases import OPTIMIZERS, Case, trainable
 
 from memplan.devices.cards import find_card
@@ -67,6 +67,7 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
             ),
             device=device,
             allocator_settings=case.allocator_settings or "",
+            reads_first_step=True,
             segment_order=SegmentOrder.of_torch(record["provenance"]["torch"]),
             peak=peak,
             measured_mib=record[name] / MIB,
@@ -78,7 +79,7 @@ def workload_of(case: Case) -> Workload:
     """Build the recorded step."""
     parts = trainable(case)
     return Workload(
-        model=parts.model,
+        model=functools.partial(in_benchmark_mode, parts.model) if case.cudnn_benchmark else parts.model,
         batch=parts.batch,
         loss=parts.loss,
         optimizer=functools.partial(_optimizer, case.optimizer),

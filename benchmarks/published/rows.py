@@ -8,10 +8,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from memplan.estimators.allocators.allocator_config import SegmentOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from torch import nn
 
     from memplan.recipe import Recipe
     from memplan.workload import Workload
@@ -47,6 +51,7 @@ class Row:
         counts_blas_workspaces: whether the caching allocator held those of cuBLAS, as it does from torch 2.0 on
             (github.com/pytorch/pytorch pull request 83461, issue 95668).
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF`` of the run.
+        reads_first_step: whether the peak is that of all steps, cuDNN's search for algorithms in the first included.
         segment_order: which of equally large free blocks the run's version of torch used; by address before 2.12.
         ran_out: whether the run ended out of memory, so that the measurement is only a lower bound.
         smallest_fit_mib: smallest cap of the allocator under which the run was repeated; None where it was not.
@@ -68,6 +73,7 @@ class Row:
     context_mib: float | None = None
     counts_blas_workspaces: bool = True
     allocator_settings: str = ""
+    reads_first_step: bool = False
     segment_order: SegmentOrder = SegmentOrder.ADDRESS
     ran_out: bool = False
     smallest_fit_mib: float | None = None
@@ -79,6 +85,12 @@ def table(name: str) -> Iterator[dict[str, str]]:
     """Read a table of facts beside this module."""
     with (DATA / f"{name}.csv").open(newline="") as file:
         yield from csv.DictReader(line for line in file if not line.startswith("#"))
+
+
+def in_benchmark_mode(model: Callable[[], nn.Module]) -> nn.Module:
+    """Switch cuDNN's benchmark mode on and build a model."""
+    torch.backends.cudnn.benchmark = True
+    return model()
 
 
 def number(text: str) -> float | None:

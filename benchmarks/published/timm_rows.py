@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import truth_models
 from architectures import define_detection_operators
-from published.rows import Peak, Row, table
+from published.rows import Peak, Row, in_benchmark_mode, table
 
 from memplan.recipe import Recipe
 from memplan.workload import Workload
@@ -74,7 +74,6 @@ def classifier(
     name: str, side: int = 224, *, channels_last: bool = False, is_of_2022: bool = False, prefetches: bool = False
 ) -> Workload:
     """Classify images with a timm model and SGD with momentum, in cuDNN's benchmark mode, as timm's scripts do."""
-    torch.backends.cudnn.benchmark = True
     parts = truth_models.timm_classifier(name, side)
     prefetched: list[torch.Tensor] = []
 
@@ -84,8 +83,9 @@ def classifier(
             prefetched[:] = [torch.empty_like(batch[0], dtype=kind) for kind in kinds]
         return parts.loss(model, batch)
 
+    model = functools.partial(_without_fused_attention, parts.model) if is_of_2022 else parts.model
     return Workload(
-        model=functools.partial(_without_fused_attention, parts.model) if is_of_2022 else parts.model,
+        model=functools.partial(in_benchmark_mode, model),
         batch=parts.batch,
         loss=loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
