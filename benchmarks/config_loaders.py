@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from memplan.configs.documents import read_source
-from memplan.configs.evaluation.hydra_defaults import experiment_override, has_defaults
+from memplan.configs.evaluation.hydra_defaults import has_defaults, override_words
 from memplan.configs.originals import bases_named_in
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _with_hydra(path: Path) -> Any:
     if not has_defaults(loaded):
         return loaded
     hydra = importlib.import_module("hydra")
-    overrides = [experiment_override(loaded, path.stem)] if over else []
+    overrides = [override_words(loaded, {}, overlay=path.stem)] if over else []
     with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
         composed = hydra.compose(config_name=primary.stem, overrides=overrides)
     return omegaconf.to_container(composed, resolve=False)
