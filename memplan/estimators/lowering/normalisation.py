@@ -101,7 +101,7 @@ class _RmsNorm(torch.autograd.Function):
         in_order = values.contiguous()
         of_values = torch.empty_like(in_order)
         of_weight = None if weight is None else torch.empty_like(weight)
-        gradient = gradient.contiguous()
+        gradient = gradient.contiguous()  # a copy, if it is one, lives until the kernel has ended
         return of_values, None, of_weight
 
 
