@@ -6,15 +6,20 @@ from typing import Any
 
 from memplan.recipe import Precision
 
-_ACCELERATE = {Precision.FP32: "no", Precision.FP16: "fp16", Precision.BF16: "bf16"}
+LIGHTNING_WORDS = {  # of Trainer(precision=...), from Lightning 2 on
+    Precision.FP32: "32-true",
+    Precision.FP16: "16-mixed",
+    Precision.BF16: "bf16-mixed",
+    Precision.FP16_TRUE: "16-true",
+    Precision.BF16_TRUE: "bf16-true",
+}
+ACCELERATE_WORDS = {  # of Accelerator(mixed_precision=...), which takes fp8 besides
+    Precision.FP32: "no",
+    Precision.FP16: "fp16",
+    Precision.BF16: "bf16",
+}
 _VOCABULARIES: tuple[dict[Precision, str], ...] = (
-    {
-        Precision.FP32: "32-true",
-        Precision.FP16: "16-mixed",
-        Precision.BF16: "bf16-mixed",
-        Precision.FP16_TRUE: "16-true",
-        Precision.BF16_TRUE: "bf16-true",
-    },
+    LIGHTNING_WORDS,
     {
         Precision.FP32: "fp32",
         Precision.TF32: "tf32",
@@ -26,12 +31,12 @@ _VOCABULARIES: tuple[dict[Precision, str], ...] = (
     {Precision.FP32: "float32", Precision.TF32: "tfloat32", Precision.FP16: "float16", Precision.BF16: "bfloat16"},
     {Precision.FP32: "torch.float32", Precision.FP16: "torch.float16", Precision.BF16: "torch.bfloat16"},
     {Precision.FP32: "32", Precision.FP16: "16", Precision.BF16: "bf16"},
-    _ACCELERATE,
+    ACCELERATE_WORDS,
     {Precision.FP32: "none", Precision.FP16: "fp16", Precision.BF16: "bf16"},
     {Precision.FP32: "full", Precision.FP16: "half", Precision.BF16: "bf16"},
     {Precision.FP32: "off", Precision.FP16: "fp16", Precision.BF16: "bf16"},
 )
-_OF_KEYS = {"mixed_precision": _ACCELERATE}  # accelerate's choices: no, fp8, fp16, bf16
+_OF_KEYS = {"mixed_precision": ACCELERATE_WORDS}
 
 
 def precision_of(value: Any, *, amp_dtype: Any = None) -> Precision | None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
 from memplan.configs.ecosystems.detectron2 import Detectron2
+from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.layout.child_file import cfg_options
 from memplan.configs.layout.command_lines import as_flags, as_pairs
+from memplan.configs.precision_words import ACCELERATE_WORDS, LIGHTNING_WORDS
 from memplan.errors import UsageError, hint_on_names
 from memplan.recipe import Precision
 
@@ -37,19 +39,6 @@ class OverrideStyle(StrEnum):
     ACCELERATE = "accelerate"
 
 
-_KNOBS = ("micro_batch_size", "accumulation_steps", "precision", "learning_rate", "activation_checkpointing")
-# Words of Lightning's Trainer(precision=...) and of Accelerator(mixed_precision=...).
-_LIGHTNING_WORDS = {
-    Precision.FP32: "32-true",
-    Precision.TF32: "32-true",
-    Precision.FP16: "16-mixed",
-    Precision.BF16: "bf16-mixed",
-    Precision.FP16_TRUE: "16-true",
-    Precision.BF16_TRUE: "bf16-true",
-}
-_ACCELERATE_WORDS = {Precision.FP16: "fp16", Precision.BF16: "bf16"}
-
-
 def style_named(name: str) -> OverrideStyle:
     """Return a style by its name.
 
@@ -73,8 +62,8 @@ def knob_values(recipe: Recipe, *, named: Iterable[str]) -> dict[str, Any]:
         UsageError: one of them is no knob.
     """
     for name in named:
-        if name not in _KNOBS:
-            raise UsageError(f"there is no knob {name!r}", where="knobs", hint=f"use {', '.join(_KNOBS)}")
+        if name not in RECIPE_KNOBS:
+            raise UsageError(f"there is no knob {name!r}", where="knobs", hint=f"use {', '.join(RECIPE_KNOBS)}")
     rate = {} if recipe.learning_rate is None else {"learning_rate": recipe.learning_rate}
     return {
         "micro_batch_size": recipe.micro_batch_size,
@@ -94,10 +83,15 @@ def framework_arguments(recipe: Recipe, style: OverrideStyle) -> dict[str, Any] 
     if style is OverrideStyle.TRANSFORMERS:
         return _training_arguments(recipe)
     if style is OverrideStyle.LIGHTNING:
-        return {"accumulate_grad_batches": steps, "precision": _LIGHTNING_WORDS[precision]}
+        return {"accumulate_grad_batches": steps, "precision": _word(precision, LIGHTNING_WORDS)}
     if style is OverrideStyle.ACCELERATE:
-        return {"gradient_accumulation_steps": steps, "mixed_precision": _ACCELERATE_WORDS.get(precision, "no")}
+        return {"gradient_accumulation_steps": steps, "mixed_precision": _word(precision, ACCELERATE_WORDS)}
     return None
+
+
+def _word(precision: Precision, words: Mapping[Precision, str]) -> str:
+    """Return a framework's word for a precision; what it has none for, such as TF32, is fp32 to it."""
+    return words.get(precision, words[Precision.FP32])
 
 
 def _training_arguments(recipe: Recipe) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from memplan.configs.ecosystems.batch_sharing import division_of_batch
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.precision_words import LIGHTNING_WORDS
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.recipe import Precision
 
@@ -38,13 +39,6 @@ _TRAINER_SIGNS = (
     "max_steps",
     "min_epochs",
 )
-_WORDS: Mapping[Precision, str | int] = {
-    Precision.FP32: "32-true",
-    Precision.FP16: "16-mixed",
-    Precision.BF16: "bf16-mixed",
-    Precision.FP16_TRUE: "16-true",
-    Precision.BF16_TRUE: "bf16-true",
-}
 _OLD_WORDS: Mapping[Precision, str | int] = {Precision.FP32: 32, Precision.FP16: 16, Precision.BF16: "bf16"}
 
 
@@ -146,7 +140,7 @@ def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> 
 
 
 def _words(values: Mapping[str, Any]) -> Mapping[Precision, str | int]:
-    return _OLD_WORDS if any(contains(values, key) for key in _OLD_DEVICE_KEYS) else _WORDS
+    return _OLD_WORDS if any(contains(values, key) for key in _OLD_DEVICE_KEYS) else LIGHTNING_WORDS
 
 
 def _absolute_rates(values: Mapping[str, Any], sections: tuple[str, ...]) -> tuple[str, ...]:
