@@ -90,7 +90,7 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
 
 def laid_over_in_order(files: Sequence[SourceFile]) -> Any:
     """Return the merged values of files that overlay one another and inherit from none."""
-    return _laid_over([(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), [])) for each in files])
+    return _laid_over([(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}))) for each in files])
 
 
 def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read(files: tuple[SourceFile, ...]) -> Reading:
     """Return the launch configuration that accelerate reads from a file, without its defaults."""
     text = files[-1].text
-    own = as_plain(load_yaml(text, where=files[-1].path.name), [])
+    own = as_plain(load_yaml(text, where=files[-1].path.name))
     load = importlib.import_module("accelerate.commands.config.config_args").load_config_from_file
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "launch.yaml"

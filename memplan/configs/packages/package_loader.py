@@ -29,9 +29,8 @@ def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(request.text.encode())
-        notes: list[str] = []
         loaded, distribution = _LOADERS[request.package]((*map(Path, request.over), Path(temporary)))
-        values = as_plain(loaded, notes)
+        values = as_plain(loaded)
     finally:
         Path(temporary).unlink()
     reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))

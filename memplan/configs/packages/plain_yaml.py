@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 def read(files: tuple[SourceFile, ...]) -> Reading:
     """Return the values of a file."""
     text = files[-1].text
-    own = as_plain(load_yaml(text, where=files[-1].path.name), [])
-    return Reading(own=own, package=as_plain(yaml.safe_load(text), []))
+    own = as_plain(load_yaml(text, where=files[-1].path.name))
+    return Reading(own=own, package=as_plain(yaml.safe_load(text)))

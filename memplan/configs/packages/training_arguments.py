@@ -38,7 +38,7 @@ def read(files: tuple[SourceFile, ...]) -> Reading:
         sys.modules[each] = None  # type: ignore[assignment]  # importing it raises ModuleNotFoundError
     source = files[-1]
     syntax = syntax_of(source.path)
-    own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name), [])
+    own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name))
     load = _LOADED_BY_THE_PARSER.get(syntax.name)
     values = syntax.resolve(source.text, own) if load is None else load(source.text)
     return Reading(own=own, package=_parsed(values, from_words=load is None))
