@@ -22,14 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.units import format_bytes
+from memplan.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEFAULT_PREFETCH_FACTOR = 2
-_WORTH_SAYING_BYTES = 1024**3
-_MOST_OF_HOST = 2  # held batches take at most one part in so many of the host's memory
+_WORTH_SAYING_BYTES = GIB
+_PARTS_OF_HOST = 2  # held batches take at most one of so many parts of its memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def _held_in_memory(settings: LoaderSettings, around: LoaderSurroundings) -> Loa
     """Prefetch less, and then make fewer workers, until the batches that they hold fit; one batch each is the least."""
     if not settings.workers or not around.batch_bytes or around.host_bytes is None:
         return settings
-    room = around.host_bytes // _MOST_OF_HOST // around.batch_bytes
+    room = around.host_bytes // _PARTS_OF_HOST // around.batch_bytes
     prefetch = settings.prefetch_factor
     if prefetch:
         prefetch = min(prefetch, max(1, room // settings.workers))
