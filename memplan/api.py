@@ -12,7 +12,7 @@ from memplan.launchers import read_launch
 from memplan.planner import Planning
 from memplan.planning.commands import card_count
 from memplan.planning.estimating import estimate_subject
-from memplan.planning.options import parse_budget, parse_duration, request_from
+from memplan.planning.options import parse_budget, parse_device, parse_duration, request_from
 from memplan.planning.question import question_of
 from memplan.planning.subject import require_workload, subject_of_workload
 from memplan.planning.target import read_target
@@ -27,6 +27,8 @@ from memplan.textfiles import require_place_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import torch
+
     from memplan.planning.question import Question
     from memplan.planning.target import Target
     from memplan.plans import Plan
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 def estimate(
     workload: Workload,
     recipe: Recipe | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     *,
     budget: str | int | None = None,
     trace_limit: str | float | None = None,
@@ -63,14 +65,18 @@ def estimate(
     """
     subject = subject_of_workload(workload, recipe or Recipe(micro_batch_size=1), tuple(sys.path))
     return estimate_subject(
-        subject, device, parse_budget(budget), log, trace_limit_s=parse_duration(trace_limit, option="trace-limit")
+        subject,
+        parse_device(device),
+        parse_budget(budget),
+        log,
+        trace_limit_s=parse_duration(trace_limit, option="trace-limit"),
     )
 
 
 def probe(
     workload: Workload,
     recipe: Recipe,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     max_util: float = 0.8,
     *,
     min_util: float = 0.6,
@@ -114,7 +120,7 @@ def probe(
     """
     require_workload(workload, recipe)
     request = PlanRequest(
-        device=device,
+        device=parse_device(device),
         budget_bytes=parse_budget(budget),
         max_utilisation=max_util,
         min_utilisation=min_util,
@@ -133,7 +139,7 @@ def probe(
 
 def plan(
     config_or_workload: str | Path | Sequence[str | Path] | Workload = (),
-    device: str | None = None,
+    device: str | torch.device | None = None,
     max_util: float | None = None,
     min_util: float | None = None,
     *,
@@ -215,7 +221,7 @@ def plan(
     options = MemplanOptions(
         workload=workload,
         knobs=knobs or {},
-        device=device,
+        device=None if device is None else parse_device(device),
         budget=budget,
         max_util=max_util,
         min_util=min_util,

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 from memplan.devices.cards import catalogued_card
 from memplan.devices.driver import device_used_bytes, process_used_bytes
 from memplan.devices.host_memory import peak_resident_bytes
-from memplan.errors import StoreError
+from memplan.errors import StoreError, UsageError
 from memplan.launchers import read_launch
 from memplan.planning.present import REPEATABILITY
+from memplan.plans import Plan
 from memplan.probe.journal import Journal
 from memplan.training_checks import CheckVerdict, TrainingCheck, TrainingPeaks
 from memplan.units import format_bytes
@@ -26,8 +27,6 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
-
-    from memplan.plans import Plan
 
 _CALLER = 3  # whose line a warning names: _checked is called by check or __exit__, and these by the training
 
@@ -46,7 +45,12 @@ def watch(plan: Plan, *, store: str | Path | None = None) -> Watch:
     Args:
         plan: what the training was planned to need.
         store: folder of the journal; None for the one in which the plan is stored.
+
+    Raises:
+        UsageError: it is no plan.
     """
+    if not isinstance(plan, Plan):
+        raise UsageError(f"a {type(plan).__name__} is no plan", hint="pass what memplan.plan(...) returned")
     return Watch(plan, Journal(plan.request.store if store is None else store))
 
 

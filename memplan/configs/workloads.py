@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any
@@ -100,10 +101,21 @@ def _module_of(source: WorkloadReference, name: str) -> ModuleType:
     except MemplanError:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name):
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        if missing and f"{name}.".startswith(f"{missing}."):
             raise WorkloadError(
-                f"workload {source.target!r}: there is no module {error.name!r}",
+                f"workload {source.target!r}: there is no module {missing!r}",
                 where=source.config_path,
                 hint=f"it was looked for in {', '.join(source.search_path)} and on sys.path",
             ) from None
-        raise error_of_user(f"importing workload {source.target!r} failed", error) from error
+        raise error_of_user(
+            f"importing workload {source.target!r} failed", error, hint=_sibling(name, missing)
+        ) from error
+
+
+def _sibling(name: str, missing: str) -> str | None:
+    """Say how a module beside the workload's own is found, where the workload's package is not looked in."""
+    package = name.rpartition(".")[0]
+    if not package or not missing or importlib.util.find_spec(f"{package}.{missing.partition('.')[0]}") is None:
+        return None
+    return f"it lies in {package}: import it as {package}.{missing}, or add that folder to PYTHONPATH"

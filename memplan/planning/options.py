@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    import torch
+
     from memplan.configs import MemplanOptions
     from memplan.recipe import Precision
 
@@ -72,15 +74,28 @@ def parse_budget(budget: str | int | None) -> int | None:
     Raises:
         UsageError: the text is not a size, or its unit was forgotten.
     """
-    if not isinstance(budget, str):
-        return budget
+    if budget is None:
+        return None
     try:
-        budget_bytes = parse_bytes(budget)
+        budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
     except UnitError as error:
         raise UsageError(f"budget {budget!r} is not understood", hint=error.hint) from None
     if budget_bytes < MIB:
         raise UsageError(f"budget {budget!r} is {budget_bytes} bytes", hint="write its unit, such as 10GiB")
     return budget_bytes
+
+
+def parse_device(device: str | torch.device) -> str:
+    """Read a device given by its name or as torch's own.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(device, str):
+        return device
+    if type(device).__module__ != "torch":  # which is not imported for that
+        raise UsageError(f"device={device!r} is not understood", hint="write it like 'cuda:0', 'cpu' or 'rtx-3090'")
+    return str(device)
 
 
 def parse_duration(duration: str | float | None, *, option: str) -> float | None:

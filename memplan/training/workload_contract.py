@@ -79,7 +79,10 @@ def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:
     elif loss.numel() != 1:
         found = f"returned a tensor of shape {tuple(loss.shape)}"
     elif not loss.requires_grad:
-        found = "returned a tensor that does not require grad"
+        raise WorkloadError(
+            f"the workload's loss {name_of(function)} returned a tensor that does not require grad",
+            hint="return one number that depends on the parameters, some of which must require grad",
+        )
     else:
         return loss
     raise WorkloadError(

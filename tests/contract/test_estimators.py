@@ -369,7 +369,11 @@ def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> Non
         ("batch", lambda size: size, "returned no tensor"),
         ("model", lambda: None, "returned a NoneType"),
         ("loss", lambda model, batch: model(batch), r"returned a tensor of shape \(2, 512\)"),
-        ("loss", lambda model, batch: model(batch).sum().detach(), "does not require grad"),
+        (
+            "loss",
+            lambda model, batch: model(batch).sum().detach(),
+            "require grad; return one number that depends on .* some of which",
+        ),
         ("loss", lambda model, batch: 1.0, "returned a float"),
         ("optimizer", lambda parameters: [torch.optim.SGD(parameters)], "returned a list; return one torch.optim"),
         ("model", lambda: sys.exit("set DATA_ROOT"), "raised: SystemExit: set DATA_ROOT"),

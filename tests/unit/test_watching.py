@@ -13,6 +13,7 @@ import pytest
 import memplan
 from memplan import watching
 from memplan.devices.card_readings import BytesReading
+from memplan.errors import UsageError
 from memplan.plans import PlanRequest
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
@@ -228,6 +229,11 @@ def test_the_rank_is_the_launchers(tmp_path: Path, on_cpu, monkeypatch: pytest.M
     on_cpu(650)
     with memplan.watch(stored(tmp_path, ON_CPU)) as watch:
         assert watch.check().rank == 1
+
+
+def test_what_is_no_plan_is_told() -> None:
+    with pytest.raises(UsageError, match="a NoneType is no plan; pass what"):
+        memplan.watch(None)  # type: ignore[arg-type]  # as of a script that skips planning
 
 
 def test_watching_does_not_import_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs.workloads import ConfigNode
+from memplan.configs.workloads import ConfigNode, load_workload
+from memplan.errors import WorkloadError
+from memplan.workload import WorkloadReference
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VALUES = {"model": {"type": "Net", "width": 4, "heads": [{"size": 2}, {"size": 3}]}, "lr": 3e-4, "betas": (0.9, 0.99)}
 
@@ -53,3 +60,26 @@ def test_omegaconf_and_hydra_take_it() -> None:
     assert omegaconf.OmegaConf.create(ConfigNode(VALUES).to_dict()).model.heads[1].size == 3
     hydra = pytest.importorskip("hydra.utils", reason="needs hydra-core")
     assert hydra.instantiate(ConfigNode({"_target_": "builtins.complex", "real": 1, "imag": 2})) == 1 + 2j
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "said"),
+    [
+        ("theirs.planned", "nets", "No module named 'nets'; it lies in theirs: import it as theirs.nets, or add"),
+        ("theirs.planned", "absent_module", r"No module named 'absent_module'$"),
+        ("theirs_planned", "their", r"No module named 'their'$"),  # the beginning of the workload's own name
+        ("absent.planned", "nets", r"there is no module 'absent'; it was looked for in"),
+    ],
+)
+def test_a_module_that_is_not_found_is_told_from_the_workloads_own(
+    module: str, imported: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "nets.py").write_text("")
+    for name in ("theirs/planned.py", "theirs_planned.py"):
+        (tmp_path / name).write_text(f"import {imported}\n")
+    source = WorkloadReference(target=f"{module}:make", config={}, config_path=None, search_path=(str(tmp_path),))
+    with pytest.raises(WorkloadError, match=said):
+        load_workload(source)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from memplan.configs import MemplanOptions
 from memplan.errors import UsageError
 from memplan.planning.options import (
+    parse_device,
     parse_duration,
     parse_knob_keys,
     parse_precisions,
@@ -15,7 +17,7 @@ from memplan.planning.options import (
     request_from,
 )
 from memplan.recipe import Precision
-from memplan.units import GIB
+from memplan.units import GIB, MIB
 
 
 def test_the_config_is_heard_where_the_command_line_is_silent() -> None:
@@ -34,6 +36,23 @@ def test_the_command_line_wins_over_the_config() -> None:
 def test_a_budget_without_its_unit_is_not_taken_for_bytes() -> None:
     with pytest.raises(UsageError, match="budget '100' is 100 bytes; write its unit, such as 10GiB"):
         request_from(MemplanOptions(budget="100"))
+
+
+@pytest.mark.parametrize("budget", [8, MIB - 1])
+def test_a_number_too_small_for_bytes_has_lost_its_unit_too(budget: int) -> None:
+    with pytest.raises(UsageError, match=f"budget {budget} is {budget} bytes; write its unit, such as 10GiB"):
+        request_from(MemplanOptions(budget=budget))
+    assert request_from(MemplanOptions(budget=MIB)).budget_bytes == MIB
+
+
+def test_a_device_is_a_name_or_torchs_own() -> None:
+    assert [parse_device(each) for each in ("rtx-3090", torch.device("cuda", 1), torch.device("cpu"))] == [
+        "rtx-3090",
+        "cuda:1",
+        "cpu",
+    ]
+    with pytest.raises(UsageError, match="device=0 is not understood; write it like 'cuda:0', 'cpu' or 'rtx-3090'"):
+        parse_device(0)  # type: ignore[arg-type]  # as in torch's own functions
 
 
 def test_a_budget_in_a_unit_that_does_not_exist_is_refused_by_its_name() -> None:
