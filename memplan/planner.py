@@ -22,6 +22,7 @@ from memplan.planning.trials.session import TrialSession
 from memplan.planning.writing.finishing import finished_plan
 from memplan.planning.writing.patching import draft
 from memplan.probe.journal import Journal
+from memplan.probe.journal_file import require_store
 from memplan.probe.launcher import trial_template
 from memplan.probe.trials import trial_environment
 from memplan.progress import ignore
@@ -74,6 +75,7 @@ class Planning:
         known = None if fresh else recalled(self._journal, fingerprint, question)
         if known is not None:
             return known
+        require_store(question.request.store)
         with self._trace_template, self._trial_template:
             self._load_ahead()
             traces = self._proven_traces()
@@ -92,6 +94,7 @@ class Planning:
         """
         self._require_device(hint="probe runs live; use estimate or plan")
         fingerprint = fingerprint_of(self._question, self._surroundings)
+        require_store(self._question.request.store)
         with self._trace_template, self._trial_template:
             self._load_ahead()
             traces = self._proven_traces()

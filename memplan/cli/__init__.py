@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 import sys
 import traceback
@@ -100,9 +101,17 @@ def _interrupt_once(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _write_what_the_encoding_can() -> None:
+    """Have a stream whose encoding lacks a character write a question mark, in place of no plan."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Run the command line and exit with a code of :class:`ExitCode`."""
     _heed_endings()
+    _write_what_the_encoding_can()
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]  # welcome before and after the command
     try:

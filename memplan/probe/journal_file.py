@@ -9,6 +9,7 @@ folder too once the rollback journal is gone; without that a power cut may take 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,20 @@ CREATE TABLE trials (
 CREATE INDEX trials_by_run ON trials (run_id);
 CREATE TABLE checks (name TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id), training TEXT NOT NULL);
 """
+
+
+def require_store(store: Path) -> None:
+    """Make sure, before what may take long, that there is a place for a journal; nothing is made yet.
+
+    Raises:
+        StoreError: what is there is no folder, or no folder can be made or written to there.
+    """
+    there = next(each for each in (store, *store.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise StoreError(f"{there} is no folder", where=str(store), hint="name another folder with --store")
+    if not os.access(there, os.W_OK):
+        problem = f"the folder {there} cannot be written to"
+        raise StoreError(problem, where=str(store), hint="name another folder with --store")
 
 
 def make_store(store: Path) -> None:
@@ -68,8 +83,7 @@ def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connect
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                _roll_back(connection)
                 raise
         finally:
             connection.close()
@@ -87,8 +101,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _create_or_refuse(connection, path)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """Take a transaction back, unless SQLite has done so itself, as where the disk is full."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _identity(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -184,3 +184,16 @@ def test_a_file_that_has_no_place_is_refused_before_anything_is_done(
     assert said("report", "last", "--html", str(page)) == (2, expected)
     assert said("probe", "config.yaml", "--output", str(page)) == (2, expected)
     assert said("estimate", "config.yaml", "--snapshot", str(page)) == (2, expected)
+
+
+def test_a_terminal_that_lacks_a_character_gets_another_and_not_an_error(
+    monkeypatch: pytest.MonkeyPatch, gpus_that_raise: Callable[[BaseException], None]
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(written, encoding="latin-1", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["memplan", "gpus"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    gpus_that_raise(errors.UsageError("█.yaml is no folder"))
+    with pytest.raises(SystemExit):
+        main()
+    assert written.getvalue() == b"memplan: ?.yaml is no folder\n"

@@ -18,7 +18,7 @@ from memplan.errors import StoreError, UsageError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
-from memplan.probe.journal_file import transaction
+from memplan.probe.journal_file import require_store, transaction
 from memplan.probe.trials import StepLimit, TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import OutcomeKind, RunStatus
@@ -278,6 +278,33 @@ def test_a_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(journal
     assert len(said) == 2
     assert said[0].startswith(f"StoreError {journal.path}: the journal cannot be used: ")
     assert journal.load(said[1]).trials == (trial(4, 400),)
+
+
+def test_a_disk_that_has_no_room_for_a_journal_is_named_as_the_reason(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from memplan.probe.journal import Journal\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))\n"
+        "try:\n"
+        "    Journal(Path(sys.argv[1])).open_run('f', {})\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "journal.sqlite3: the journal cannot be used: disk I/O error; free or unlock it" in said
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "folder/file/far/below"])
+def test_a_place_that_takes_no_journal_is_refused_before_anything_is_made(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for each in ("file", "folder/file"):
+        (tmp_path / each).write_text("")
+    with pytest.raises(StoreError, match="file is no folder; name another folder with --store"):
+        require_store(tmp_path / place)
+    require_store(tmp_path / "folder" / "new" / "one")
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["file", "file", "folder"]
 
 
 def test_a_run_that_was_not_to_make_a_plan_is_finished_and_not_resumed(tmp_path: Path) -> None:
