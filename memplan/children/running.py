@@ -17,6 +17,7 @@ from memplan.children.interrupts import interrupts_held_back
 from memplan.children.processes import ForkedProcess, StartedProcess, kill_marked, kill_session
 from memplan.children.protocol import HEADER, MARK, PipeEnds
 from memplan.children.template import child_environment
+from memplan.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from memplan.children.processes import ChildProcess
     from memplan.children.template import Template
 
-LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_BYTES = 64 * KIB
 _QUOTED_CHARACTERS = 200
 _TICK_S = 0.05
 _STACK_DUMP_S = 1.0

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.spans import line_ending
 from memplan.errors import ConfigError, PatchError
+from memplan.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan.configs.languages.syntaxes import Syntax
 
-MAX_CONFIG_BYTES = 256 * 1024  # many times the largest public config; reading stays a matter of seconds
+MAX_CONFIG_BYTES = 256 * KIB  # many times the largest public config; reading stays a matter of seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import read_source
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 OVER = "over"  # relative paths of what an overlay is laid over
 WRITTEN = "written"  # the values that memplan wrote into the file that this marker belongs to
-RECIPE_FIELDS = (
-    "micro_batch_size",
-    "accumulation_steps",
-    "precision",
-    "learning_rate",
-    "activation_checkpointing",
-    "world_size",
-)
+RECIPE_FIELDS = tuple(each.name for each in fields(Recipe))
 MARKER = re.compile(r"^#[ \t]*memplan:[ \t]*(\{[^\r\n]*\})[ \t]*(?=\r?$)", re.MULTILINE)
 _SIDECAR_SUFFIX = ".memplan"
 

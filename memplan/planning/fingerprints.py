@@ -24,6 +24,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
 from memplan.planning.digests.code_digest import code_digest
+from memplan.units import MIB
 from memplan.version import __version__
 from memplan.workload import PickledWorkload, TrainingCommand
 
@@ -40,7 +41,7 @@ _SETTINGS = re.compile(
     r"|NVIDIA_TF32_OVERRIDE|TORCH_CUDNN_\w+|(OMP|MKL)_NUM_THREADS|MALLOC_\w+|LD_PRELOAD"
 )
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_LARGEST_FILE_BYTES = 1024 * 1024
+_LARGEST_FILE_BYTES = MIB
 
 
 def fingerprint_of(question: Question, surroundings: Mapping[str, str]) -> str:

@@ -20,9 +20,11 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+from memplan.units import MIB
+
 _MAX_VALUES = 200_000
-_WHOLE_BYTES = 64 * 1024 * 1024
-_PART_BYTES = 1024 * 1024
+_WHOLE_BYTES = 64 * MIB
+_PART_BYTES = MIB
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 # What a class statement adds to a class by itself, and where a definition is in its file.
 _BY_ITSELF = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"})
