@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LAID_OVER = ("lightning-cli",)
 # Ecosystem of a companion -> the ecosystems of its config.
-_BESIDE = {"deepspeed": TRAINING_ARGUMENTS, "accelerate": (*TRAINING_ARGUMENTS, "launch-script")}
+_BESIDE = dict.fromkeys(("deepspeed", "accelerate"), (*TRAINING_ARGUMENTS, "launch-script"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ _CHECKPOINTING_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 _SWITCHES = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.TF32: "tf32"}
 _SAVING = "save_steps"
 _CPU_KEYS = ("use_cpu", "no_cuda")  # the second as transformers 4 has it, too
+# What transformers' and diffusers' examples without a Trainer call what TrainingArguments call otherwise.
+_FLAGS_WITHOUT_TRAINER = ("max_train_steps", "num_warmup_steps", "lr_warmup_steps", "checkpointing_steps")
 _SIGNS = (STEPS_KEY, _RATE, "num_train_epochs", "lr_scheduler_type", "output_dir")
 
 
@@ -52,7 +54,8 @@ class HuggingFace(Ecosystem):
         """Recognise a flat YAML or JSON file with the per-device batch size and another of the arguments."""
         values = document.values
         is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
-        return is_flat and any(key in values for key in _SIGNS)
+        is_scripts_own = document.syntax is SHELL and any(key in values for key in _FLAGS_WITHOUT_TRAINER)
+        return is_flat and not is_scripts_own and any(key in values for key in _SIGNS)
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the arguments that are in the file."""

@@ -250,3 +250,29 @@ def test_a_declared_length_joins_those_that_are_known(tmp_path: Path) -> None:
     )
     text = plan_patch(config, change).files[0].patched_text
     assert text.startswith("python train.py --batch_size 8 --max_steps 50 --eval_steps 5 --warmup_iters 5\n")
+
+
+WITHOUT_TRAINER = (
+    "accelerate launch run_clm_no_trainer.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 "
+    "--learning_rate 1e-4 --num_warmup_steps 100 --max_train_steps 2000 --output_dir out\n"
+)
+
+
+def test_a_script_without_a_trainer_takes_no_training_arguments(tmp_path: Path) -> None:
+    config = config_of(tmp_path, WITHOUT_TRAINER)
+    assert config.format_name == "launch-script"
+    change = RecipeChange(
+        recipe=Recipe(micro_batch_size=8, accumulation_steps=2, learning_rate=1e-4),
+        optimizer_step_factor=Fraction(1, 2),
+    )
+    text = plan_patch(config, change).files[0].patched_text
+    assert "--per_device_train_batch_size 8 " in text
+    assert "--num_warmup_steps 50 --max_train_steps 1000 " in text
+    assert expressible(config, Recipe(micro_batch_size=4, precision="bf16")) is not None  # it need not take --bf16
+
+
+def test_the_settings_of_deepspeed_may_be_named_with_a_launch_script(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text(WITHOUT_TRAINER)
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}\n')
+    (companion,) = read_config(tmp_path / "x.sh", tmp_path / "ds.json").companions
+    assert companion.path == tmp_path / "ds.json"
