@@ -107,7 +107,7 @@ def process_peak(
         if device.kind is DeviceKind.CPU:
             return peaks_at(timeline, size, device, allocators).process_bytes + context_bytes
         events = events_at(timeline, size)
-        return reserved_peaks.of(events.blocks, events.requests_bytes) + context_bytes
+        return reserved_peaks.of(events.blocks, events.requests_bytes, events.cache_returns) + context_bytes
 
     return peak_at
 

@@ -36,12 +36,14 @@ class Events:
         blocks: block number of each event.
         requests_bytes: bytes each event allocates; 0 where it frees its block.
         block_bytes: requested bytes of every block.
+        cache_returns: which of these events PyTorch returns its cached memory before, ascending.
     """
 
     positions: npt.NDArray[np.intp]
     blocks: npt.NDArray[np.int32]
     requests_bytes: npt.NDArray[np.int64]
     block_bytes: npt.NDArray[np.int64]
+    cache_returns: tuple[int, ...]
 
 
 # The step overhead was measured from before the first optimizer step, which alone imports this much of torch 2.13
@@ -85,7 +87,14 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
     kept = np.flatnonzero(sizes[timeline.event_blocks] > 0)
     blocks = timeline.event_blocks[kept]
     requests = np.where(timeline.event_allocates[kept], sizes[blocks], 0)
-    return Events(positions=kept, blocks=blocks, requests_bytes=requests, block_bytes=sizes)
+    returns = np.searchsorted(kept, timeline.cache_returns)
+    return Events(
+        positions=kept,
+        blocks=blocks,
+        requests_bytes=requests,
+        block_bytes=sizes,
+        cache_returns=tuple(np.unique(returns).tolist()),
+    )
 
 
 def peaks_at(
@@ -95,7 +104,12 @@ def peaks_at(
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
         return _host_peaks(events, allocators.heap)
-    peaks = replay(events.blocks.tolist(), events.requests_bytes.tolist(), config=allocators.cuda)
+    peaks = replay(
+        events.blocks.tolist(),
+        events.requests_bytes.tolist(),
+        config=allocators.cuda,
+        cache_returns=events.cache_returns,
+    )
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -119,6 +133,7 @@ def replay_under_limit(
         events.requests_bytes.tolist(),
         config=config,
         limit_bytes=limit_bytes,
+        cache_returns=events.cache_returns,
         dispensable=frozenset(timeline.workspaces.blocks.tolist()),
     )
 
@@ -132,14 +147,11 @@ def search_peak_bytes(timeline: Timeline, micro_batch_size: int) -> int | None:
     """
     if timeline.searches is None:
         return None
-    allocations = np.flatnonzero(timeline.event_allocates)
-    begins = np.zeros(timeline.components.size, dtype=np.intp)
-    begins[timeline.event_blocks[allocations]] = allocations
     sizes = timeline.block_bytes(micro_batch_size)[timeline.event_blocks]
     changes = np.where(timeline.event_allocates, sizes, -sizes)
     alive_before = np.cumsum(changes) - changes
     searches = timeline.searches
-    found = alive_before[begins[searches.blocks]] + searches.block_bytes(micro_batch_size)
+    found = alive_before[timeline.allocations_of(searches.blocks)] + searches.block_bytes(micro_batch_size)
     return int(found.max(initial=0))
 
 

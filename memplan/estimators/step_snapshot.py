@@ -35,7 +35,11 @@ def step_snapshot(
         )
     events = events_at(timeline, micro_batch_size)
     made = predicted_snapshot(
-        events.blocks.tolist(), events.requests_bytes.tolist(), _labels(timeline), config=allocators.cuda
+        events.blocks.tolist(),
+        events.requests_bytes.tolist(),
+        _labels(timeline),
+        config=allocators.cuda,
+        cache_returns=events.cache_returns,
     )
     return snapshot_bytes(made)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.estimators.temporaries.convolutions import Workspaces
-from memplan.estimators.temporaries.ruled_blocks import RuledBlocks
+from memplan.estimators.temporaries.ruled_blocks import RuledBlocks, no_numbers
 from memplan.results import Phase
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Timeline:
         sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None before either was asked.
         searches: what cuDNN's search for algorithms takes in place of the first workspace of each call, at some
             micro-batches; None where it does not search, or was not asked.
+        cache_returns: events before which PyTorch returns its cached memory to the driver, ascending.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
     """
 
@@ -56,7 +57,16 @@ class Timeline:
     workspaces: Workspaces = field(default_factory=Workspaces)
     sized_workspaces: SizedWorkspaces | None = None
     searches: SizedWorkspaces | None = None
+    cache_returns: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
+
+    def allocations_of(self, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the event that allocates each of some blocks."""
+        events = np.flatnonzero(self.event_allocates).astype(np.int32)
+        allocations = np.zeros(self.components.size, dtype=np.int32)
+        allocations[self.event_blocks[events]] = events
+        found: npt.NDArray[np.int32] = allocations[blocks]
+        return found
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""

@@ -305,6 +305,13 @@ def test_benchmark_mode_is_among_what_is_not_counted() -> None:
     assert any("benchmark mode" in each for each in trace.uncounted)
 
 
+def test_in_benchmark_mode_the_cache_is_returned_before_each_first_call() -> None:
+    trace = traced(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
+    (timeline,) = trace.timelines
+    assert timeline.cache_returns.size == 2  # forward pass and gradient of the weight
+    assert timeline.workspaces.blocks.size > 2  # of several steps
+
+
 class TakesFours(nn.Linear):
     """Groups its samples by four, as some normalisations do."""
 

@@ -24,11 +24,13 @@ from memplan.estimators.allocators.segment_pools import (
 from memplan.units import round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from memplan.estimators.allocators.segment_addresses import SegmentAddresses
+
+    _Event = tuple[int, int, int]  # block, requested bytes, rounded units
 
 DEFAULT_CONFIG = AllocatorConfig()
 
@@ -156,6 +158,7 @@ def replay(
     *,
     config: AllocatorConfig = DEFAULT_CONFIG,
     limit_bytes: int | None = None,
+    cache_returns: Collection[int] = (),
     dispensable: Container[int] = (),
 ) -> AllocatorPeaks:
     """Run events through a fresh allocator, in order.
@@ -165,6 +168,7 @@ def replay(
         sizes: bytes the event allocates for its block, as requested; 0 frees the block.
         config: the allocator's settings.
         limit_bytes: what the allocator may hold from the driver; None for no limit.
+        cache_returns: events before which what is cached is returned to the driver, as by ``torch.cuda.empty_cache``.
         dispensable: blocks that are done without where they cannot be had.
 
     Raises:
@@ -176,8 +180,8 @@ def replay(
     live: dict[int, tuple[tuple[int, int], int]] = {}
     requested = peak_requested = allocated = peak_allocated = peak_index = 0
     ran_out_at: int | None = None
-    events = zip(ids, requests.tolist(), rounded_units(requests, config), strict=True)
-    for index, (block, request, size) in enumerate(events):
+    events = enumerate(zip(ids, requests.tolist(), rounded_units(requests, config), strict=True))
+    for index, (block, request, size) in _releasing(events, allocator, cache_returns) if cache_returns else events:
         if size:
             pool = small if size <= SMALL_REQUEST_UNITS else large  # as in allocate, without its call
             found = pool.take(size) or extend(pool, size)
@@ -212,6 +216,17 @@ def replay(
         alloc_retries=allocator.alloc_retries,
         ran_out_at=ran_out_at,
     )
+
+
+def _releasing(
+    events: Iterable[tuple[int, _Event]], allocator: CachingAllocator, cache_returns: Collection[int]
+) -> Iterator[tuple[int, _Event]]:
+    """Yield numbered events, and return what is cached to the driver before some."""
+    returns = frozenset(cache_returns)
+    for index, event in events:
+        if index in returns:
+            allocator.release_cached()
+        yield index, event
 
 
 def rounded_units(requests: npt.NDArray[np.int64], config: AllocatorConfig) -> list[int]:

@@ -2,7 +2,8 @@
 
 While nothing limits the allocator and nothing is returned to the driver, what it holds only grows, and its two pools
 know nothing of each other. The reserved peak is then what each pool holds at the end, and a pool that sees the same
-requests again holds the same again. Expandable segments and blocks that are never split are replayed in full.
+requests again holds the same again. Expandable segments, blocks that are never split and events between which cached
+memory is returned are replayed in full.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from memplan.estimators.allocators.segment_addresses import addresses_from
 from memplan.estimators.allocators.segment_pools import SMALL_REQUEST_UNITS, DriverMemory, SegmentPool
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
@@ -36,15 +39,22 @@ class ReservedPeaks:
         self._is_plain = not config.expandable_segments and config.max_split_size_bytes is None
         self._known: dict[bytes, int] = {}
 
-    def of(self, block_ids: npt.NDArray[np.int32], requests_bytes: npt.NDArray[np.int64]) -> int:
+    def of(
+        self,
+        block_ids: npt.NDArray[np.int32],
+        requests_bytes: npt.NDArray[np.int64],
+        cache_returns: Collection[int] = (),
+    ) -> int:
         """Return the largest number of bytes held from the driver.
 
         Args:
             block_ids: which block each event is about; a block is allocated once and freed once at most.
             requests_bytes: bytes the event allocates for its block; 0 frees the block.
+            cache_returns: events before which what is cached is returned to the driver.
         """
-        if not self._is_plain:
-            return replay(block_ids.tolist(), requests_bytes.tolist(), config=self._config).peak_reserved_bytes
+        if cache_returns or not self._is_plain:
+            events = block_ids.tolist(), requests_bytes.tolist()
+            return replay(*events, config=self._config, cache_returns=cache_returns).peak_reserved_bytes
         units = np.asarray(rounded_units(requests_bytes, self._config), dtype=np.int64)
         size_of_block = np.zeros(int(block_ids.max(initial=-1)) + 1, dtype=np.int64)
         size_of_block[block_ids[units > 0]] = units[units > 0]

@@ -16,7 +16,7 @@ from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, CachingAllocator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
 
@@ -37,6 +37,7 @@ def predicted_snapshot(
     *,
     config: AllocatorConfig = DEFAULT_CONFIG,
     limit_bytes: int | None = None,
+    cache_returns: Collection[int] = (),
 ) -> dict[str, Any]:
     """Replay events and return every action of the allocator, and what it holds at the end.
 
@@ -48,6 +49,7 @@ def predicted_snapshot(
         labels: what to show for each block, innermost first, such as operator, module and phase; indexed by block.
         config: the allocator's settings.
         limit_bytes: what the allocator may hold from the driver; None for all it asks for.
+        cache_returns: events before which what is cached is returned to the driver.
 
     Raises:
         TraceError: a block is freed that is not allocated.
@@ -56,6 +58,8 @@ def predicted_snapshot(
     allocator = CachingAllocator(config, limit_bytes=limit_bytes, listener=recorder.note_segment)
     for recorder.event, (block, size_bytes) in enumerate(zip(block_ids, sizes, strict=True)):
         recorder.frames = [{"filename": "", "line": 0, "name": label} for label in labels[block]]
+        if recorder.event in cache_returns:
+            allocator.release_cached()
         if not size_bytes:
             recorder.free(allocator, block)
         elif not recorder.allocate(allocator, block, size_bytes, config.rounded_bytes(size_bytes)):

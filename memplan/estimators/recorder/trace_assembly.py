@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -49,6 +51,8 @@ def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun
     if typical is not None:
         timelines, more_notes = _with_typical(timelines, found.reference, typical.recording)
         notes += more_notes
+    if torch.backends.cudnn.benchmark:
+        timelines = tuple(_searching(each) for each in timelines)
     model, device = recorder.model, recorder.device
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
@@ -81,6 +85,12 @@ def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
     if found.samples_vary:
         return (proportional_timeline(recordings),), (_VARYING.format(size=found.reference.micro_batch_size),)
     return (fit_timeline(recordings),), ()
+
+
+def _searching(timeline: Timeline) -> Timeline:
+    """Return cached memory after each search for an algorithm (``get_plans_from_find`` in ``Conv_v8.cpp``)."""
+    first_calls = timeline.workspaces.first_calls()
+    return replace(timeline, cache_returns=np.unique(timeline.allocations_of(first_calls.blocks)))
 
 
 def _with_typical(

@@ -112,6 +112,17 @@ def test_a_search_for_algorithms_has_a_peak_of_its_own() -> None:
     assert estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU).peak_search_bytes is None
 
 
+def test_what_a_search_had_returned_is_not_held_beside_later_blocks() -> None:
+    """Weights in a segment of 20 MiB, and activations of 20 and 40 MiB, one after the other."""
+    plain = replace(timeline(0, 0), size_terms=np.array([[4, 20, 40], [0, 0, 0], [0, 0, 0]]) * float(MIB))
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB)
+    for returns, reserved_mib in (([], 80), ([3], 60)):
+        returning = replace(plain, cache_returns=np.array(returns, dtype=np.int32))
+        steps = replace(trace(returning), device_kind=DeviceKind.CUDA)
+        assert estimate(steps, micro_batch_size=1, device=card).peak_reserved_bytes == reserved_mib * MIB
+        assert process_peak(steps, card)(1) == (reserved_mib + 100) * MIB
+
+
 def test_the_range_of_the_process_peak_holds_what_samples_of_other_sizes_could_take() -> None:
     alike = trace(timeline(0, 1))
     found = estimate(replace(alike, envelope=timeline(0, 2)), micro_batch_size=10, device=CPU)

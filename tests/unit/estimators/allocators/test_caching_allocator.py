@@ -209,3 +209,10 @@ def test_a_block_that_is_not_allocated_cannot_be_freed() -> None:
 def test_a_block_cannot_be_allocated_twice() -> None:
     with pytest.raises(TraceError, match="event 1 allocates block 3, which is already allocated"):
         replay([3, 3], [MIB, MIB])
+
+
+def test_cached_memory_that_is_returned_is_not_held_beside_what_comes_after() -> None:
+    ids, sizes = [0, 0, 1], [20 * MIB, 0, 40 * MIB]
+    assert replay(ids, sizes).peak_reserved_bytes == 60 * MIB
+    assert replay(ids, sizes, cache_returns=(2,)).peak_reserved_bytes == 40 * MIB
+    assert replay(ids, sizes, cache_returns=(1,)).peak_reserved_bytes == 60 * MIB  # it is in use

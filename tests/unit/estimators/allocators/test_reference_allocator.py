@@ -365,3 +365,5 @@ def test_the_reserved_peak_alone_is_that_of_the_full_replay(events: Events, conf
     peaks = ReservedPeaks(config)
     asked = (np.array(names, dtype=np.int32), np.array(sizes, dtype=np.int64))
     assert [peaks.of(*asked), peaks.of(*asked)] == [full, full]  # the second answer is remembered
+    middle = (len(names) // 2,)
+    assert peaks.of(*asked, middle) == replay(names, sizes, config=config, cache_returns=middle).peak_reserved_bytes

@@ -96,19 +96,27 @@ def event_sequences(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(event_sequences(), st.booleans(), st.one_of(st.none(), st.integers(60 * MIB, 300 * MIB)))
+@given(
+    event_sequences(),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(60 * MIB, 300 * MIB)),
+    st.sets(st.integers(0, 30), max_size=3),
+)
 def test_the_segments_add_up_to_what_the_replay_reserves(
-    events: list[tuple[int, int]], expandable: bool, limit_bytes: int | None
+    events: list[tuple[int, int]], expandable: bool, limit_bytes: int | None, returns: set[int]
 ) -> None:
     blocks, sizes = zip(*events, strict=True)
     config = AllocatorConfig(expandable_segments=expandable)
-    snapshot = predicted_snapshot(blocks, sizes, [()] * len(events), config=config, limit_bytes=limit_bytes)
+    snapshot = predicted_snapshot(
+        blocks, sizes, [()] * len(events), config=config, limit_bytes=limit_bytes, cache_returns=returns
+    )
     held = peak = 0
     for action, size in actions(snapshot):
         held += size if action in ("segment_alloc", "segment_map") else 0
         held -= size if action in ("segment_free", "segment_unmap") else 0
         peak = max(peak, held)
-    assert peak == replay(blocks, sizes, config=config, limit_bytes=limit_bytes).peak_reserved_bytes
+    replayed = replay(blocks, sizes, config=config, limit_bytes=limit_bytes, cache_returns=returns)
+    assert peak == replayed.peak_reserved_bytes
     assert held == sum(each["total_size"] for each in snapshot["segments"])
     for segment in snapshot["segments"]:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
