@@ -214,3 +214,14 @@ def test_declared_lengths_follow_the_batch_and_are_not_asked_about(tmp_path: Pat
     assert not any("left alone" in each for each in config.notes)
     change = RecipeChange(recipe=Recipe(micro_batch_size=8), iteration_factor=Fraction(1, 2))
     assert "+max_iters: 50" in changed_lines(plan_patch(config, change))
+
+
+def test_a_floor_of_the_learning_rate_is_named_and_follows_once_declared(tmp_path: Path) -> None:
+    text = "batch_size: 4\nlr: 1e-3\nmin_lr: 1e-4\n"
+    said = "min_lr is left alone: --map min_learning_rate=min_lr has it follow the learning rate"
+    assert said in config_of(tmp_path, text, {}).notes
+    assert not any("min_lr" in each for each in config_of(tmp_path, text.replace("1e-4", "0.0"), {}).notes)
+    config = config_of(tmp_path, text, {"min_learning_rate": "min_lr"})
+    assert not any("left alone" in each for each in config.notes)
+    patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=2e-3)))
+    assert any(each.startswith("+min_lr: 2") for each in changed_lines(patch))
