@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _INT64_BYTES = 8
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
+_MOST_PLACES_OF_A_PASS = 256
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
 
@@ -99,7 +100,8 @@ def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
 
-    Values that are broadcast or not contiguous are copied.
+    Values that are broadcast or not contiguous are copied. Up to 256 places are told apart by eight bits, and CUB sorts
+    by these in one pass, which needs no second pairs (``dispatch_radix_sort.cuh``).
     """
     if len(args) < 4 or not args[3]:
         return NO_TEMPORARIES
@@ -109,18 +111,28 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = () if is_read_as_it_is else (elements * values.element_size(),)
     each_bytes = positions * _INT64_BYTES
-    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, 2 * each_bytes)))
+    second_pairs = (2 * each_bytes,) if _places(source, indices) > _MOST_PLACES_OF_A_PASS else ()
+    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *second_pairs)))
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
+    return math.prod(source.shape[dim] for dim in _indexed_dims(indices))
+
+
+def _places(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
+    """Return how many places the linear index tells apart: all dimensions up to the last indexed one."""
+    return math.prod(source.shape[: max(_indexed_dims(indices), default=-1) + 1])
+
+
+def _indexed_dims(indices: list[torch.Tensor | None]) -> list[int]:
     place = 0
-    sizes: list[int] = []
+    dims: list[int] = []
     for each in indices:
         taken = each.dim() if each is not None and not each.dtype.is_signed else 1  # masks and bytes
         if each is not None:
-            sizes += source.shape[place : place + taken]
+            dims += range(place, place + taken)
         place += taken
-    return math.prod(sizes)
+    return dims
 
 
 def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:

@@ -75,7 +75,7 @@ def test_distinct_values_are_found_by_a_sort_that_remembers_where_they_were() ->
 
 
 def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
-    source, rows = meta(64, 256), meta(1024, dtype=torch.int64)
+    source, rows = meta(512, 256), meta(1024, dtype=torch.int64)
     put = "aten._index_put_impl_"
 
     def hidden(values: torch.Tensor) -> object:
@@ -86,6 +86,17 @@ def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     assert hidden(meta(256)) == hidden(meta(256, 1024).t()) == (each, MIB, each, each, (each, 2 * each))
     overwriting = cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), False), source)
     assert sizes(overwriting.around_results) == overwriting.after_results == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "indices", "has_second_pairs"),
+    [((256, 4), 1, False), ((257, 4), 1, True), ((16, 16, 4), 2, False), ((16, 17, 4), 2, True)],
+)
+def test_up_to_256_places_are_sorted_in_one_pass(shape: tuple[int, ...], indices: int, has_second_pairs: bool) -> None:
+    source, positions = meta(*shape), [meta(1024, dtype=torch.int64)] * indices
+    put = cuda_temporary_bytes("aten.index_put", (source, positions, meta(1024, 4), True), source)
+    each = 8 * KIB
+    assert put.after_results == (each, each, each, (each, 2 * each) if has_second_pairs else (each,))
 
 
 def of_top_k(keys: torch.Tensor, count: int, *, is_sorted: bool = True) -> Any:
