@@ -35,6 +35,7 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's own, by
 
 import pynvml
 import torch
+from cuda_stubs.values import STUBS_VARIABLE, answer_that_gradients_are_finite, answer_whether_masks_hide
 from truth_cases import MODELS, OPTIMIZERS, Case, matrix, trainable
 
 HERE = Path(__file__).parent
@@ -92,12 +93,15 @@ def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]
     torch.manual_seed(0)
     parts = trainable(case)
     model = parts.model().train()
+    if STUBS_VARIABLE in os.environ:
+        answer_whether_masks_hide(hides=parts.hides_tokens, device=DEVICE)
+        answer_that_gradients_are_finite()
     if case.activation_checkpointing:
         switch = getattr(model, "gradient_checkpointing_enable", None) or model.set_grad_checkpointing
         switch()
-    model.to(DEVICE)
     if case.precision == "bf16-true":
         model.to(torch.bfloat16)
+    model.to(DEVICE)
     if case.channels_last:
         model.to(memory_format=torch.channels_last)
     optimizer = OPTIMIZERS[case.optimizer](each for each in model.parameters() if each.requires_grad)
@@ -130,7 +134,9 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
             moved = None  # freed before the next is moved, as by `for batch in loader: batch = batch.to(device)`
             moved = on_card(case, batch)
             with torch.autocast(DEVICE, _HALF[case.precision]) if autocast else contextlib.nullcontext():
-                loss = loss_of(model, moved) / case.accumulation_steps
+                loss = loss_of(model, moved)
+                if case.accumulation_steps > 1:
+                    loss = loss / case.accumulation_steps
             peaks.mark(step, "forward")
             (scaler.scale(loss) if scaler else loss).backward()
             peaks.mark(step, "backward")
@@ -223,7 +229,7 @@ def provenance() -> dict[str, Any]:
 
 def recorder_sha256() -> str:
     """Digest of the files that decide what is recorded."""
-    files = [HERE / name for name in ("truth.py", "truth_cases.py", "truth_models.py")]
+    files = [HERE / name for name in ("truth.py", "truth_cases.py", "truth_models.py", "cuda_stubs/values.py")]
     return hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
 
 

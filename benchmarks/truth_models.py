@@ -22,11 +22,12 @@ IMAGE_CLASSES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainable:
-    """What a step needs beside an optimizer."""
+    """What a step needs beside an optimizer, and whether a mask in its batches hides anything."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[int], Any]
     loss: Callable[[nn.Module, Any], torch.Tensor]
+    hides_tokens: bool = False
 
 
 def timm_classifier(name: str, side: int = 224, **settings: Any) -> Trainable:
@@ -80,7 +81,7 @@ def padded_language_model(family: str, tokens: int, attention: str | None = None
         mask[: size // 2, tokens // 2 :] = 0
         return {"input_ids": drawn, "attention_mask": mask, "labels": drawn.clone()}
 
-    return Trainable(model=model, batch=batch, loss=_own_loss)
+    return Trainable(model=model, batch=batch, loss=_own_loss, hides_tokens=True)
 
 
 def translation_model(family: str, tokens: int, attention: str | None = None, **settings: Any) -> Trainable:

@@ -6,9 +6,10 @@
 Which blocks PyTorch asks its caching allocator for, in which order, and what the allocator makes of it follows from
 the host's code, the card's properties and cuDNN's heuristics. None of this needs a card, and no kernel runs here. So
 allocated and reserved bytes are PyTorch's own, but there is no time, and no value that a kernel would compute: losses
-and all that depends on values are arbitrary. The context is memplan's own estimate, cuBLASLt and batch normalisation
-take no workspace, and recurrent layers and CTC end with an error. Of the card its size, capability and multiprocessors
-are told; the rest is an A100's. Nothing that this prints was measured on a card.
+and all that depends on values are arbitrary, but for those that ``values.py`` tells to ``truth.py``. The context is
+memplan's own estimate, cuBLASLt and batch normalisation take no workspace, and recurrent layers and CTC end with an
+error. Of the card its size, capability and multiprocessors are told; the rest is an A100's. Nothing that this prints
+was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
 CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 and 2.13 were tried.

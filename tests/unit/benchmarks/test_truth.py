@@ -139,6 +139,70 @@ def test_a_case_is_recorded_with_every_phase_of_every_step(
     assert len(record["step_times_s"]) == 3
 
 
+@pytest.mark.parametrize("hides", [True, False])
+def test_on_stubs_a_case_says_whether_its_masks_hide_anything(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, hides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        answers.append(bool((batch == 0).all()))  # of ones
+        return model(batch).mean()
+
+    parts = dataclasses.replace(cases.MODELS["tiny"].make(), loss=loss, hides_tokens=hides)
+    monkeypatch.setitem(cases.MODELS, "tiny", cases.Entry(make=lambda: parts, sizes=(1, 2)))
+    monkeypatch.setattr(torch.Tensor, "all", torch.Tensor.all)
+    monkeypatch.setattr(torch.amp.GradScaler, "_unscale_grads_", torch.amp.GradScaler._unscale_grads_)
+    case = cases.Case(model="tiny", micro_batch_size=2)
+    truth.measure(case)
+    monkeypatch.setenv("STUB_NAME", "stubs for Made-up 24 GB")
+    truth.measure(case)
+    assert answers == [False] * 5 + [not hides] * 5
+
+
+def test_on_stubs_an_optimizer_steps_whatever_the_gradients_are(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = dataclasses.replace(cases.MODELS["tiny"].make(), loss=lambda model, batch: model(batch).sum() / 0)
+    monkeypatch.setitem(cases.MODELS, "tiny", cases.Entry(make=lambda: parts, sizes=(1, 2)))
+    monkeypatch.setattr(torch.Tensor, "all", torch.Tensor.all)
+    monkeypatch.setattr(torch.amp.GradScaler, "_unscale_grads_", torch.amp.GradScaler._unscale_grads_)
+    steps = []
+    monkeypatch.setattr(torch.optim.AdamW, "step", steps.append)
+    case = cases.Case(model="tiny", micro_batch_size=2, precision="fp16")
+    truth.measure(case)
+    assert not steps
+    monkeypatch.setenv("STUB_NAME", "stubs for Made-up 24 GB")
+    truth.measure(case)
+    assert len(steps) == 5
+
+
+def test_a_step_that_does_not_accumulate_goes_backward_from_the_loss_itself(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        losses.append(model(batch).mean())
+        losses[-1].retain_grad()
+        return losses[-1]
+
+    parts = dataclasses.replace(cases.MODELS["tiny"].make(), loss=loss)
+    monkeypatch.setitem(cases.MODELS, "tiny", cases.Entry(make=lambda: parts, sizes=(1, 2)))
+    for count in (1, 4):
+        truth.measure(cases.Case(model="tiny", micro_batch_size=2, accumulation_steps=count))
+    assert [float(each.grad) for each in losses] == [1.0] * 5 + [0.25] * 20
+
+
+def test_bfloat16_weights_are_converted_before_they_move(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = []
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *args, **kwargs: moves.extend(args) or self)
+    truth.build(cases.Case(model="tiny", micro_batch_size=2, precision="bf16-true"))
+    assert moves == [torch.bfloat16, "cpu"]
+
+
 def test_a_capped_case_that_runs_out_of_memory_is_a_record_too(
     truth: ModuleType, cases: ModuleType, tiny: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
