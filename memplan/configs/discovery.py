@@ -37,10 +37,14 @@ def _project_root(config_path: Path) -> Path | None:
 
 
 def common_root(paths: Sequence[Path]) -> Path:
-    """Return the folder a diff's paths are relative to: the first file's git checkout, else what holds all files."""
+    """Return the folder a diff's paths are relative to.
+
+    It is the first file's git checkout, else the current folder, else what holds all files.
+    """
     checkout = next((each for each in paths[0].parents if (each / ".git").exists()), None)
-    if checkout is not None and all(each.is_relative_to(checkout) for each in paths):
-        return checkout
+    for folder in (checkout, Path.cwd()):
+        if folder is not None and all(each.is_relative_to(folder) for each in paths):
+            return folder
     return Path(os.path.commonpath([each.parent for each in paths]))
 
 

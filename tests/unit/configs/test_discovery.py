@@ -34,9 +34,12 @@ def test_a_config_outside_any_project_has_its_own_folder_and_the_current_one(
     assert search_path_of(tmp_path / "x.py") == (str(tmp_path), str(tmp_path / "here"))
 
 
-def test_a_diff_starts_at_the_checkout(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
+def test_a_diff_starts_at_the_checkout_or_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
     assert common_root([tmp_path / "a" / "x.py"]) == tmp_path / "a"
+    monkeypatch.chdir(tmp_path / "a")
+    assert common_root([tmp_path / "a" / "b" / "x.py"]) == tmp_path / "a"
+    assert common_root([tmp_path / "a" / "b" / "x.py", tmp_path / "y.py"]) == tmp_path
     (tmp_path / ".git").mkdir()
     assert common_root([tmp_path / "a" / "x.py"]) == tmp_path
 
