@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from memplan.torch_settings import TorchSettings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -90,11 +92,13 @@ class PickledWorkload:
         payload: ``cloudpickle.dumps`` of a :class:`Workload`.
         fingerprint: a digest that is the same for the same workload, in other processes too.
         search_path: the caller's ``sys.path``, so that what was pickled by reference is found again.
+        torch_settings: what the caller's process has set; None for torch's defaults.
     """
 
     payload: bytes
     fingerprint: str
     search_path: tuple[str, ...]
+    torch_settings: TorchSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 # line without cycles.
 LAYERS = (
     ("units", "errors", "json_documents", "user_places", "version"),
-    ("recipe", "workload", "results", "training_checks", "patches", "run_names"),
+    ("recipe", "torch_settings", "workload", "results", "training_checks", "patches", "run_names"),
     ("children", "devices", "launchers", "process_identity", "textfiles", "worst_case"),
     ("configs",),
     ("recommend",),

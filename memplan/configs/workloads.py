@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
 from memplan.errors import MemplanError, WorkloadError
+from memplan.torch_settings import apply_torch_settings
 from memplan.user_places import error_of_user
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
@@ -58,6 +59,8 @@ def load_workload(source: WorkloadSource) -> Workload:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     if isinstance(source, PickledWorkload):
+        if source.torch_settings is not None:
+            apply_torch_settings(source.torch_settings)
         made, origin = _unpickled(source), "the workload"
     else:
         made, origin = _called(source), f"workload {source.target!r}"

@@ -69,6 +69,7 @@ class LightningStep(FrameworkStep):
         self._packed_data = data
         self._batch_arg_name = batch_arg_name
         self._trainer = _trainer_stand_in(settings)
+        self._benchmark: bool | None = settings.get("benchmark")
         self._module: Any = None
         self._source: Any = None
         self._loaders: Any = None
@@ -86,6 +87,8 @@ class LightningStep(FrameworkStep):
         Raises:
             WorkloadError: ``configure_optimizers`` returns none or several optimizers.
         """
+        if self._benchmark is not None:
+            torch.backends.cudnn.benchmark = self._benchmark  # as the Trainer does when it is built
         module = self._packed_module.opened()
         module.trainer = self._trainer
         for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):

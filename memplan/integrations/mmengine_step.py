@@ -96,6 +96,8 @@ class RunnerStep(FrameworkStep):
             WorkloadError: the optimizer wrapper has several optimizers.
         """
         config = self._opened()
+        if (config.get("env_cfg") or {}).get("cudnn_benchmark"):
+            torch.backends.cudnn.benchmark = True  # as ``Runner.setup_env`` does
         wanted = copy.deepcopy(config.model)
         if self._preprocessing() is not None:
             wanted["data_preprocessor"] = self._preprocessing()

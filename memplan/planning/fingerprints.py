@@ -82,7 +82,7 @@ def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.en
 
 def _source_facts(source: WorkloadSource) -> tuple[object, ...]:
     if isinstance(source, PickledWorkload):
-        return (source.fingerprint,)
+        return (source.fingerprint, json_ready(source.torch_settings))
     if isinstance(source, TrainingCommand):
         return _command_facts(source)
     own_module = source.target.partition(":")[0]

@@ -14,6 +14,7 @@ from memplan.planning.digests.code_digest import code_digest
 from memplan.planning.digests.value_digest import value_digest
 from memplan.probe.commands.template import PlaceholderName, command_obstacle, parse_template
 from memplan.recipe import Recipe
+from memplan.torch_settings import read_torch_settings
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
@@ -140,7 +141,10 @@ def subject_of_workload(
     if recipe.world_size == 1 and world_size is not None:
         recipe = replace(recipe, world_size=world_size)
     source = PickledWorkload(
-        payload=payload, fingerprint=workload_digest(workload, search_path), search_path=search_path
+        payload=payload,
+        fingerprint=workload_digest(workload, search_path),
+        search_path=search_path,
+        torch_settings=read_torch_settings(),
     )
     return Subject(source=source, current=recipe, config=None, label=workload.name or "workload")
 

@@ -138,6 +138,15 @@ def test_any_other_number_of_optimizers_is_refused(form: str, count: str) -> Non
         arrived(Configured(form), Data()).model()
 
 
+@pytest.mark.parametrize(("benchmark", "is_on"), [(True, True), (False, False), (None, False)])
+def test_cudnns_benchmark_mode_is_the_trainers(
+    benchmark: bool | None, is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    arrived(Net(), Data(), benchmark=benchmark).model()
+    assert torch.backends.cudnn.benchmark is is_on
+
+
 def test_a_step_without_a_loss_is_refused() -> None:
     class Silent(Net):
         def training_step(self, batch: torch.Tensor) -> None:

@@ -103,6 +103,17 @@ def arrived(cfg: Config) -> Any:
     return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None)))
 
 
+@pytest.mark.parametrize(
+    ("environment", "is_on"), [({"cudnn_benchmark": True}, True), ({"cudnn_benchmark": False}, False), (None, False)]
+)
+def test_cudnns_benchmark_mode_is_the_runners(
+    environment: dict[str, bool] | None, is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    arrived(config(env_cfg=environment)).model()
+    assert torch.backends.cudnn.benchmark is is_on
+
+
 def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     batch = arrived(config()).batch(2).unpacked()
     assert batch["inputs"].shape == (2, 3, 8, 8)
