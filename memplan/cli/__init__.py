@@ -25,6 +25,8 @@ from memplan.errors import (
     MemplanError,
     MissingExtraError,
     NothingFitsError,
+    OutputError,
+    StoreError,
     UsageError,
     WorkloadError,
     raised_text,
@@ -38,7 +40,8 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class ExitCode(IntEnum):
     """What the exit status says.
 
-    ``USAGE`` is for what the user can mend: the command line, the config, the workload, the device, what is installed.
+    ``USAGE`` is for what the user can mend: the command line, the config, the workload, the device, folders and files
+    that cannot be written, what is installed.
     """
 
     OK = 0
@@ -78,10 +81,15 @@ for command in (estimate, probe, report, trial, apply, gpus):
     app.command()(command)
 
 
+_FOR_THE_USER = (
+    UsageError, ConfigError, WorkloadError, DeviceError, StoreError, OutputError, MissingExtraError,
+)  # fmt: skip
+
+
 def _exit_code_of(error: MemplanError) -> ExitCode:
     if isinstance(error, NothingFitsError):
         return ExitCode.NOTHING_FITS
-    if isinstance(error, UsageError | ConfigError | WorkloadError | DeviceError | MissingExtraError):
+    if isinstance(error, _FOR_THE_USER):
         return ExitCode.USAGE
     return ExitCode.UNEXPECTED
 

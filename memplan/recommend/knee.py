@@ -122,12 +122,12 @@ def _beside_smaller(name: str, other: Trial, speed_now: float, band: Band) -> st
     if measured is None:
         return None
     gain = speed_now / measured.samples_per_s - 1
-    speed = f"micro-batch {other.recipe.micro_batch_size} runs {measured.samples_per_s:.1f} samples/s"
+    size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{measured.samples_per_s:.1f} samples/s"
     if gain > EQUAL_THROUGHPUT:
-        return f"{name}, {speed}: the larger one gains {gain:.0%}."
+        return f"{name}, {size}, runs {speed}: the larger one gains {gain:.0%}."
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
-    said = f"{name} is {standing}: {speed} with {share:.0%} of the device"
+    said = f"{name} is {standing}: {size} runs {speed} with {share:.0%} of the device"
     if band.place(measured.peak_device_bytes) is not Place.BELOW:
         return f"{said}."
     return f"{said}, below the band; --min-util {_rounded_down(share):g} recommends it."

@@ -61,6 +61,8 @@ STATUSES = {
     errors.WorkloadError: 2,
     errors.DeviceError: 2,
     errors.NoDriverError: 2,
+    errors.StoreError: 2,
+    errors.OutputError: 2,
     errors.MissingExtraError: 2,
     errors.NothingFitsError: 3,
 }

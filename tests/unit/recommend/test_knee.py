@@ -13,7 +13,7 @@ CHOSEN = trial(24, 780, samples_per_s=20.0)
 def test_a_doubling_that_gains_says_how_much() -> None:
     half = trial(12, 440, samples_per_s=16.0)
     reason = knee_reason(CHOSEN, [CHOSEN, half], BAND)
-    assert reason == "Half as large, micro-batch 12 runs 16.0 samples/s: the larger one gains 25%."
+    assert reason == "Half as large, micro-batch 12, runs 16.0 samples/s: the larger one gains 25%."
 
 
 def test_a_half_that_is_as_fast_below_the_band_is_named_with_its_option() -> None:
@@ -44,7 +44,7 @@ def test_without_a_clearly_smaller_run_nothing_is_said() -> None:
 def test_a_run_that_is_not_a_half_is_not_called_one() -> None:
     smaller = trial(18, 610, samples_per_s=16.0)
     reason = knee_reason(CHOSEN, [CHOSEN, smaller], BAND)
-    assert reason == "A smaller size, micro-batch 18 runs 16.0 samples/s: the larger one gains 25%."
+    assert reason == "A smaller size, micro-batch 18, runs 16.0 samples/s: the larger one gains 25%."
     reason = knee_reason(smaller, [CHOSEN, smaller], BAND)
     assert reason is None  # the larger one is faster, so it was not for its speed that the smaller one was chosen
 
