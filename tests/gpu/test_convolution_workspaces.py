@@ -12,6 +12,7 @@ from memplan.estimators.temporaries.convolutions import Convolution, Pass
 
 pytestmark = pytest.mark.gpu
 
+_AMPERE = (8, 0)
 _SHAPES = [  # batch, channels in, side, channels out, window, stride
     (32, 64, 56, 64, 3, 1),
     (32, 256, 56, 64, 1, 1),
@@ -19,6 +20,8 @@ _SHAPES = [  # batch, channels in, side, channels out, window, stride
     (8, 512, 14, 512, 3, 1),
     (16, 3, 224, 64, 7, 2),
 ]
+# Others, since PyTorch searches once for what it has not run yet.
+_SEARCHED_SHAPES = [(24, 64, 56, 64, 3, 1), (24, 256, 56, 64, 1, 1), (12, 3, 224, 64, 7, 2)]
 _MASKS = {Pass.INPUT_GRADIENT: [True, False, False], Pass.WEIGHT_GRADIENT: [False, True, False]}
 
 
@@ -31,15 +34,45 @@ def test_the_workspace_is_the_one_that_was_answered(
     shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool
 ) -> None:
     call = convolution(shape, kernel, dtype, channels_last=channels_last)
-    capability = resolve_device("cuda:0").compute_capability
-    assert capability is not None
-    found = ask(CudnnQuestions(capability=capability, convolutions=(call,)))
-    if not isinstance(found, CudnnAnswers):
-        pytest.skip(f"cuDNN cannot be asked here: {found}")
+    found = answers(CudnnQuestions(capability=capability_for(dtype), convolutions=(call,)))
     (answered,) = found.workspace_bytes
     assert answered is not None
     # what cuBLASLt's engines add is less than a block
     assert 0 <= workspace_on_card(call) - answered < UNIT_BYTES
+
+
+@pytest.mark.parametrize("shape", _SEARCHED_SHAPES, ids=str)
+@pytest.mark.parametrize("kernel", list(Pass))
+@pytest.mark.parametrize(
+    ("dtype", "channels_last"), [("float32", False), ("float16", False), ("bfloat16", True)], ids=str
+)
+def test_in_benchmark_mode_the_first_call_takes_the_largest_workspace_that_was_proposed(
+    shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    call = convolution(shape, kernel, dtype, channels_last=channels_last)
+    found = answers(CudnnQuestions(capability=capability_for(dtype), convolutions=(), searched=(call,)))
+    (answered,) = found.search_bytes
+    assert answered is not None
+    if 2 * answered > torch.cuda.mem_get_info()[0]:
+        pytest.skip("the card has no room for the search")
+    assert 0 <= workspace_on_card(call) - answered < UNIT_BYTES
+
+
+def capability_for(dtype: str) -> tuple[int, int]:
+    """Return the card's compute capability; skip where cuDNN has no kernels for the type there."""
+    capability = resolve_device("cuda:0").compute_capability
+    assert capability is not None
+    if dtype == "bfloat16" and capability < _AMPERE:
+        pytest.skip("no convolutions in bfloat16 before Ampere")
+    return capability
+
+
+def answers(questions: CudnnQuestions) -> CudnnAnswers:
+    found = ask(questions)
+    if not isinstance(found, CudnnAnswers):
+        pytest.skip(f"cuDNN cannot be asked here: {found}")
+    return found
 
 
 def convolution(shape: tuple[int, ...], kernel: Pass, dtype: str, *, channels_last: bool) -> Convolution:
