@@ -17,6 +17,8 @@ from memplan.units import format_bytes
 from memplan.user_places import place_in_dump
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from memplan.children import ChildEnding
     from memplan.devices.cards import DeviceSpec
     from memplan.recipe import Recipe
@@ -61,6 +63,7 @@ def trace_step(
     fused_optimizer: bool = False,
     limit_s: float | None = None,
     template: Template | None = None,
+    exact_sizes: Collection[int] = (),
 ) -> StepTrace:
     """Trace a workload's training step on fake tensors in a child process that sees no GPU.
 
@@ -68,11 +71,12 @@ def trace_step(
 
     Args:
         source: where the workload comes from.
-        recipe: the setting of the step; its micro-batch size only shows in the estimate's notes.
+        recipe: the setting of the step; at its micro-batch size workspaces of convolutions are exact.
         device: what the step is lowered to; nothing runs on it.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
         template: forks the child, so that one of several traces does not load torch again; None starts it anew.
+        exact_sizes: further micro-batch sizes at which they are; between two they are interpolated.
 
     Raises:
         UsageError: no time is given.
@@ -91,7 +95,7 @@ def trace_step(
         environment={"CUDA_VISIBLE_DEVICES": ""},
         template=template,
     )
-    return with_cudnns_answers(_answer_of(ending, watch))
+    return with_cudnns_answers(_answer_of(ending, watch), exact_sizes=exact_sizes)
 
 
 @dataclass(slots=True, kw_only=True)

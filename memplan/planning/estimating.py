@@ -93,7 +93,14 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
     if request.with_snapshot:
         _check_snapshot(len(recipes), device)
     with trace_template() as template:
-        traces = Traces(subject.source, device, observer, trace_limit_s=request.trace_limit_s, template=template)
+        traces = Traces(
+            subject.source,
+            device,
+            observer,
+            trace_limit_s=request.trace_limit_s,
+            template=template,
+            exact_sizes=tuple(each.micro_batch_size for each in recipes),
+        )
         estimates = tuple(traces.estimate(recipe) for recipe in recipes)
         is_single = len(recipes) == 1
         return Predictions(

@@ -59,12 +59,14 @@ class Traces:
         *,
         trace_limit_s: float | None = None,
         template: Template | None = None,
+        exact_sizes: tuple[int, ...] = (),
     ) -> None:
         self._source = source
         self._device = device
         self._observer = observer
         self._trace_limit_s = trace_limit_s
         self._template = template
+        self._exact_sizes = exact_sizes
         self._traces: dict[_StepKind, StepTrace] = {}
         self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
@@ -130,6 +132,7 @@ class Traces:
                     fused_optimizer=kind.fused_optimizer,
                     limit_s=self._trace_limit_s,
                     template=self._template,
+                    exact_sizes=self._exact_sizes,
                 )
             except (TraceError, WorkloadError) as error:
                 self._failures[kind] = error

@@ -208,6 +208,23 @@ def test_in_benchmark_mode_the_first_block_of_each_call_is_searched_for(monkeypa
     assert found.uncounted == ()
 
 
+def test_sizes_that_shall_be_exact_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def more_than_in_proportion(questions: CudnnQuestions) -> CudnnAnswers:
+        return CudnnAnswers(
+            version="9.19.0",
+            workspace_bytes=tuple(call.samples**2 for call in questions.convolutions),
+            search_bytes=tuple(call.samples**2 for call in questions.searched),
+        )
+
+    monkeypatch.setattr(answered_traces, "ask", more_than_in_proportion)
+    searching = replace(trace_of(AMPERE, growing_call()), is_in_benchmark_mode=True)
+    for exact_sizes, is_exact in (((), False), ((20,), True)):
+        (timeline,) = with_cudnns_answers(searching, exact_sizes=exact_sizes).timelines
+        assert timeline.searches is not None
+        found = (timeline.block_bytes(20).tolist(), timeline.searches.block_bytes(20).tolist())
+        assert (found == ([400], [400])) is is_exact
+
+
 def test_where_cudnn_was_not_asked_its_search_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
     _, uncounted = with_cudnns_answers(replace(trace_of(AMPERE, growing_call()), is_in_benchmark_mode=True)).uncounted
