@@ -15,7 +15,7 @@ from tests.integration.conftest import CONFIG, MAPS, make_project, memplan
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "640MiB")
+PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "768MiB")
 ONE_PROBE = pytest.mark.xdist_group("plain yaml")  # one worker probes, and not each that gets one of these tests
 
 
