@@ -1,11 +1,11 @@
-"""Signals that end a program, held back while a child is between started and known, or being ended."""
+"""Signals that end a program, held back while there is a child that would be left behind."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,24 +13,46 @@ if TYPE_CHECKING:
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class HeldInterrupts:
+    """Signals that have arrived since they are held back.
+
+    Args:
+        usual: what handles each of them otherwise.
+    """
+
+    def __init__(self, usual: dict[signal.Signals, Any]) -> None:
+        self._usual = usual
+        self._held: list[int] = []
+
+    def hold(self, number: int, _frame: object) -> None:
+        """Keep a signal, as its handler."""
+        self._held.append(number)
+
+    def deliver(self) -> None:
+        """Have the first of those that are kept handled as usual, which may raise, and forget the others."""
+        if self._held:
+            number = signal.Signals(self._held[0])
+            self._held.clear()
+            self._usual[number](number, None)
+
+
 @contextlib.contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Delay what a handler makes of Ctrl-C and its like until the block has ended, so that no child is left behind.
+def interrupts_held_back() -> Iterator[HeldInterrupts]:
+    """Delay what a handler makes of Ctrl-C and its like until it is asked for, or the block has ended.
 
     Signals that are ignored, or end the process outright, stay as they are. Handlers run in the main thread only, so
     elsewhere there is nothing to delay.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield HeldInterrupts({})
         return
     usual = {number: handler for number in _ENDINGS if callable(handler := signal.getsignal(number))}
-    held: list[int] = []
+    interrupts = HeldInterrupts(usual)
     for number in usual:
-        signal.signal(number, lambda number, _: held.append(number))
+        signal.signal(number, interrupts.hold)
     try:
-        yield
+        yield interrupts
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
-        if held:
-            usual[signal.Signals(held[0])](held[0], None)
+        interrupts.deliver()

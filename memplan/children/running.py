@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from memplan.children.interrupts import interrupts_held_back
+from memplan.children.interrupts import HeldInterrupts, interrupts_held_back
 from memplan.children.processes import ForkedProcess, StartedProcess, kill_marked, kill_session
 from memplan.children.protocol import HEADER, MARK, PipeEnds
 from memplan.children.template import child_environment
@@ -86,11 +86,13 @@ def run_child(
     started = time.monotonic()
     payload, mark = pickle.dumps(request), secrets.token_hex(8)
     process, ends = _start(module, child_environment(environment), mark, template)
-    conversation = _Conversation(process, ends, payload, on_message)
-    try:
-        stop_reason = conversation.attend(lambda: watch(process.pid, time.monotonic() - started) if watch else None)
-    finally:
-        with interrupts_held_back():
+    with interrupts_held_back() as interrupts:  # one that came while the child is being ended would leave it behind
+        conversation = _Conversation(process, ends, payload, on_message)
+        try:
+            stop_reason = conversation.attend(
+                lambda: watch(process.pid, time.monotonic() - started) if watch else None, interrupts
+            )
+        finally:
             return_code = conversation.end()
             kill_marked(mark)
             if template is not None:
@@ -141,13 +143,19 @@ class _Conversation:
         self._listen(self._output, selectors.EVENT_READ, self._read_output)
         self._listen(self._request, selectors.EVENT_WRITE, self._write_request)
 
-    def attend(self, watch: Callable[[], str | None]) -> str | None:
-        """Talk until the child has ended; return why it was stopped, or None."""
+    def attend(self, watch: Callable[[], str | None], interrupts: HeldInterrupts) -> str | None:
+        """Talk until the child has ended; return why it was stopped, or None.
+
+        Args:
+            watch: returns why the child is to be stopped, or None.
+            interrupts: are delivered about twenty times a second.
+        """
         while not self._process.has_ended():
             self._talk(_TICK_S)
+            interrupts.deliver()
             reason = watch()
             if reason is not None:
-                self._ask_for_stacks()
+                self._ask_for_stacks(interrupts)
                 return reason
         self._read_what_is_left()
         return None
@@ -168,12 +176,13 @@ class _Conversation:
     def log_tail(self) -> str:
         return b"".join(self._log)[-LOG_TAIL_BYTES:].decode(errors="replace")
 
-    def _ask_for_stacks(self) -> None:
+    def _ask_for_stacks(self, interrupts: HeldInterrupts) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _STACK_DUMP_S
         while time.monotonic() < deadline and not self._process.has_ended():
             self._talk(_TICK_S)
+            interrupts.deliver()
 
     def _talk(self, duration_s: float) -> None:
         """Serve the pipes for that long, or until the child hangs up, however much there is to read."""

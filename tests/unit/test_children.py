@@ -284,6 +284,42 @@ def test_a_signal_that_is_handled_waits_until_the_block_has_ended(number: int) -
     assert came == ["the end of the block"]
 
 
+def test_a_signal_that_is_held_back_is_handled_when_it_is_asked_for() -> None:
+    before = signal.signal(signal.SIGHUP, signal.default_int_handler)
+    try:
+        with interrupts_held_back() as interrupts:
+            interrupts.deliver()
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.deliver()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_on_the_heels_of_another_leaves_no_child() -> None:
+    pids: list[int] = []
+    handled: list[int] = []
+
+    def raise_and_come_again(number: int, _frame: object) -> None:
+        handled.append(number)
+        if len(handled) == 1:
+            signal.raise_signal(number)
+        raise KeyboardInterrupt
+
+    def interrupt(found: list[int]) -> None:
+        pids.extend(found)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, raise_and_come_again)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_child("child_acts", ("leave_children", "and wait"), on_message=interrupt, environment=ENVIRONMENT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert pids
+    assert all_gone(pids)
+
+
 def test_a_signal_that_is_ignored_is_left_to_be() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
