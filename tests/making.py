@@ -130,6 +130,13 @@ def plan(current: Recipe, recipe: Recipe, *, peak_mib: int = 700, **fields: Any)
     return Plan(current=current, recipe=recipe, **{**values, **fields})
 
 
+def write_files(folder: Path, texts: dict[str, str]) -> None:
+    """Write files by their paths below a folder, with the folders that these need."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def config_of(folder: Path, text: str, *, name: str = "x.yaml", **options: Any) -> UserConfig:
     """Write a config file and read it."""
     (folder / name).write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
-from tests.making import config_of
+from tests.making import config_of, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,9 +230,7 @@ def tree_with_experiment(folder: Path, *, chosen: str) -> tuple[Path, Path]:
         "experiment/wide.yaml": "# @package _global_\ndefaults:\n  - override /trainer: long\ndata: {batch_size: 6}\n",
         "experiment/other.yaml": "# @package _global_\nseed: 1\n",
     }
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
+    write_files(folder, texts)
     return folder / "train.yaml", folder / "experiment" / "wide.yaml"
 
 
@@ -333,9 +331,7 @@ def test_each_value_of_a_hydra_tree_is_edited_in_its_own_group_file(tmp_path: Pa
         "trainer/gpu.yaml": "devices: 1\n",
         "optimizer/adam.yaml": "lr: 0.1",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    write_files(tmp_path, files)
     config = read_config(tmp_path / "train.yaml")
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2))
     patch = plan_patch(config, change, style=PatchStyle.IN_PLACE)

@@ -10,6 +10,7 @@ import pytest
 from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words
 from memplan.configs.evaluation.loading import load_document
 from memplan.errors import ConfigError
+from tests.making import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +41,7 @@ COMPOSED = {
 
 
 def composed(folder: Path, files: dict[str, str]) -> Document:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    write_files(folder, files)
     return load_document(folder / next(iter(files)))
 
 
