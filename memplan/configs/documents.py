@@ -74,6 +74,12 @@ class Document:
         """The file the user named, absolute; the last one of several."""
         return self.source.path
 
+    @property
+    def primary(self) -> SourceFile:
+        """The file that the training command names first."""
+        first = self.laid_over[0] if self.laid_over else self.path
+        return next(each for each in (self.source, *self.inherited) if each.path == first)
+
 
 def key_within(source: SourceFile, key: str) -> str | None:
     """Return the key within a file of an effective dotted key; None where its values are elsewhere."""

@@ -3,8 +3,7 @@
 LightningCLI takes ``--config`` more than once: mappings merge, and of single values and lists the later file's win
 (jsonargparse 4). Only its types tell which mapping is one ``dict`` argument, of which the later file's wins whole, and
 which ``init_args`` another class keeps: here all are merged. Files after a Hydra config with a defaults list are
-choices of its groups. A DeepSpeed or accelerate file accompanies training
-arguments that need not name it.
+choices of its groups. A DeepSpeed or accelerate file accompanies training arguments that need not name it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from typing import TYPE_CHECKING
 from memplan.configs.companions import TRAINING_ARGUMENTS, Companion
 from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.registry import ecosystem_of
-from memplan.configs.evaluation.hydra_defaults import has_defaults
+from memplan.configs.evaluation.hydra_defaults import primary_values
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.languages.syntaxes import YAML, syntax_of
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,10 +74,7 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
 
 def _is_tree(paths: Sequence[Path]) -> bool:
     """Whether the first file is a Hydra config with a defaults list, of whose groups the others may be."""
-    if any(syntax_of(each) is not YAML for each in paths):
-        return False
-    primary = read_source(paths[0])
-    return has_defaults(load_yaml(primary.text, where=str(primary.path), empty={}))
+    return all(syntax_of(each) is YAML for each in paths) and primary_values(read_source(paths[0])) is not None
 
 
 def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:

@@ -19,10 +19,9 @@ from memplan.configs.ecosystems.lightning_trainer import (
     sharing_remarks,
 )
 from memplan.configs.ecosystems.usual_names import is_length, remark_on_lengths
-from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, has_defaults, override_words
+from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words, primary_values
 from memplan.configs.keys import followed
 from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.originals import has_marker
@@ -30,7 +29,6 @@ from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
@@ -79,9 +77,8 @@ class LightningHydra(TrainerConfigs):
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Write ``experiment/memplan.yaml`` for a tree of configs; a single file has no children."""
-        files = (*document.laid_over, document.path)
-        values = load_yaml(_text_of(document, files[0]), where=str(files[0]), empty={})
-        if not has_defaults(values) or _is_experiment(document):
+        files, values = (*document.laid_over, document.path), primary_values(document.primary)
+        if values is None or _is_experiment(document):
             return None
         path = files[0].parent / _EXPERIMENTS / f"{_EXPERIMENT}.yaml"
         words = override_words(values, choices_on_command_line(files[0].parent, files[1:]), overlay=_EXPERIMENT)
@@ -122,7 +119,3 @@ def _is_experiment(document: Document) -> bool:
     """Whether a file is one of a Hydra tree's own experiments, named without the config that it is laid over."""
     is_alone = not document.laid_over and not has_marker(document.source.text)
     return is_alone and document.path.parent.name == _EXPERIMENTS
-
-
-def _text_of(document: Document, path: Path) -> str:
-    return next(each.text for each in (document.source, *document.inherited) if each.path == path)

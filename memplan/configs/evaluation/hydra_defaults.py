@@ -18,6 +18,7 @@ from memplan.configs.documents import SourceFile, is_there, read_source, require
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged, nested_under
 from memplan.configs.languages.yaml_source import load_yaml
+from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,6 +143,30 @@ def has_defaults(values: Any) -> bool:
     """Whether a config has a Hydra defaults list."""
     entries = values.get(_DEFAULTS) if isinstance(values, Mapping) else None
     return isinstance(entries, list) and all(isinstance(each, str | Mapping) for each in entries)
+
+
+def primary_values(source: SourceFile, notes: list[str] | None = None) -> dict[str, Any] | None:
+    """Return what a file says that has a Hydra defaults list; None for any other file.
+
+    Args:
+        source: a YAML file.
+        notes: gets a note for each value that is not plain data; None for no notes.
+    """
+    values = as_plain(load_yaml(source.text, where=str(source.path), empty={}), notes)
+    return values if has_defaults(values) else None
+
+
+def choices_and_overlays(root: Path, files: Sequence[SourceFile]) -> tuple[dict[str, list[str]], list[SourceFile]]:
+    """Tell apart what the command line names after a primary config: choices of its groups, and memplan's experiments.
+
+    Returns:
+        group -> choices, in their order, and the experiments that memplan lays over all that.
+
+    Raises:
+        ConfigError: another file is not in a group of the tree.
+    """
+    over = [each for each in files if bases_named_in(each)]
+    return choices_on_command_line(root, (each.path for each in files if each not in over)), over
 
 
 def choices_on_command_line(root: Path, files: Iterable[Path]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, read_source, require_keys
-from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, compose, has_defaults
+from memplan.configs.evaluation.hydra_defaults import choices_and_overlays, compose, has_defaults, primary_values
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.keys import merged
 from memplan.configs.languages.yaml_source import load_yaml
@@ -72,13 +72,14 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
     An experiment of memplan's own is laid over all that.
     """
     primary, *rest = files
-    over = [each for each in rest if bases_named_in(each)]
-    chosen = [each.path for each in rest if each not in over]
     notes: list[str] = []
-    values = as_plain(load_yaml(primary.text, where=str(primary.path), empty={}), notes)
-    if not chosen or not has_defaults(values):
+    values = primary_values(primary, notes) if rest else None
+    if values is None:
         return None
-    composed = compose(primary, values, texts, choices_on_command_line(primary.path.parent, chosen))
+    chosen, over = choices_and_overlays(primary.path.parent, rest)
+    if not chosen:
+        return None
+    composed = compose(primary, values, texts, chosen)
     own = [(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), notes)) for each in over]
     return YamlChain(
         values=_laid_over([(primary, composed.values), *own]),

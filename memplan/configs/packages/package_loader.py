@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan import children
 from memplan.configs.documents import read_source
-from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, has_defaults, override_words
+from memplan.configs.evaluation.hydra_defaults import choices_and_overlays, has_defaults, override_words
 from memplan.configs.evaluation.plain_data import as_plain
-from memplan.configs.originals import bases_named_in
 from memplan.configs.packages.messages import PackageAnswer
 
 if TYPE_CHECKING:
@@ -49,10 +48,8 @@ def _load_with_omegaconf(files: tuple[Path, ...]) -> tuple[Any, str]:
     if not has_defaults(loaded):
         return loaded, "omegaconf"
     hydra = importlib.import_module("hydra")
-    laid_over = [each for each in experiment if bases_named_in(read_source(each))]
-    chosen = choices_on_command_line(primary.parent, (each for each in experiment if each not in laid_over))
-    overlay = laid_over[-1].stem if laid_over else None
-    overrides = override_words(loaded, chosen, overlay=overlay).split()
+    chosen, over = choices_and_overlays(primary.parent, [read_source(each) for each in experiment])
+    overrides = override_words(loaded, chosen, overlay=over[-1].path.stem if over else None).split()
     with hydra.initialize_config_dir(config_dir=str(primary.parent.resolve()), version_base=None):
         composed = hydra.compose(config_name=primary.stem, overrides=overrides)
     return omegaconf.to_container(composed, resolve=False), "hydra-core"

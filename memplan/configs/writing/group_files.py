@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import key_within
-from memplan.configs.evaluation.hydra_defaults import has_defaults
+from memplan.configs.evaluation.hydra_defaults import primary_values
 from memplan.configs.keys import get
 from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.writing.in_place import edited_text, stale_comments
 from memplan.patches import FilePatch
 
@@ -55,7 +54,7 @@ def _file_of(document: Document, assignment: Assignment) -> SourceFile:
     """Return the file that sets a value, or the section that a new one goes into; the config itself where none does."""
     if document.syntax is not YAML or document.syntax.locate(document.source.text, assignment.key) is not None:
         return document.source
-    if not _is_composed(document):
+    if primary_values(document.primary) is None:
         return document.source
     for source in document.inherited:
         key = key_within(source, assignment.key)
@@ -63,9 +62,3 @@ def _file_of(document: Document, assignment: Assignment) -> SourceFile:
             return source
     section = assignment.key.rpartition(".")[0]
     return next((each for each in document.inherited if each.prefix == section != ""), document.source)
-
-
-def _is_composed(document: Document) -> bool:
-    first = document.laid_over[0] if document.laid_over else document.path
-    primary = next(each for each in (document.source, *document.inherited) if each.path == first)
-    return has_defaults(load_yaml(primary.text, where=str(first), empty={}))
