@@ -178,8 +178,8 @@ class UserConfig:
             raise ConfigError(
                 "the config names no workload, which says what is trained",
                 where=str(self.path),
-                hint="write a function that returns a memplan.Workload and name it with --workload module:function; "
-                'memplan probe also takes your training command instead, as --command "..."',
+                hint="write a function that returns a memplan.Workload and name it by --workload module:function, in "
+                "Python by workload=; or give your training command instead, by --command or command=",
             )
         return WorkloadReference(
             target=self.workload_target,

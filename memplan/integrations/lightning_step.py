@@ -8,6 +8,7 @@ validation, and the hooks around single steps (``on_train_batch_start``, ``on_be
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ class LightningStep(FrameworkStep):
         self._packed_data = data
         self._batch_arg_name = batch_arg_name
         self._trainer = _trainer_stand_in(settings)
+        self._deterministic: bool | str | None = settings.get("deterministic")
         self._benchmark: bool | None = settings.get("benchmark")
         self._module: Any = None
         self._source: Any = None
@@ -87,8 +89,7 @@ class LightningStep(FrameworkStep):
         Raises:
             WorkloadError: ``configure_optimizers`` returns none or several optimizers.
         """
-        if self._benchmark is not None:
-            torch.backends.cudnn.benchmark = self._benchmark  # as the Trainer does when it is built
+        _set_torch_flags(deterministic=self._deterministic, benchmark=self._benchmark)
         module = self._packed_module.opened()
         module.trainer = self._trainer
         for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):
@@ -213,6 +214,16 @@ def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
         callbacks=[],
         callback_metrics={},
     )
+
+
+def _set_torch_flags(*, deterministic: bool | str | None, benchmark: bool | None) -> None:
+    """Set what a Trainer sets in torch when it is built (``_set_torch_flags`` in its accelerator_connector.py)."""
+    if benchmark is not None or deterministic:
+        torch.backends.cudnn.benchmark = bool(benchmark)
+    if deterministic is not None:
+        torch.use_deterministic_algorithms(bool(deterministic), warn_only=deterministic == "warn")
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
 def _log_nothing(*_: object, **__: object) -> None:

@@ -54,13 +54,13 @@ def command_options(
     """
     if command is None:
         if not configs:
-            raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
+            raise UsageError("there is nothing to probe", hint="name a config, or your training command")
         if steps is not None or batch_size is not None:
-            option = "--steps" if steps is not None else "--batch-size"
-            raise UsageError(f"{option} goes with --command", hint="without one, the config's workload is run")
+            option = "steps" if steps is not None else "batch-size"
+            raise UsageError(f"{option} goes with a training command", hint="without one, the config's workload is run")
         return None
     if workload is not None:
-        raise UsageError("--command and --workload exclude each other", hint="a command is run as it is")
+        raise UsageError("command and workload exclude each other", hint="a command is run as it is")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch-size {batch_size} must be at least 1")
     return CommandOptions(
@@ -145,7 +145,7 @@ def subject_of_command(
     if request.global_batch_size is not None and not template.has(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
             f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",
-            where="--command",
+            where="command",
             hint="write {accumulation_steps} into it",
         )
     label = config.path.name if config is not None else _script_name(command.template)
@@ -184,7 +184,7 @@ def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequ
             names = ",".join(request.precisions)
             raise UsageError(
                 f"precision {names} cannot be compared: the command does not take one",
-                where="--command",
+                where="command",
                 hint="write {precision}, or {precision:fp32=WORD,bf16=WORD} in the words of your script",
             )
         return request.precisions[0]

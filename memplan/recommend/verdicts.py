@@ -67,7 +67,6 @@ def _compared(precision: Precision, best: Trial, same: Trial, reference: Trial) 
         _verdict(precision, best, comparison_text(own, other, precision=precision, setting=reference.recipe)),
         loss_deviation=loss_deviation(own.losses, other.losses),
         compared_steps=len(_comparable(own.losses, other.losses)) or None,
-        allocated_change=own.peak_allocated_bytes / other.peak_allocated_bytes - 1,
         speed_ratio=own.samples_per_s / other.samples_per_s,
     )
 

@@ -16,7 +16,7 @@ from memplan.units import format_bytes
 class ContextBasis(StrEnum):
     """Where an estimate's figure for the context comes from."""
 
-    CATALOGUE = "reckoned from the card's multiprocessors"
+    CATALOGUE = "reckoned, not measured"
     CALIBRATED = "measured on such a card here before"
     FIRST_TRIAL = "measured by the first trial"
     TRACE = "measured in the tracing process"

@@ -174,7 +174,6 @@ class PrecisionVerdict:
         loss_deviation: largest relative difference of its first losses from fp32 on the same data and seed; None where
             either is missing.
         compared_steps: optimizer steps whose losses were compared; None where there are none.
-        allocated_change: allocated peak over that of fp32 at the same setting, less 1; None where either is missing.
         speed_ratio: samples/s over those of fp32 at the same setting; None where either is missing.
     """
 
@@ -184,5 +183,4 @@ class PrecisionVerdict:
     estimate: Estimate | None = None
     loss_deviation: float | None = None
     compared_steps: int | None = None
-    allocated_change: float | None = None
     speed_ratio: float | None = None

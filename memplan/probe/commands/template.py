@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan.workload import TrainingCommand
 
 _PIECE = re.compile(r"\{\{|\}\}|\$\{[^}]*\}|\{(?P<name>[A-Za-z_]\w*)(?::(?P<words>[^{}]*))?\}")
-_WHERE = "--command"
+_WHERE = "command"
 T = TypeVar("T")
 
 
@@ -173,7 +173,7 @@ def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, st
         case PlaceholderName.STEPS:
             return "{steps}" if steps is None else str(steps)
         case PlaceholderName.CONFIG:
-            return shlex.quote(_known(config_path, "{config}", "name the config before --command"))
+            return shlex.quote(_known(config_path, "{config}", "name the config, too"))
         case PlaceholderName.LEARNING_RATE:
             hint = "name a config that sets it, or write the rate into the command"
             return repr(_known(recipe.learning_rate, "{learning_rate}", hint))

@@ -147,6 +147,20 @@ def test_cudnns_benchmark_mode_is_the_trainers(
     assert torch.backends.cudnn.benchmark is is_on
 
 
+@pytest.mark.parametrize(("deterministic", "mode"), [("warn", 1), (True, 2), (False, 0), (None, 0)])
+def test_algorithms_are_as_deterministic_as_the_trainers(
+    deterministic: bool | str | None, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    try:
+        arrived(Net(), Data(), deterministic=deterministic).model()
+        assert torch.get_deterministic_debug_mode() == mode
+        assert torch.backends.cudnn.benchmark is not bool(deterministic)
+    finally:
+        torch.set_deterministic_debug_mode(0)
+
+
 def test_a_step_without_a_loss_is_refused() -> None:
     class Silent(Net):
         def training_step(self, batch: torch.Tensor) -> None:
