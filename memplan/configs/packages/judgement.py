@@ -6,7 +6,6 @@ counts for every value that it reads as intended, and against one that it reads 
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,12 @@ from memplan import children
 from memplan.configs.documents import read_source
 from memplan.configs.keys import leaves, with_value
 from memplan.configs.packages.messages import PackageAnswer, PackageRefusal
+from memplan.configs.packages.readers import (
+    read_with_accelerate,
+    read_with_jsonargparse,
+    read_with_pyyaml,
+    read_with_transformers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,20 +27,19 @@ if TYPE_CHECKING:
     from memplan.configs.documents import SourceFile
     from memplan.configs.packages.messages import PackageRequest, Reading
 
-# Package as it is imported -> its distribution, and the module here whose ``read`` has it read files.
-READERS = {
-    "accelerate": ("accelerate", "launch_file"),
-    "jsonargparse": ("jsonargparse", "repeated_configs"),
-    "transformers": ("transformers", "training_arguments"),
-    "yaml": ("PyYAML", "plain_yaml"),
+# Package as it is imported -> its distribution, and what has it read files.
+READERS: dict[str, tuple[str, Callable[[tuple[SourceFile, ...]], Reading]]] = {
+    "accelerate": ("accelerate", read_with_accelerate),
+    "jsonargparse": ("jsonargparse", read_with_jsonargparse),
+    "transformers": ("transformers", read_with_transformers),
+    "yaml": ("PyYAML", read_with_pyyaml),
 }
 _UNREAD = object()
 
 
 def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
     """Reply with the judgement of the package that a request names."""
-    distribution, reader = READERS[request.package]
-    read = importlib.import_module(f"memplan.configs.packages.{reader}").read
+    distribution, read = READERS[request.package]
     loader = f"{distribution} {importlib.metadata.version(distribution)}"
     reply(judgement_on(request, read=read, loader=loader))
 
