@@ -107,6 +107,11 @@ def run_child(
     )
 
 
+def stop_after(limit_s: float, reason: str) -> Callable[[int, float], str | None]:
+    """Return a watch for :func:`run_child` that allows a child so many seconds, which it adds to the reason."""
+    return lambda _pid, age_s: f"{reason} within {limit_s:.0f} s" if age_s > limit_s else None
+
+
 def _start(
     module: str, environment: Mapping[str, str], mark: str, template: Template | None
 ) -> tuple[ChildProcess, PipeEnds]:

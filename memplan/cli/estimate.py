@@ -102,7 +102,7 @@ def _document_printer(found: Predictions) -> Callable[[], None]:
 
 def _table_printer(found: Predictions) -> Callable[[], None]:
     from memplan.report.estimates import breakdown_view, estimates_view, largest_table, remarks_view, savings_view
-    from memplan.report.hanging import spaced
+    from memplan.report.layout import spaced
 
     return partial(
         show,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.ecosystems.openmmlab_names import NAMED_FOR_CARDS, reference_cards, remark_on_name
+from memplan.configs.ecosystems.openmmlab_files import NAMED_FOR_CARDS, reference_cards, remark_on_name
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import get
 from memplan.configs.user_config import KnobName

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.assignments import Assignment
 from memplan.configs.ecosystems.detectron2 import Detectron2
 from memplan.configs.knobs import RECIPE_KNOBS
-from memplan.configs.layout.child_file import cfg_options
-from memplan.configs.layout.command_lines import as_flags, as_pairs
+from memplan.configs.layout.command_lines import as_flags, as_pairs, cfg_options
 from memplan.configs.precision_words import ACCELERATE_WORDS, LIGHTNING_WORDS
 from memplan.errors import UsageError, hint_on_names
 from memplan.recipe import Precision

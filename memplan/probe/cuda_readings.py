@@ -24,7 +24,7 @@ from memplan.probe.attribution import (
 from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
-from memplan.probe.readings import DevicePeaks, search_note
+from memplan.probe.readings import FULL_SHARE, DevicePeaks, search_note
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes, Component
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan.devices.cards import DeviceSpec
-
-_FULL_SHARE = 0.9
 
 
 class CudaReadings:
@@ -145,7 +143,7 @@ class CudaReadings:
     def memory_is_full(self) -> bool:
         """Whether the allocator has come near its cap."""
         return (
-            self._cap_bytes is not None and torch.cuda.max_memory_reserved(self._index) >= _FULL_SHARE * self._cap_bytes
+            self._cap_bytes is not None and torch.cuda.max_memory_reserved(self._index) >= FULL_SHARE * self._cap_bytes
         )
 
 

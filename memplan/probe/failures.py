@@ -1,11 +1,13 @@
 """Classify an exception raised inside a trial: memory, a failed kernel, the user's own bug, or memplan's.
 
-By type wherever a type exists, by text where libraries report through a plain ``RuntimeError``. Imports torch; child
-processes only.
+By type wherever a type exists, by text where libraries report through a plain ``RuntimeError``. What user code raises
+is marked as its own and kept, because it may be lack of memory. A trace has none to run out of and tells the user at
+once (``call_user`` in ``estimators/recorder/user_calls.py``). Imports torch; child processes only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,30 @@ import torch
 from memplan.errors import MemplanError, WorkloadError
 from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.trials import TrialVerdict
-from memplan.probe.user_code import UserCodeError
 from memplan.results import OutcomeKind
 from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class UserCodeError(Exception):
+    """The user's model, batch, loss or optimizer raised something, which is this error's cause."""
+
+
+@contextlib.contextmanager
+def blamed_on_user() -> Iterator[None]:
+    """Mark whatever is raised inside, ``SystemExit`` included, as the user's.
+
+    Raises:
+        UserCodeError: anything was raised but a ``WorkloadError``, which says so by itself.
+    """
+    try:
+        yield
+    except (WorkloadError, UserCodeError):
+        raise
+    except BaseException as error:
+        raise UserCodeError from error
 
 
 def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerdict:

@@ -1,4 +1,4 @@
-"""How a trial that has ended is judged: by its readings, or by the way its process ended without any. Pure."""
+"""How a trial is judged: while it runs by its limits, later by its readings, or by its end without any. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,39 @@ from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.children import ChildEnding
-    from memplan.probe.trials import TrialReadings, TrialRequest
+    from memplan.probe.trials import StepLimit, TrialReadings, TrialRequest
     from memplan.results import Measurement
 
 # A process that is killed, or gives up, with this share of the budget in use is presumed to have needed more.
 _NEAR_BUDGET_SHARE = 0.9
+
+
+def over_step_limit(limit: StepLimit | None, *, step: int, running_s: float) -> TrialVerdict | None:
+    """Report an optimizer step that takes longer than it may.
+
+    Args:
+        limit: of each step; None where there is none.
+        step: number of the step that runs.
+        running_s: wall time since it started.
+    """
+    if limit is None or running_s <= limit.limit_s:
+        return None
+    evidence = f"step {step} still running after {running_s:.0f} s ({_usual(limit)})"
+    return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
+
+
+def over_resident_limit(resident_bytes: int, limit_bytes: int) -> TrialVerdict | None:
+    """Report a trial on the CPU whose processes hold more than they may together."""
+    if resident_bytes <= limit_bytes:
+        return None
+    evidence = f"stopped at {format_bytes(resident_bytes)} resident, above its {format_bytes(limit_bytes)}"
+    return TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence=evidence)
+
+
+def _usual(limit: StepLimit) -> str:
+    if limit.usual_s is None:
+        return f"limit {limit.limit_s:.0f} s"
+    return f"{limit.usual_precision or 'usually'}: {limit.usual_s:.1f} s"
 
 
 def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:

@@ -10,13 +10,13 @@ from memplan.children import ChildEnding, Template, run_child
 from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError
 from memplan.probe.commands.trial import run_command_trial
-from memplan.probe.judging import judge_readings, judge_silence
-from memplan.probe.limits import over_resident_limit, over_step_limit
+from memplan.probe.judging import judge_readings, judge_silence, over_resident_limit, over_step_limit
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
+    WORKER_MODULE,
     ForkRefused,
     TrialNotes,
     TrialPhase,
@@ -31,8 +31,6 @@ from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-WORKER_MODULE = "memplan.probe.worker"
 
 
 def trial_template() -> Template:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.children import Template, run_child
-from memplan.probe.trials import trial_environment
+from memplan.children import Template, run_child, stop_after
+from memplan.probe.trials import WORKER_MODULE, trial_environment
 
 if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.workload import WorkloadReference
 
-WORKER_MODULE = "memplan.probe.worker"
 _RATES_TIMEOUT_S = 120.0
 
 
@@ -47,13 +46,13 @@ def read_rates(
         device: on which the run's trials are.
         template: a template of trials, which forks the child; None starts it from nothing.
     """
-    request = RatesRequest(sources=sources)
-    environment = trial_environment(device)
-    ending = run_child(WORKER_MODULE, request, watch=_too_long, environment=environment, template=template)
+    ending = run_child(
+        WORKER_MODULE,
+        RatesRequest(sources=sources),
+        watch=stop_after(_RATES_TIMEOUT_S, "no optimizer"),
+        environment=trial_environment(device),
+        template=template,
+    )
     without = ending.stop_reason or f"the process that makes the optimizer ended with exit status {ending.return_code}"
     found = (each for each in ending.messages if isinstance(each, OptimizerRates | RatesFailure))
     return next(found, RatesFailure(reason=without))
-
-
-def _too_long(_pid: int, age_s: float) -> str | None:
-    return f"no optimizer within {_RATES_TIMEOUT_S:.0f} s" if age_s > _RATES_TIMEOUT_S else None

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from memplan.probe.training_loop import TrainingState
     from memplan.results import BreakdownBytes
 
+FULL_SHARE = 0.9  # of a budget, from which on memory counts as full
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePeaks:

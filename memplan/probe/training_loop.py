@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from memplan.probe.user_code import blamed_on_user
+from memplan.probe.failures import blamed_on_user
 from memplan.recipe import Precision
 from memplan.training.batches import map_tensors
 from memplan.training.checkpointing import enable_checkpointing

@@ -16,7 +16,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
-from memplan.probe.failures import classify_failure, told_in_one_line, what_was_raised
+from memplan.probe.failures import blamed_on_user, classify_failure, told_in_one_line, what_was_raised
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.probe.trials import (
     MOST_SKIPPED_STEPS,
@@ -27,7 +27,6 @@ from memplan.probe.trials import (
     TrialRequest,
     TrialVerdict,
 )
-from memplan.probe.user_code import blamed_on_user
 from memplan.results import Measurement, OutcomeKind, TypicalStep
 from memplan.worst_case import WorstBatches
 

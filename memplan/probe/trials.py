@@ -11,6 +11,7 @@ from memplan.results import Measurement, OutcomeKind
 from memplan.units import MIB
 from memplan.workload import TrainingCommand, WorkloadSource
 
+WORKER_MODULE = "memplan.probe.worker"
 DEFAULT_TRIAL_LIMIT_S = 900.0
 DEFAULT_BUILD_LIMIT_S = 1800.0
 # The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.

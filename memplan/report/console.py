@@ -11,8 +11,7 @@ from rich.console import Group
 from rich.syntax import Syntax
 from rich.text import Text
 
-from memplan.report.hanging import hanging, spaced
-from memplan.report.tables import BAD, GOOD, QUIET, plain_table
+from memplan.report.layout import BAD, GOOD, QUIET, hanging, plain_table, spaced
 from memplan.report.trial_tables import (
     EVIDENCE_INDENT,
     accumulates,

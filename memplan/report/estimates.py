@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from memplan.report.hanging import hanging, spaced
-from memplan.report.tables import BAD, GOOD, QUIET, plain_table
+from memplan.report.layout import BAD, GOOD, QUIET, hanging, plain_table, spaced
 from memplan.report.wording import RECIPE_SIZES, bytes_text, component_text, outcome_text, share_text
 from memplan.results import OutcomeKind
 

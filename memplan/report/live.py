@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
 from memplan.report.facts import trial_row
-from memplan.report.hanging import hanging
+from memplan.report.layout import hanging
 from memplan.report.plan_heading import NAME_COLUMNS, plan_heading
 from memplan.report.trial_tables import EVIDENCE_INDENT, trial_lines
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 
 from memplan.report.facts import compare, trial_row
-from memplan.report.hanging import hanging, spaced
+from memplan.report.layout import hanging, spaced
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, trial_lines
 
 if TYPE_CHECKING:

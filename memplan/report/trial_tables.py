@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from memplan.recommend.speeds import apart_from_rate, fastest_run
-from memplan.report.tables import BAD, GOOD, QUIET, plain_table
+from memplan.report.layout import BAD, GOOD, QUIET, plain_table
 from memplan.report.wording import (
     bytes_text,
     component_text,

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child
+from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child, stop_after
 from memplan.children.interrupts import interrupts_held_back
 
 HERE = Path(__file__).parent
@@ -38,10 +38,6 @@ def act(request: pytest.FixtureRequest):
             return ending
 
         yield run
-
-
-def stop_after(seconds: float):
-    return lambda pid, age_s: "took too long" if age_s > seconds else None
 
 
 def all_gone(pids: list[int], *, within_s: float = 10.0) -> bool:
@@ -89,21 +85,21 @@ def test_only_the_end_of_a_flood_of_output_is_kept(act) -> None:
 
 
 def test_a_child_that_never_stops_printing_is_still_stopped(act) -> None:
-    ending = act("flood_forever", watch=stop_after(0.5))
-    assert ending.stop_reason == "took too long"
+    ending = act("flood_forever", watch=stop_after(0.5, "not done"))
+    assert ending.stop_reason == "not done within 0 s"
     assert ending.duration_s < 30
 
 
 def test_a_stopped_child_has_said_where_it_was(act) -> None:
-    ending = act("wait_in_a_function_with_a_telling_name", watch=stop_after(1.0))
-    assert ending.stop_reason == "took too long"
+    ending = act("wait_in_a_function_with_a_telling_name", watch=stop_after(1.0, "not done"))
+    assert ending.stop_reason == "not done within 1 s"
     assert ending.return_code == -signal.SIGKILL
     assert "in wait_in_a_function_with_a_telling_name" in ending.log_tail
     assert all_gone([ending.messages[0]])
 
 
 def test_a_child_that_ignores_polite_signals_is_ended_all_the_same(act) -> None:
-    ending = act("ignore_every_polite_signal", watch=stop_after(1.0))
+    ending = act("ignore_every_polite_signal", watch=stop_after(1.0, "not done"))
     assert all_gone([ending.messages[0]])
 
 
@@ -149,7 +145,7 @@ def test_a_process_that_a_child_sent_into_a_session_of_its_own_is_gone_too(act) 
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_child(act) -> None:
-    assert act("leave_a_thread", watch=stop_after(60)).stop_reason is None
+    assert act("leave_a_thread", watch=stop_after(60, "not done")).stop_reason is None
 
 
 def test_a_process_forked_by_user_code_cannot_answer_in_the_childs_name(act) -> None:

@@ -7,19 +7,25 @@ loss. Lightning 1.x, whose Trainer still had ``gpus``, says 16 where 2.x says ``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystems.batch_sharing import division_of_batch
+from memplan.configs.discovery import search_path_of
+from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.languages.spans import line_at
 from memplan.configs.precision_words import LIGHTNING_WORDS
 from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
     from memplan.configs.user_config import RecipeChange, UserConfig
@@ -40,6 +46,9 @@ _TRAINER_SIGNS = (
     "min_epochs",
 )
 _OLD_WORDS: Mapping[Precision, str | int] = {Precision.FP32: 32, Precision.FP16: 16, Precision.BF16: "bf16"}
+
+_CLASS_KEYS = ("data._target_", "datamodule._target_", "data.class_path", "fit.data.class_path")
+_DIVISION = re.compile(r"batch_size\w*\s*//?=?\s*[\w.()\[\]\"']*(?:world_size|num_devices|n_gpus|num_gpus)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +137,7 @@ class TrainerConfigs(Ecosystem):
 
 def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> list[str]:
     """Say what is assumed where a batch size may be that of all devices."""
-    division = division_of_batch(document)
+    division = _division_of_batch(document)
     if division is not None:
         shared = f"{division} divides {batch_key} by the number of devices: it is the batch of all of them"
         return [f"{shared}, and figures are those of one device that gets all of it"]
@@ -137,6 +146,30 @@ def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> 
     if devices in (1, "1", [0]):
         return []
     return [f"{batch_key} is taken as the batch of one device; some data modules divide it by their number"]
+
+
+def _division_of_batch(document: Document) -> str | None:
+    """Return file and line at which the project's data module divides its batch size by the number of devices.
+
+    Its source is read, not run. None where it does not, or where that is not found in the project.
+    """
+    named = next((each for each in (get(document.values, key) for key in _CLASS_KEYS) if isinstance(each, str)), None)
+    path = None if named is None else _source_of(named, document)
+    if path is None:
+        return None
+    try:
+        text = read_source(path).text
+    except ConfigError:
+        return None
+    match = _DIVISION.search(text)
+    return None if match is None else f"{path.name}:{line_at(text, match.start())}"
+
+
+def _source_of(class_name: str, document: Document) -> Path | None:
+    *module, _ = class_name.split(".")
+    folders = [document.path.parent / each for each in search_path_of(document.path)]
+    places = [folder.joinpath(*module).with_suffix(".py") for folder in folders if module]
+    return next((each for each in places if each.is_file()), None)
 
 
 def _words(values: Mapping[str, Any]) -> Mapping[Precision, str | int]:

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment, KnobKeys
-from memplan.configs.ecosystems.openmmlab_files import OpenMMLabFiles
-from memplan.configs.ecosystems.runtime_rate import at_run_time, before_run_time, remarks_on_runtime_rate
+from memplan.configs.ecosystems.openmmlab_files import (
+    OpenMMLabFiles,
+    at_run_time,
+    before_run_time,
+    remarks_on_runtime_rate,
+)
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, reason_for, single_assignments
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in

@@ -1,18 +1,37 @@
-"""What both generations of OpenMMLab's configs share: Python files that inherit, and options of the train script."""
+"""What both generations of OpenMMLab's configs share: how they inherit, what their names say, rates that runners scale.
+
+Files are named by mmsegmentation's "Config name style", GPUs x batch per GPU: ``x_8xb2-40k.py`` is a recipe for eight
+cards with two samples each; the generation before left out the ``b`` (``_8x2_``).
+
+``auto_scale_lr=dict(enable=True, base_batch_size=B)`` (mmdet 2.x, mmengine) multiplies the learning rate with
+micro-batch * replicas / B when the optimizer is built; accumulation does not enter. Never scale twice.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.layout.child_file import cfg_options, python_child_form
-from memplan.configs.user_config import PatchStyle
+from memplan.configs.keys import contains, get
+from memplan.configs.knob_changes import same_kind
+from memplan.configs.languages.literals import without_noise
+from memplan.configs.layout.child_file import python_child_form
+from memplan.configs.layout.command_lines import cfg_options
+from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from memplan.configs.assignments import Assignment, ChildForm
     from memplan.configs.documents import Document
+    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.recipe import Recipe
+
+NAMED_FOR_CARDS = ("openmmlab-0.x", "mmengine")
+_CARDS = re.compile(r"(?:^|[_-])(?P<cards>\d{1,4})x(?P<b>b?)(?P<batch>\d{1,4})(?=[_-]|$)")
 
 
 class OpenMMLabFiles(Ecosystem):
@@ -28,3 +47,64 @@ class OpenMMLabFiles(Ecosystem):
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return options of the train script; older repositories call them ``--options``."""
         return cfg_options(assignments)
+
+
+def cards_named_in(path: Path, micro_batch_size: int) -> int | None:
+    """Return the number of cards that a file is named for; None where its name does not say.
+
+    Without the ``b`` the second number must be the config's own batch, since image sizes are written so too.
+    """
+    for match in _CARDS.finditer(path.stem):
+        if int(match["cards"]) > 0 and (match["b"] or int(match["batch"]) == micro_batch_size):
+            return int(match["cards"])
+    return None
+
+
+def reference_cards(path: Path, micro_batch_size: int) -> int | None:
+    """Return the number of cards that a file is named for together with the config's own batch, or None."""
+    matches = _CARDS.finditer(path.stem)
+    cards = (int(match["cards"]) for match in matches if int(match["batch"]) == micro_batch_size)
+    return next((each for each in cards if each > 0), None)
+
+
+def remark_on_name(path: Path, micro_batch_size: int) -> str | None:
+    """Say for how many cards a file is named, and whether its batch is the one in the name; None where it is silent."""
+    cards = cards_named_in(path, micro_batch_size)
+    batches = [int(match["batch"]) for match in _CARDS.finditer(path.stem) if match["b"]]
+    other = f", of {batches[0]} samples each where the config says {micro_batch_size}" if batches else ""
+    differs = bool(batches) and batches[0] != micro_batch_size
+    hint = f"its learning rate is for them, so give --world-size {cards} where it runs on as many"
+    return f"the file is named for {cards} cards{other if differs else ''}: {hint}" if (cards or 1) > 1 else None
+
+
+def at_run_time(values: Mapping[str, Any], recipe: Recipe) -> Recipe:
+    """Return the recipe with the learning rate that the runner will really use, on one replica."""
+    if recipe.learning_rate is None:
+        return recipe
+    return replace(recipe, learning_rate=without_noise(recipe.learning_rate * _factor(values, recipe)))
+
+
+def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
+    """Return the learning rate to write, so that the runner's own scaling arrives at the wanted one."""
+    knob = config.knob(KnobName.LEARNING_RATE)
+    if knob is None or assignment.key != knob.key:
+        return assignment
+    rate = assignment.value / _factor(config.values, change.recipe)
+    return replace(assignment, value=same_kind(rate, assignment.value))
+
+
+def remarks_on_runtime_rate(values: Mapping[str, Any]) -> list[str]:
+    """Return what a user should know about a rate that is or may be scaled at run time."""
+    if get(values, "auto_scale_lr.enable") is True:
+        return [
+            "auto_scale_lr is enabled: the rate shown is the runner's, and only what its scaling leaves out is changed"
+        ]
+    if contains(values, "auto_scale_lr"):
+        return ["do not pass --auto-scale-lr with the patched config: it already holds the scaled rate"]
+    return []
+
+
+def _factor(values: Mapping[str, Any], recipe: Recipe) -> float:
+    base = get(values, "auto_scale_lr.base_batch_size")
+    is_enabled = get(values, "auto_scale_lr.enable") is True and isinstance(base, int) and base > 0
+    return recipe.micro_batch_size / base if is_enabled else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.children import ChildEnding, run_child
+from memplan.children import ChildEnding, run_child, stop_after
 from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
@@ -91,17 +91,14 @@ def _evaluated(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> 
 
 def _read_in_child(path: Path, texts: Mapping[str, str]) -> ReadAnswer:
     request = ReadRequest(path=str(path), texts=dict(texts), import_path=(str(Path.cwd()), str(path.parent)))
-    ending = run_child("memplan.configs.evaluation.python_reader", request, watch=_too_long)
+    watch = stop_after(READ_TIMEOUT_S, "it did not load")
+    ending = run_child("memplan.configs.evaluation.python_reader", request, watch=watch)
     message = ending.messages[-1] if ending.messages else None
     if isinstance(message, ConfigError):
         raise message
     if isinstance(message, ReadAnswer):
         return message
     raise _without_answer(path, ending)
-
-
-def _too_long(_pid: int, age_s: float) -> str | None:
-    return f"it did not load within {READ_TIMEOUT_S:.0f} s" if age_s > READ_TIMEOUT_S else None
 
 
 def _without_answer(path: Path, ending: ChildEnding) -> ConfigError:

@@ -14,10 +14,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.attribute_dict import nested
 from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source
 from memplan.configs.evaluation.imported_names import ImportedName, as_text
 from memplan.configs.evaluation.installed_configs import package_folder
-from memplan.configs.evaluation.nested_values import nested
 from memplan.configs.languages.python_style import base_assignment, is_builtin, is_read_base, syntax_tree
 from memplan.errors import ConfigError
 

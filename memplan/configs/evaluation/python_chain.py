@@ -18,9 +18,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.attribute_dict import DELETE_KEY, NestedValues
 from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source, require_keys
 from memplan.configs.evaluation.installed_configs import file_in_package, scoped
-from memplan.configs.evaluation.nested_values import DELETE_KEY, NestedValues
 from memplan.configs.languages.json_source import load_json
 from memplan.configs.languages.python_style import BASE_KEY, base_assignment, is_read_base, syntax_tree
 from memplan.configs.languages.yaml_source import load_yaml

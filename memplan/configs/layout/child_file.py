@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.assignments import ChildForm
 from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.layout.command_lines import as_pairs, bracketed_word
 from memplan.configs.layout.python_lines import entry_lines, grouped
 from memplan.configs.layout.python_statements import class_imports, member_lines, update_lines
 from memplan.configs.layout.whole_lists import with_whole_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
     from memplan.configs.user_config import UserConfig
 
@@ -37,12 +36,6 @@ def python_child_form(document: Document) -> ChildForm | None:
         return None
     head = ("with read_base():", f"    from .{document.path.stem} import *", "")
     return ChildForm(path=path, head=head, over=(), notes=notes, write=_updating_child_text)
-
-
-def cfg_options(assignments: Sequence[Assignment]) -> str | None:
-    """Return the option of OpenMMLab's train scripts that makes assignments; None for a dict."""
-    pairs = as_pairs(assignments, write=bracketed_word)
-    return None if pairs is None else f"--cfg-options {pairs}"
 
 
 def _child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:

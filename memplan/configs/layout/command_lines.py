@@ -31,6 +31,12 @@ def as_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str 
     return _joined(assignments, lambda each, word: f"{_flag(each, dashed=dashed)} {word}", python_word)
 
 
+def cfg_options(assignments: Sequence[Assignment]) -> str | None:
+    """Return the option of OpenMMLab's train scripts that makes assignments; None for a dict."""
+    pairs = as_pairs(assignments, write=_bracketed_word)
+    return None if pairs is None else f"--cfg-options {pairs}"
+
+
 def as_switched_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str | None:
     """Return flags of a program whose switches have no value; None where one would have to be turned off."""
     if any(each.value is False for each in assignments):
@@ -63,10 +69,10 @@ def _yaml_word(value: Any) -> str | None:
     return None if isinstance(value, dict) else write_yaml(value)
 
 
-def bracketed_word(value: Any) -> str | None:
+def _bracketed_word(value: Any) -> str | None:
     """Write a value as OpenMMLab's ``DictAction`` reads it, lists in brackets; None for a dict."""
     if isinstance(value, list | tuple):
-        words = [bracketed_word(each) for each in value]
+        words = [_bracketed_word(each) for each in value]
         opening, closing = "[]" if isinstance(value, list) else "()"
         return None if None in words else f"{opening}{','.join(map(str, words))}{closing}"
     return python_word(value)

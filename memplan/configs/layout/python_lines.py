@@ -6,7 +6,7 @@ import keyword
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
-from memplan.configs.evaluation.nested_values import DELETE_KEY
+from memplan.configs.attribute_dict import DELETE_KEY
 from memplan.configs.keys import get
 from memplan.configs.languages.literals import write_python
 from memplan.configs.layout.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.children import run_child
+from memplan.children import run_child, stop_after
 from memplan.configs.evaluation.loading import load_patched
 from memplan.configs.keys import first_difference, get
 from memplan.configs.packages.judgement import READERS
@@ -99,9 +99,6 @@ def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None
     if find_spec(request.package) is None or _FILE_PLACEHOLDER.search(request.text):
         return None
     module = "judgement" if request.package in READERS else "package_loader"
-    ending = run_child(f"memplan.configs.packages.{module}", request, watch=_too_long)
+    watch = stop_after(_PACKAGE_TIMEOUT_S, "not loaded")
+    ending = run_child(f"memplan.configs.packages.{module}", request, watch=watch)
     return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)
-
-
-def _too_long(_pid: int, age_s: float) -> str | None:
-    return f"not loaded within {_PACKAGE_TIMEOUT_S:.0f} s" if age_s > _PACKAGE_TIMEOUT_S else None

@@ -28,8 +28,7 @@ from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, 
 from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.probe.commands.worker import CommandLine
-from memplan.probe.judging import is_near_budget
-from memplan.probe.limits import over_resident_limit, over_step_limit
+from memplan.probe.judging import is_near_budget, over_resident_limit, over_step_limit
 from memplan.probe.oom_evidence import count_oom_kills, has_killed_since
 from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, TrialVerdict

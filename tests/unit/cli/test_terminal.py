@@ -8,7 +8,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from memplan.cli.terminal import show
-from memplan.report.hanging import spaced
+from memplan.report.layout import spaced
 
 if TYPE_CHECKING:
     import pytest

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from memplan.errors import NoDriverError, WorkloadError
-from memplan.probe.failures import classify_failure
+from memplan.probe.failures import UserCodeError, blamed_on_user, classify_failure
 from memplan.probe.trials import TrialVerdict
-from memplan.probe.user_code import UserCodeError, blamed_on_user
 from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:

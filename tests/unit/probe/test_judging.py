@@ -1,4 +1,4 @@
-"""How the parent judges a trial: by its readings or by its silence."""
+"""How the parent judges a trial: by its limits, its readings or its silence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import pytest
 
 from memplan.children import ChildEnding
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.probe.judging import judge_measurement, judge_readings, judge_silence
-from memplan.probe.trials import TrialReadings, TrialRequest
-from memplan.recipe import Recipe
+from memplan.probe.judging import (
+    judge_measurement,
+    judge_readings,
+    judge_silence,
+    over_resident_limit,
+    over_step_limit,
+)
+from memplan.probe.trials import StepLimit, TrialReadings, TrialRequest
+from memplan.recipe import Precision, Recipe
 from memplan.results import OutcomeKind
-from memplan.units import MIB
+from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload
 from tests.making import measurement
 
@@ -130,3 +136,35 @@ def test_a_process_that_gave_up_is_quoted_with_its_last_line() -> None:
     assert verdict.evidence.endswith(
         "exit status 1 in the middle of the trial; its last line: SyntaxError: invalid syntax"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (StepLimit(limit_s=10.0), "step 3 still running after 12 s (limit 10 s)"),
+        (StepLimit(limit_s=10.0, usual_s=0.5), "step 3 still running after 12 s (usually: 0.5 s)"),
+        (
+            StepLimit(limit_s=10.0, usual_s=0.5, usual_precision=Precision.BF16),
+            "step 3 still running after 12 s (bf16: 0.5 s)",
+        ),
+    ],
+)
+def test_a_step_is_stopped_beyond_its_limit_and_told_beside_what_the_limit_follows_from(
+    limit: StepLimit, said: str
+) -> None:
+    assert over_step_limit(limit, step=3, running_s=10.0) is None
+    verdict = over_step_limit(limit, step=3, running_s=12.0)
+    assert verdict is not None
+    assert (verdict.kind, verdict.evidence) == (OutcomeKind.TIMEOUT, said)
+
+
+def test_a_step_without_a_limit_may_take_any_time() -> None:
+    assert over_step_limit(None, step=3, running_s=1e6) is None
+
+
+def test_main_memory_counts_up_to_and_with_its_limit() -> None:
+    assert over_resident_limit(2 * GIB, 2 * GIB) is None
+    verdict = over_resident_limit(3 * GIB, 2 * GIB)
+    assert verdict is not None
+    assert verdict.kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert verdict.evidence == "stopped at 3.00 GiB resident, above its 2.00 GiB"

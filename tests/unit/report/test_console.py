@@ -17,8 +17,8 @@ from memplan.recommend.speeds import fastest_run
 from memplan.report.console import plan_view, run_view
 from memplan.report.estimates import breakdown_view, estimates_view, largest_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
-from memplan.report.hanging import hanging
 from memplan.report.html import run_to_html
+from memplan.report.layout import hanging
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_table, trial_lines
 from memplan.report.wording import rate_text
 from memplan.results import LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus

@@ -10,7 +10,7 @@ import pytest
 
 from memplan.configs import RecipeChange, plan_patch, read_config
 from memplan.configs.assignments import Assignment
-from memplan.configs.layout.command_lines import as_flags, as_pairs, bracketed_word
+from memplan.configs.layout.command_lines import as_flags, as_pairs, cfg_options
 from memplan.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_dict_is_no_word_of_a_command() -> None:
     assignments = [Assignment(key="a.b", value={"c": 1}, reason="because")]
     assert as_pairs(assignments) is None
     assert as_flags(assignments) is None
-    assert as_pairs(assignments, write=bracketed_word) is None
+    assert cfg_options(assignments) is None
 
 
 def test_numbers_keep_all_their_digits() -> None:

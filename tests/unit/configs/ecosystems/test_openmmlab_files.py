@@ -14,7 +14,7 @@ from memplan.configs import (
     read_config,
     reference_world_size,
 )
-from memplan.configs.ecosystems.openmmlab_names import cards_named_in, remark_on_name
+from memplan.configs.ecosystems.openmmlab_files import cards_named_in, remark_on_name
 from memplan.recipe import Recipe
 
 
