@@ -25,8 +25,15 @@ def without_key(config: UserConfig, recipe: Recipe, names: Iterable[KnobName]) -
     return {
         name: (before, after)
         for name, (before, after) in parts.items()
-        if config.knob(name) is None and after not in (None, before)
+        if config.knob(name) is None and after not in (None, before) and not _follows_from_global(config, name)
     }
+
+
+def _follows_from_global(config: UserConfig, name: KnobName) -> bool:
+    """Whether a part of a recipe is accumulation, and the config says it by a global batch beside the micro-batch."""
+    total, micro = config.knob(KnobName.GLOBAL_BATCH_SIZE), config.knob(KnobName.MICRO_BATCH_SIZE)
+    is_beside = total is not None and micro is not None and total.key != micro.key
+    return name is KnobName.ACCUMULATION_STEPS and is_beside
 
 
 def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequence[KnobName]) -> str | None:
@@ -90,9 +97,12 @@ def _new_value(config: UserConfig, change: RecipeChange, knob: Knob) -> Any:
     if knob.name is KnobName.ACTIVATION_CHECKPOINTING:  # a word such as "offload" stays where the meaning does
         checkpointing = recipe.activation_checkpointing
         return knob.value if bool(knob.value) == checkpointing else checkpointing
+    total = config.knob(KnobName.GLOBAL_BATCH_SIZE)
+    is_of_all = total is not None and total.key == knob.key  # whose new value the key has
     return {
-        KnobName.MICRO_BATCH_SIZE: recipe.micro_batch_size,
+        KnobName.MICRO_BATCH_SIZE: None if is_of_all else recipe.micro_batch_size,
         KnobName.ACCUMULATION_STEPS: recipe.accumulation_steps,
+        KnobName.GLOBAL_BATCH_SIZE: recipe.global_batch_size,
     }.get(knob.name)
 
 
@@ -157,6 +167,7 @@ def reason_for(change: RecipeChange, name: KnobName) -> str:
 _DEFAULT_REASONS = {
     KnobName.MICRO_BATCH_SIZE: "uses the device's memory",
     KnobName.ACCUMULATION_STEPS: "holds the global batch",
+    KnobName.GLOBAL_BATCH_SIZE: "samples of an optimizer step over all replicas",
     KnobName.PRECISION: "compared by live trials",
     KnobName.AMP_DTYPE: "compared by live trials",
     KnobName.LEARNING_RATE: "follows the global batch",

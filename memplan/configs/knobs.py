@@ -122,9 +122,10 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
             hint=_where_the_batch_may_be(document),
         )
     rate_keys = keys.get(KnobName.LEARNING_RATE, ())
+    micro_batch_size = count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0])
     return Recipe(
-        micro_batch_size=count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0]),
-        accumulation_steps=_declared_accumulation(document, keys),
+        micro_batch_size=micro_batch_size,
+        accumulation_steps=_declared_accumulation(document, keys, micro_batch_size),
         precision=declared_precision(document, keys) if keys.get(KnobName.PRECISION) else precision,
         learning_rate=rate_at(document, rate_keys[0]) if rate_keys else None,
         activation_checkpointing=bool(_first_value(document, keys, KnobName.ACTIVATION_CHECKPOINTING)),
@@ -160,6 +161,13 @@ def declared_precision(document: Document, keys: KnobKeys) -> Precision:
     return found
 
 
-def _declared_accumulation(document: Document, keys: KnobKeys) -> int:
+def _declared_accumulation(document: Document, keys: KnobKeys, micro_batch_size: int) -> int:
+    """Return the accumulation of one replica, which follows from the batch of an optimizer step where that is known."""
+    if total_keys := keys.get(KnobName.GLOBAL_BATCH_SIZE):
+        total = count_at(document, total_keys[0])
+        if total % micro_batch_size:
+            what = f"{total_keys[0]}={total} is no multiple of the micro-batch of {micro_batch_size}"
+            raise ConfigError(what, where=str(document.path), hint="make it one")
+        return total // micro_batch_size
     found = keys.get(KnobName.ACCUMULATION_STEPS)
     return count_at(document, found[0]) if found else 1

@@ -15,7 +15,7 @@ from memplan.configs.discovery import knob_names
 from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
-from memplan.configs.ecosystems.usual_names import USUAL_NAMES
+from memplan.configs.ecosystems.usual_names import USUAL_NAMES, with_one_accumulation
 from memplan.configs.keys import lookup
 from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS
@@ -121,8 +121,10 @@ def _completed(ecosystem: Ecosystem, document: Document, keys: KnobKeys, assumed
     found = recipe_within(document, ecosystem, keys)
     if not isinstance(ecosystem, Plain):
         return found
-    absent = [name for name in RECIPE_KNOBS if not keys.get(name)]
-    return replace(found, world_size=assumed.world_size, **{str(name): getattr(assumed, name) for name in absent})
+    absent = {str(name): getattr(assumed, name) for name in RECIPE_KNOBS if not keys.get(name)}
+    if keys.get(KnobName.GLOBAL_BATCH_SIZE):  # replicas share it later
+        return replace(found, **{**absent, str(KnobName.ACCUMULATION_STEPS): found.accumulation_steps})
+    return replace(found, world_size=assumed.world_size, **absent)
 
 
 def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> KnobKeys:
@@ -134,7 +136,7 @@ def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> Kn
             where=where,
             hint='name its place with knobs={"micro_batch_size": "..."}',
         )
-    return found
+    return with_one_accumulation({**found, **declared}, values)
 
 
 def _usual_key(values: Mapping[str, Any], name: KnobName, usual: tuple[str, ...], where: str) -> tuple[str, ...]:

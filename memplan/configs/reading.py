@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import MemplanOptions
 
 
+_RIVALS = {
+    KnobName.ACCUMULATION_STEPS: KnobName.GLOBAL_BATCH_SIZE,
+    KnobName.GLOBAL_BATCH_SIZE: KnobName.ACCUMULATION_STEPS,
+}
+
+
 def read_config(
     path: Path,
     *more: Path,
@@ -101,8 +107,10 @@ def own_keys(document: Document, format_name: str) -> KnobKeys:
 def with_declared(own: KnobKeys, declared: KnobKeys) -> KnobKeys:
     """Return the keys of knobs in the order of their declaration, which wins over an ecosystem's own.
 
-    Declared lengths join those that the ecosystem knows, and are no longer counted as it would count them.
+    Declared lengths join those that the ecosystem knows, and are no longer counted as it would count them. Of
+    accumulation and the global batch, from which it follows, what is declared takes the place of the other.
     """
+    own = {name: found for name, found in own.items() if _RIVALS.get(name) not in declared}
     counted = {key for name in LENGTH_KNOBS for key in declared.get(name, ())}
     lengths = {
         name: (*(key for key in own.get(name, ()) if key not in counted), *declared.get(name, ()))

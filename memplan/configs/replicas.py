@@ -59,7 +59,8 @@ def _remark_where_open(config: UserConfig) -> str | None:
     if config.format_name in NAMED_FOR_CARDS:
         return remark_on_name(config.path, config.first_recipe.micro_batch_size)
     key = _key_of_all(config)
-    if config.format_name in _UNSAID and config.recipe.world_size == 1 and key is not None:
+    is_unsaid = config.format_name in _UNSAID or config.knob(KnobName.GLOBAL_BATCH_SIZE) is not None
+    if is_unsaid and config.recipe.world_size == 1 and key is not None:
         return f"{key} is the batch of all cards: give --world-size where there are several"
     return None
 
@@ -80,6 +81,8 @@ def holds_batch_of_all(config: UserConfig) -> bool:
 
 def _key_of_all(config: UserConfig) -> str | None:
     """Return the key of the batch of all replicas; None where a config holds the batch of one."""
+    if (knob := config.knob(KnobName.GLOBAL_BATCH_SIZE)) is not None:
+        return knob.key
     key = ecosystem_named(config.format_name).batch_of_all
     if key is None:
         return None

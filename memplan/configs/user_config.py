@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 class KnobName(StrEnum):
     """What memplan can turn in a config, by the names that ``--map`` and ``knobs=dict(...)`` use.
 
+    ``global_batch_size`` is the key of a batch of all replicas per optimizer step, from which accumulation follows.
     ``iterations`` and ``optimizer_steps`` take several keys, separated by commas: lengths and intervals counted in
     forward/backward passes and in optimizer steps. The loader's settings change only where that is asked for.
     """
 
     MICRO_BATCH_SIZE = "micro_batch_size"
     ACCUMULATION_STEPS = "accumulation_steps"
+    GLOBAL_BATCH_SIZE = "global_batch_size"
     PRECISION = "precision"
     AMP_DTYPE = "amp_dtype"
     LEARNING_RATE = "learning_rate"

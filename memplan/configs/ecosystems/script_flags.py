@@ -20,6 +20,7 @@ from memplan.configs.ecosystems.usual_names import (
     counts_iterations,
     listed,
     remark_on_lengths,
+    with_one_accumulation,
 )
 from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
@@ -62,7 +63,7 @@ class _ScriptFlags(Ecosystem):
         }
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
         return {
-            **found,
+            **with_one_accumulation(found, values),
             KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else (),
             KnobName.OPTIMIZER_STEPS: tuple(each for each in STEP_LENGTHS if is_count(values.get(each))),
         }
@@ -91,13 +92,14 @@ class _ScriptFlags(Ecosystem):
         knob = config.knob(KnobName.PRECISION)
         is_switch = knob is not None and knob.value is True and not recipe.precision.is_autocast
         if self.syntax is SHELL and is_switch and knob is not None and recipe.precision != config.recipe.precision:
-            return f"--{knob.key} is a switch, which a value cannot turn off"
+            return f"{self.flag(config.document, knob.key)} is a switch, which a value cannot turn off"
         return None
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the flags' new values; accumulation is added where the script is known to take it."""
+        """Return the script's flags with their new values; accumulation is added where it is known to take it."""
         steps = {KnobName.ACCUMULATION_STEPS: MAE_STEPS}
-        return [*super().assignments(config, change), *additions(config, change, steps)]
+        found = [*super().assignments(config, change), *additions(config, change, steps)]
+        return [replace(each, flag=self.flag(config.document, each.key)) for each in found]
 
 
 class LaunchScript(_ScriptFlags):
@@ -125,11 +127,6 @@ class ScriptArguments(_ScriptFlags):
     def flag(self, document: Document, key: str) -> str:
         """Return the flag that the script declares."""
         return flag_in(document.source.text, key)
-
-    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the new values with the names of their flags."""
-        document = config.document
-        return [replace(each, flag=self.flag(document, each.key)) for each in super().assignments(config, change)]
 
 
 def _computes_rate(document: Document) -> bool:

@@ -27,6 +27,7 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
         "accum_steps",
         "accumulate_grad_batches",
     ),
+    KnobName.GLOBAL_BATCH_SIZE: ("global_batch_size", "global_train_batch_size"),
     KnobName.LEARNING_RATE: ("lr", "learning_rate"),
     KnobName.PRECISION: ("precision", "mixed_precision", "amp", "use_amp"),
     KnobName.AMP_DTYPE: ("amp_dtype",),
@@ -94,7 +95,22 @@ def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
     One-word names for precision mean too many things to be taken for it, apart from ``precision`` itself.
     """
     found = {name: _keys_of(values, name) for name in _FITS}
-    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
+    single = {name: (keys[0],) for name, keys in found.items() if len(keys) == 1}
+    return {name: key for name, (key,) in with_one_accumulation(single, values).items()}
+
+
+def with_one_accumulation(keys: KnobKeys, values: Mapping[str, Any]) -> KnobKeys:
+    """Return the keys without those of the weaker of the two ways to say accumulation.
+
+    A global batch beside the batch of one device decides, unless a count of steps above 1 is given as well.
+    """
+    total, steps = keys.get(KnobName.GLOBAL_BATCH_SIZE), keys.get(KnobName.ACCUMULATION_STEPS)
+    if not total:
+        return keys
+    is_beside = bool(keys.get(KnobName.MICRO_BATCH_SIZE)) and is_count(get(values, total[0]))
+    decides = is_beside and (not steps or get(values, steps[0]) == 1)
+    weaker = KnobName.ACCUMULATION_STEPS if decides else KnobName.GLOBAL_BATCH_SIZE
+    return {name: found for name, found in keys.items() if name is not weaker}
 
 
 def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
@@ -119,6 +135,7 @@ def _is_precision(value: Any) -> bool:
 _FITS = {
     KnobName.MICRO_BATCH_SIZE: is_count,
     KnobName.ACCUMULATION_STEPS: is_count,
+    KnobName.GLOBAL_BATCH_SIZE: is_count,
     KnobName.LEARNING_RATE: _is_rate,
     KnobName.PRECISION: _is_precision,
 }

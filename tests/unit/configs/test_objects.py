@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,3 +158,10 @@ def test_a_config_of_omegaconf_keeps_its_interpolations_and_is_opened_for_new_ke
     assert (config.batch, config.data.batch_size) == (16, 16)
     assert omegaconf.OmegaConf.to_container(config, resolve=False)["data"] == {"batch_size": "${batch}"}
     assert dict(config.trainer) == {"max_epochs": 3, "accumulate_grad_batches": 2, "precision": "bf16-mixed"}
+
+
+def test_a_global_batch_of_an_object_is_shared_by_the_replicas_and_set() -> None:
+    arguments = argparse.Namespace(micro_batch_size=4, global_batch_size=32, lr=0.01)
+    now = replace(NOW, world_size=2)
+    found = plan(now, replace(now, micro_batch_size=8, accumulation_steps=4)).apply(arguments)
+    assert vars(found) == {"micro_batch_size": 8, "global_batch_size": 64, "lr": 0.02}

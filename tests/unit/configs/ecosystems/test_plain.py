@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, expressible, plan_patch, read_config
+from memplan.configs import PatchStyle, RecipeChange, expressible, for_replicas, plan_patch, read_config
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
 
@@ -225,3 +226,36 @@ def test_a_floor_of_the_learning_rate_is_named_and_follows_once_declared(tmp_pat
     assert not any("left alone" in each for each in config.notes)
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=2e-3)))
     assert any(each.startswith("+min_lr: 2") for each in changed_lines(patch))
+
+
+BESIDE = "train:\n  micro_batch_size: 4\n  global_batch_size: 16\n  accumulate_grad_batches: {steps}\n"
+
+
+def test_accumulation_follows_from_a_global_batch_which_changes_with_the_micro_batch(tmp_path: Path) -> None:
+    config = config_of(tmp_path, BESIDE.format(steps=1), {})
+    assert config.recipe == Recipe(micro_batch_size=4, accumulation_steps=4)
+    patch = patch_of(config, micro_batch_size=8, accumulation_steps=4)
+    assert [(each.key, each.after) for each in patch.changes] == [
+        ("train.micro_batch_size", "8"),
+        ("train.global_batch_size", "32"),
+    ]
+
+
+def test_a_count_of_steps_above_one_decides_before_a_global_batch(tmp_path: Path) -> None:
+    config = config_of(tmp_path, BESIDE.format(steps=2), {})
+    assert config.recipe.accumulation_steps == 2
+    declared = config_of(tmp_path, BESIDE.format(steps=2), {"global_batch_size": "train.global_batch_size"})
+    assert declared.recipe.accumulation_steps == 4
+
+
+def test_a_global_batch_that_the_micro_batch_does_not_divide_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="global_batch_size=16 is no multiple of the micro-batch of 3"):
+        config_of(tmp_path, BESIDE.format(steps=1).replace(": 4", ": 3"), {})
+
+
+def test_a_batch_of_all_replicas_is_declared_by_two_knobs_at_one_key(tmp_path: Path) -> None:
+    knobs = {"micro_batch_size": "batch_size", "global_batch_size": "batch_size"}
+    config = for_replicas(config_of(tmp_path, "batch_size: 32\n", knobs), 4)
+    assert config.recipe == Recipe(micro_batch_size=8, world_size=4)
+    assert [each.after for each in patch_of(config, micro_batch_size=16, world_size=4).changes] == ["64"]
+    assert "no key for accumulation_steps" in str(expressible(config, replace(config.recipe, accumulation_steps=2)))

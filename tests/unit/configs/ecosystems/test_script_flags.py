@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -276,3 +277,11 @@ def test_the_settings_of_deepspeed_may_be_named_with_a_launch_script(tmp_path: P
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}\n')
     (companion,) = read_config(tmp_path / "x.sh", tmp_path / "ds.json").companions
     assert companion.path == tmp_path / "ds.json"
+
+
+def test_a_global_batch_follows_the_micro_batch_by_the_scripts_own_flags(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "python p.py --micro-batch-size 4 --global-batch-size 16 --lr 1e-3 --min-lr 1e-5\n")
+    assert config.recipe.accumulation_steps == 4
+    patch = plan_patch(config, RecipeChange(recipe=replace(config.recipe, micro_batch_size=8, learning_rate=2e-3)))
+    wanted = "--micro-batch-size 8 --global-batch-size 32 --lr 0.002 --min-lr 2e-05"
+    assert patch.override_line == wanted
