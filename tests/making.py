@@ -9,13 +9,15 @@ from memplan.children.pickling import pickled
 from memplan.configs import UserConfig, read_config
 from memplan.devices.cards import ContextSize, DeviceKind, DeviceSpec
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
-from memplan.plans import Plan
+from memplan.planning.question import Question
+from memplan.planning.subject import Subject
+from memplan.plans import Plan, PlanRequest
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
 from memplan.results import BreakdownBytes, ContextBasis, Estimate, Measurement, Outcome, OutcomeKind, Phase, Trial
 from memplan.units import MIB
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import PickledWorkload, TrainingCommand, Workload, WorkloadReference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
+CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0)
+SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())  # of which no child process gets to see anything
 BAND = Band(total_bytes=CPU.total_bytes, min_utilisation=0.6, max_utilisation=0.8)
 REQUEST = TrialRequest(
-    source=PickledWorkload(payload=b"", fingerprint="f", search_path=()),
+    source=SOURCE,
     recipe=Recipe(micro_batch_size=4),
     device=CPU,
     budget_bytes=CPU.total_bytes,
@@ -141,6 +145,24 @@ def config_of(folder: Path, text: str, *, name: str = "x.yaml", **options: Any) 
     """Write a config file and read it."""
     (folder / name).write_text(text, encoding="utf-8")
     return read_config(folder / name, **options)
+
+
+def subject(current: Recipe, config: UserConfig | None = None) -> Subject:
+    """What is trained, without a workload behind it."""
+    return Subject(source=SOURCE, current=current, config=config, label="net")
+
+
+def question(of: Subject, *, device: DeviceSpec = CPU, band: Band = BAND, **wishes: Any) -> Question:
+    return Question(subject=of, request=PlanRequest(**wishes), device=device, band=band)
+
+
+def command(template: str, folder: Path | str = "/", *, steps: int = 3) -> TrainingCommand:
+    return TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
+
+
+def reference(target: str, folder: Path, **config: object) -> WorkloadReference:
+    """A workload that a child process imports from a folder."""
+    return WorkloadReference(target=target, config=config, config_path=None, search_path=(str(folder),))
 
 
 def source_of(workload: Workload) -> PickledWorkload:

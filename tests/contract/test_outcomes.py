@@ -21,6 +21,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
+from tests.making import reference
 
 if TYPE_CHECKING:
     from memplan.children import Template
@@ -32,9 +33,7 @@ pytestmark = pytest.mark.xdist_group("outcomes")
 
 
 def named(function: str) -> WorkloadReference:
-    return WorkloadReference(
-        target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(HERE),)
-    )
+    return reference(f"trial_workloads:{function}", HERE)
 
 
 def request(source: WorkloadSource, *, budget_bytes: int = 2 * GIB, recipe: Recipe | None = None, **limits: Any):

@@ -15,11 +15,11 @@ from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import TrainingCommand, WorkloadReference
+from tests.making import command, reference
 
 if TYPE_CHECKING:
     from memplan.children import Template
-    from memplan.workload import WorkloadSource
+    from memplan.workload import TrainingCommand, WorkloadSource
 
 pytestmark = pytest.mark.gpu
 WORKLOADS = Path(__file__).parents[1] / "contract"
@@ -33,9 +33,7 @@ def end_of(
     template: Template | None = None,
     **knobs: object,
 ) -> Outcome:
-    source = WorkloadReference(
-        target=f"trial_workloads:{function}", config=config or {}, config_path=None, search_path=(str(WORKLOADS),)
-    )
+    source = reference(f"trial_workloads:{function}", WORKLOADS, **(config or {}))
     return run_trial(request(source, budget_bytes, **knobs), template=template)
 
 
@@ -117,8 +115,7 @@ for _ in range(99):
 
 def script_in(folder: Path) -> TrainingCommand:
     (folder / "train.py").write_text(SCRIPT)
-    template = f"{sys.executable} train.py {{micro_batch_size}}"
-    return TrainingCommand(template=template, steps=6, config_path=None, working_folder=str(folder))
+    return command(f"{sys.executable} train.py {{micro_batch_size}}", folder, steps=6)
 
 
 def test_a_training_command_is_read_on_the_card_like_a_workload(tmp_path: Path) -> None:
@@ -138,14 +135,11 @@ def test_a_training_command_is_held_to_the_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_estimate_of_a_small_step_is_what_the_card_takes(precision: str) -> None:
-    source = WorkloadReference(
-        target="trial_workloads:fits", config={}, config_path=None, search_path=(str(WORKLOADS),)
-    )
-    wanted = request(source, precision=precision)
+    wanted = request(reference("trial_workloads:fits", WORKLOADS), precision=precision)
     measured = run_trial(wanted).measurement
     assert measured is not None
     assert measured.peak_reserved_bytes is not None
-    trace = trace_step(source, wanted.recipe, wanted.device)
+    trace = trace_step(wanted.source, wanted.recipe, wanted.device)
     estimated = estimate(trace, micro_batch_size=wanted.recipe.micro_batch_size, device=wanted.device)
     assert estimated.peak_allocated_bytes == pytest.approx(measured.peak_allocated_bytes, rel=0.03)
     assert estimated.peak_reserved_bytes == pytest.approx(measured.peak_reserved_bytes, rel=0.05)

@@ -17,7 +17,7 @@ from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import TrainingCommand
+from tests.making import command
 
 SCRIPTS = Path(__file__).parent / "training_scripts"
 OPTIONS = "--bs {micro_batch_size} --steps {steps} --accumulate {accumulation_steps}"
@@ -29,9 +29,9 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 
 
 def ran(template: str, folder: Path, recipe: Recipe, *, steps: int = 4) -> Outcome:
-    command = TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
+    source = command(template, folder, steps=steps)
     device = resolve_device("cpu", budget_bytes=2 * GIB)
-    return run_trial(TrialRequest(source=command, recipe=recipe, device=device, budget_bytes=2 * GIB))
+    return run_trial(TrialRequest(source=source, recipe=recipe, device=device, budget_bytes=2 * GIB))
 
 
 @pytest.mark.slow

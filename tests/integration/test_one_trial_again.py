@@ -4,43 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planning.trials import rerun
 from memplan.probe.journal import Journal
-from memplan.probe.trials import StepLimit, TrialRequest
+from memplan.probe.trials import StepLimit
 from memplan.recipe import Recipe
-from memplan.results import Outcome, OutcomeKind, Trial
-from memplan.units import GIB
-from memplan.workload import WorkloadReference
+from memplan.results import Outcome, OutcomeKind
 from tests.integration.conftest import memplan
+from tests.making import CARD, CPU, REQUEST, reference, trial
+
+if TYPE_CHECKING:
+    from memplan.devices.cards import DeviceSpec
 
 WORKLOADS = Path(__file__).parents[1] / "contract"
 
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
-
-
 def stored(store: Path, function: str, kind: OutcomeKind, device: DeviceSpec = CPU, **limits: float) -> str:
-    source = WorkloadReference(
-        target=f"trial_workloads:{function}", config={}, config_path=None, search_path=(str(WORKLOADS),)
-    )
-    asked = TrialRequest(
-        source=source,
-        recipe=Recipe(micro_batch_size=8),
-        device=device,
-        budget_bytes=GIB,
-        **limits,
-    )
+    source = reference(f"trial_workloads:{function}", WORKLOADS)
+    asked = replace(REQUEST, source=source, recipe=Recipe(micro_batch_size=8), device=device, **limits)
     ended = Outcome(kind=kind, evidence="as it was", duration_s=1.0, log_tail="what was said then\n")
-    trial = Trial(
-        number=1, purpose="same size", recipe=asked.recipe, device_name="cpu", budget_bytes=GIB, outcome=ended
-    )
+    kept = replace(trial(8, None), outcome=ended)
     with Journal(store).open_run("f", {}) as run:
-        run.record(trial, asked)
+        run.record(kept, asked)
         return run.run_id
 
 
@@ -66,7 +55,7 @@ def test_a_bug_that_was_mended_shows_its_memory_now(tmp_path: Path) -> None:
 
 
 def test_a_trial_of_a_card_is_not_run_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    card = DeviceSpec(name="NVIDIA A100", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=1)
+    card = replace(CARD, name="NVIDIA A100", live_index=1)
     run_id = stored(tmp_path, "fits", OutcomeKind.FITS, device=card)
     present = replace(card, name="NVIDIA GeForce RTX 3090")
     asked: list[str] = []

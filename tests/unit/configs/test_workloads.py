@@ -11,7 +11,7 @@ import pytest
 
 from memplan.configs.workloads import ConfigNode, load_workload
 from memplan.errors import WorkloadError
-from memplan.workload import WorkloadReference
+from tests.making import reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +80,5 @@ def test_a_module_that_is_not_found_is_told_from_the_workloads_own(
     (tmp_path / "theirs" / "nets.py").write_text("")
     for name in ("theirs/planned.py", "theirs_planned.py"):
         (tmp_path / name).write_text(f"import {imported}\n")
-    source = WorkloadReference(target=f"{module}:make", config={}, config_path=None, search_path=(str(tmp_path),))
     with pytest.raises(WorkloadError, match=said):
-        load_workload(source)
+        load_workload(reference(f"{module}:make", tmp_path))

@@ -11,7 +11,7 @@ from memplan.devices.cards import find_card
 from memplan.errors import TraceError
 from memplan.estimators import tracing
 from memplan.recipe import Recipe
-from memplan.workload import PickledWorkload
+from tests.making import SOURCE
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,6 @@ def test_a_child_without_an_answer_is_told_by_how_it_ended(
         duration_s=1.0,
     )
     monkeypatch.setattr(tracing, "run_child", lambda *_, **__: ending)
-    source = PickledWorkload(payload=b"", fingerprint="", search_path=())
     with pytest.raises(TraceError) as raised:
-        tracing.trace_step(source, Recipe(micro_batch_size=2), find_card("t4"))
+        tracing.trace_step(SOURCE, Recipe(micro_batch_size=2), find_card("t4"))
     assert raised.value.problem == problem

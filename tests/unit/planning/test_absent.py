@@ -7,15 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from memplan.planning.absent import recommend_by_estimate
-from memplan.planning.question import Question
-from memplan.planning.subject import Subject
-from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
-from memplan.workload import PickledWorkload
-from tests.making import BAND, CPU, estimate, trial
+from tests.making import estimate, question, subject, trial
 
-SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
 CHECK = trial(2, 102, estimated_mib=102)
 
 
@@ -51,10 +46,8 @@ class Session:
 
 
 def recommended(mib_per_sample: float, *, rate: float | None = 0.1, **options: object):
-    subject = Subject(source=SOURCE, current=Recipe(micro_batch_size=4, learning_rate=rate), config=None, label="net")
-    request = PlanRequest(device="card", precisions=(Precision.FP32,), **options)
-    question = Question(subject=subject, request=request, device=CPU, band=BAND)
-    return recommend_by_estimate(question, Prediction(mib_per_sample), Session())
+    asked = question(subject(Recipe(micro_batch_size=4, learning_rate=rate)), precisions=(Precision.FP32,), **options)
+    return recommend_by_estimate(asked, Prediction(mib_per_sample), Session())
 
 
 def test_the_band_is_filled_where_it_can_be_reached() -> None:

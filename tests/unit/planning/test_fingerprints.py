@@ -10,12 +10,9 @@ import pytest
 from memplan.configs import PatchStyle, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
-from memplan.planning.question import Question
 from memplan.planning.subject import Subject, subject_of_config
-from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
-from memplan.workload import WorkloadReference
-from tests.making import BAND, context
+from tests.making import context, question, reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +25,12 @@ VERSIONS = {"memplan": "1", "torch": "2.13.0"}
 
 
 def subject(folder: Path, **config: object) -> Subject:
-    source = WorkloadReference(target="net:make", config=dict(config), config_path=None, search_path=(str(folder),))
+    source = reference("net:make", folder, **config)
     return Subject(source=source, current=Recipe(micro_batch_size=1), config=None, label="net")
 
 
 def digest(of: Subject, *, device: DeviceSpec = CPU, versions: dict[str, str] = VERSIONS, **options: Any) -> str:
-    question = Question(subject=of, request=PlanRequest(**options), device=device, band=BAND)
-    return fingerprint_of(question, versions)
+    return fingerprint_of(question(of, device=device, **options), versions)
 
 
 def all_differ(digests: list[str]) -> bool:

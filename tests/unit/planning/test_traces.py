@@ -18,8 +18,7 @@ from memplan.recipe import Recipe
 from memplan.report.facts import compare
 from memplan.results import Component, ContextBasis
 from memplan.units import MIB
-from memplan.workload import PickledWorkload, TrainingCommand
-from tests.making import CPU, measurement
+from tests.making import CPU, SOURCE, command, measurement
 
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
 RECIPE = Recipe(micro_batch_size=4)
@@ -57,8 +56,7 @@ def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: 
 def traces_of(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setenv("MEMPLAN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(traces_module, "trace_step", trace_of_one_block)
-    source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
-    return lambda device, observer=ignore: Traces(source, device, observer)
+    return lambda device, observer=ignore: Traces(SOURCE, device, observer)
 
 
 def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +160,7 @@ def test_the_process_peak_on_a_card_has_a_range_until_its_context_is_measured(tr
 
 
 def test_the_optimizer_of_a_command_is_the_one_that_its_first_trial_saw() -> None:
-    command = TrainingCommand(template="t {micro_batch_size}", steps=10, config_path=None, working_folder=".")
-    traces = Traces(command, CPU, ignore)
+    traces = Traces(command("t {micro_batch_size}"), CPU, ignore)
     assert traces.optimizer_name(RECIPE) == "the optimizer"
     traces.learn(RECIPE, replace(measurement(300), optimizer_name="AdamW", has_own_context=False))
     assert traces.optimizer_name(RECIPE) == "AdamW"

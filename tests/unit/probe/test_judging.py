@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memplan.children import ChildEnding
-from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.devices.cards import DeviceKind
 from memplan.probe.judging import (
     judge_measurement,
     judge_readings,
@@ -17,21 +17,14 @@ from memplan.probe.judging import (
     over_step_limit,
 )
 from memplan.probe.trials import StepLimit, TrialReadings, TrialRequest
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Precision
 from memplan.results import OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import PickledWorkload
-from tests.making import measurement
+from tests.making import CARD, CPU, REQUEST, measurement
 
 
 def request(kind: DeviceKind = DeviceKind.CPU) -> TrialRequest:
-    return TrialRequest(
-        source=PickledWorkload(payload=b"", fingerprint="", search_path=()),
-        recipe=Recipe(micro_batch_size=4),
-        device=DeviceSpec(name="d", kind=kind, total_bytes=1000 * MIB),
-        budget_bytes=1000 * MIB,
-        warmup_steps=2,
-    )
+    return replace(REQUEST, device=CPU if kind is DeviceKind.CPU else CARD, warmup_steps=2)
 
 
 def silence(return_code: int) -> ChildEnding:

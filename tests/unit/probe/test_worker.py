@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import DeviceError
 from memplan.probe import cuda_readings
 from memplan.probe.launcher import run_trial
-from memplan.probe.trials import TrialRequest, trial_environment
-from memplan.recipe import Recipe
-from memplan.units import GIB
-from memplan.workload import PickledWorkload
+from memplan.probe.trials import trial_environment
+from tests.making import CARD, CPU, REQUEST
 
 
 def test_a_trials_process_loads_neither_the_journal_nor_the_search() -> None:
@@ -39,23 +37,15 @@ def test_the_template_is_made_of_every_torch_although_not_all_have_the_same_modu
 
 
 def test_a_trial_sees_a_card_only_where_it_runs_on_one() -> None:
-    cpu = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
-    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=0)
-    assert trial_environment(cpu)["CUDA_VISIBLE_DEVICES"] == ""
-    assert "CUDA_VISIBLE_DEVICES" not in trial_environment(card)
-    assert trial_environment(card)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert trial_environment(CPU)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in trial_environment(CARD)
+    assert trial_environment(CARD)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_a_card_that_pytorch_cannot_use_ends_the_run_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    request = TrialRequest(
-        source=PickledWorkload(payload=b"", fingerprint="", search_path=()),
-        recipe=Recipe(micro_batch_size=4),
-        device=DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=GIB, live_index=0),
-        budget_bytes=GIB,
-    )
     with pytest.raises(DeviceError, match=r"PyTorch \d+.* cannot use cuda:0: .+; install a PyTorch that fits"):
-        run_trial(request)
+        run_trial(replace(REQUEST, device=CARD))
 
 
 def test_a_card_without_room_for_a_context_is_full_and_not_unusable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,26 +9,20 @@ import pytest
 
 from memplan.configs import read_config
 from memplan.errors import NothingFitsError, WorkloadError
-from memplan.planning.question import Question
-from memplan.planning.subject import Subject
 from memplan.planning.trials.live import LiveSearch
-from memplan.plans import PlanRequest
 from memplan.probe.trials import StepLimit
 from memplan.progress import ignore
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
-from memplan.workload import PickledWorkload
-from tests.making import BAND, CPU, estimate, trial
+from tests.making import BAND, CPU, estimate, question, subject, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
-
-SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())
 
 
 class SimulatedDevice:
@@ -122,9 +116,8 @@ def search_on(
     on: DeviceSpec = CPU,
     **options: object,
 ) -> LiveSearch:
-    subject = Subject(source=SOURCE, current=current or Recipe(micro_batch_size=4), config=config, label="net")
-    question = Question(subject=subject, request=PlanRequest(device="cpu", **options), device=on, band=band)
-    return LiveSearch(question, device, Prediction(device, factor), ignore)
+    asked = question(subject(current or Recipe(micro_batch_size=4), config), device=on, band=band, **options)
+    return LiveSearch(asked, device, Prediction(device, factor), ignore)
 
 
 def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.trials import neighbours
 from memplan.planning.trials.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
 from memplan.probe.trials import TrialRequest
@@ -16,17 +15,14 @@ from memplan.progress import ignore
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import TrainingCommand
 from tests.fake_driver import FakeCard
-from tests.making import measurement
+from tests.making import CARD, CPU, command, measurement
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=24 * GIB, live_index=0)
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
 OUT_OF_MEMORY = Outcome(kind=OutcomeKind.DEVICE_OUT_OF_MEMORY, evidence="CUDA out of memory", duration_s=3.0)
 
 
@@ -62,9 +58,8 @@ def test_replicas_of_a_command_take_a_turn_on_every_card_that_they_use(
         return OUT_OF_MEMORY
 
     monkeypatch.setattr(neighbours, "run_trial", look_at_turns)
-    command = TrainingCommand(template="t {micro_batch_size}", steps=3, config_path=None, working_folder="/")
     request = TrialRequest(
-        source=command,
+        source=command("t {micro_batch_size}"),
         recipe=Recipe(micro_batch_size=4, world_size=2),
         device=replace(CARD, live_index=1),
         budget_bytes=GIB,

@@ -6,21 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.absent import check_on_cpu
-from memplan.planning.question import Question
-from memplan.planning.subject import Subject
 from memplan.planning.trials import session as sessions
 from memplan.planning.trials.session import TrialSession
-from memplan.plans import PlanRequest
 from memplan.probe.journal import Journal
 from memplan.probe.trials import StepLimit
 from memplan.progress import Notice
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import MIB
-from memplan.workload import PickledWorkload
-from tests.making import BAND, measurement
+from tests.making import CARD, measurement, question, subject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,14 +28,6 @@ DISTURBED = Outcome(
     others_after_bytes=500 * MIB,
 )
 FITS = Outcome(kind=OutcomeKind.FITS, evidence="", duration_s=1.0, measurement=measurement(700))
-
-
-CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0)
-
-
-def subject_at(micro_batch_size: int) -> Subject:
-    source = PickledWorkload(payload=b"", fingerprint="f", search_path=())
-    return Subject(source=source, current=Recipe(micro_batch_size), config=None, label="net")
 
 
 class Untraceable:
@@ -60,8 +47,8 @@ def session_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[obje
     def make(*endings: Outcome) -> TrialSession:
         left = list(endings)
         monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: left.pop(0))
-        question = Question(subject=subject_at(4), request=PlanRequest(), device=CARD, band=BAND)
-        return TrialSession(question, Journal(tmp_path).open_run("f", {}), Untraceable(), heard.append)
+        asked = question(subject(Recipe(micro_batch_size=4)), device=CARD)
+        return TrialSession(asked, Journal(tmp_path).open_run("f", {}), Untraceable(), heard.append)
 
     return make
 
@@ -82,7 +69,7 @@ def test_a_trial_that_is_disturbed_twice_is_taken_as_it_is(session_on) -> None:
 def test_the_check_on_the_cpu_is_small_and_does_not_wait_for_a_step_without_end(session_on, monkeypatch) -> None:
     session, asked = session_on(FITS), []
     monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: asked.append(request) or FITS)
-    check_on_cpu(subject_at(64), session)
+    check_on_cpu(subject(Recipe(micro_batch_size=64)), session)
     assert [(each.recipe.micro_batch_size, each.step_limit) for each in asked] == [(2, StepLimit(limit_s=30.0))]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memplan.errors import UsageError
 from memplan.probe.commands.template import command_obstacle, fill_command, fill_template, parse_template
 from memplan.recipe import Precision, Recipe
-from memplan.workload import TrainingCommand
+from tests.making import command
 
 RECIPE = Recipe(micro_batch_size=12, accumulation_steps=2, precision="bf16", learning_rate=1e-4)
 
@@ -34,8 +34,7 @@ def test_a_config_with_spaces_stays_one_word_of_the_shell() -> None:
 
 
 def test_a_script_that_counts_forward_passes_has_enough_of_them_for_every_step() -> None:
-    command = TrainingCommand(template="t {micro_batch_size} {steps}", steps=30, config_path=None, working_folder="/")
-    assert fill_command(command, RECIPE) == "t 12 60"
+    assert fill_command(command("t {micro_batch_size} {steps}", steps=30), RECIPE) == "t 12 60"
 
 
 def test_steps_that_are_left_to_the_user_stay_a_placeholder() -> None:

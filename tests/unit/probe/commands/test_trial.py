@@ -6,26 +6,30 @@ import json
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memplan.devices.card_readings import BytesReading
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.probe.commands import cards as command_cards
 from memplan.probe.commands import trial as command_trial
 from memplan.probe.commands.cards import allocator_limit_bytes, visible_cards
 from memplan.probe.launcher import run_trial
-from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
-from memplan.workload import TrainingCommand
-from tests.making import context
+from tests.making import CARD, CPU, REQUEST, command, context
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
-CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=8 * GIB, context=context(300), live_index=0)
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ON_CARD = replace(
+    REQUEST,
+    device=replace(CARD, context=context(300)),
+    source=command("t {micro_batch_size}"),
+    budget_bytes=8 * GIB,
+)
 MEASURED_CARD = {
     "index": 0,
     "allocated_peak_bytes": 600 * MIB,
@@ -36,15 +40,14 @@ MEASURED_CARD = {
 }
 
 
-def command_of(template: str, folder: Path, steps: int = 3) -> TrainingCommand:
-    return TrainingCommand(template=template, steps=steps, config_path=None, working_folder=str(folder))
-
-
-def ran(script: str, folder: Path, *, budget_bytes: int = GIB, **limits: float) -> Outcome:
+def ran(script: str, folder: Path, **asked: Any) -> Outcome:
     (folder / "train.py").write_text(script)
-    command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", folder)
-    recipe = Recipe(micro_batch_size=2)
-    return run_trial(TrialRequest(source=command, recipe=recipe, device=CPU, budget_bytes=budget_bytes, **limits))
+    return ran_by("train.py", folder, **asked)
+
+
+def ran_by(arguments: str, folder: Path, **asked: Any) -> Outcome:
+    source = command(f"{sys.executable} {arguments} {{micro_batch_size}}", folder)
+    return run_trial(replace(REQUEST, source=source, **asked))
 
 
 def test_a_script_that_hangs_before_its_first_step_is_stopped_and_shows_where_it_is(tmp_path: Path) -> None:
@@ -103,18 +106,13 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(tmp_path: Path) -> None:
 
 
 def test_a_script_that_trains_on_the_cpu_although_a_card_is_tried_is_told_so(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOP + "for _ in range(9):\n    train(1.0)\n")
-    command = command_of(f"{sys.executable} train.py {{micro_batch_size}}", tmp_path)
-    request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CARD, budget_bytes=8 * GIB)
-    outcome = run_trial(request)
+    outcome = ran(LOOP + "for _ in range(9):\n    train(1.0)\n", tmp_path, device=ON_CARD.device, budget_bytes=8 * GIB)
     assert (outcome.kind, outcome.measurement) == (OutcomeKind.USER_ERROR, None)
     assert outcome.evidence == "the steps ran on the CPU and not on card: does the script's PyTorch see the card?"
 
 
 def test_a_python_that_does_not_take_the_hook_is_told_as_the_cause(tmp_path: Path) -> None:
-    command = command_of(f"{sys.executable} -I -c pass {{micro_batch_size}}", tmp_path)
-    request = TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB)
-    outcome = run_trial(request)
+    outcome = ran_by("-I -c pass", tmp_path)
     assert outcome.kind is OutcomeKind.NEVER_STEPPED
     assert "is PYTHONPATH kept" in outcome.evidence
 
@@ -123,8 +121,7 @@ def test_a_python_that_does_not_take_the_hook_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_trial, "_UNOBSERVED_LIMIT_S", 1.0)
-    command = command_of(f"{sys.executable} -I -c 'import time; time.sleep(600)' {{micro_batch_size}}", tmp_path)
-    outcome = run_trial(TrialRequest(source=command, recipe=Recipe(micro_batch_size=2), device=CPU, budget_bytes=GIB))
+    outcome = ran_by("-I -c 'import time; time.sleep(600)'", tmp_path)
     assert outcome.kind is OutcomeKind.NEVER_STEPPED
     assert "is PYTHONPATH kept" in outcome.evidence
 
@@ -141,12 +138,6 @@ def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         )
         monkeypatch.setattr(
             command_cards, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
-        )
-        request = TrialRequest(
-            source=command_of("t {micro_batch_size}", tmp_path),
-            recipe=Recipe(micro_batch_size=4),
-            device=CARD,
-            budget_bytes=8 * GIB,
         )
         (tmp_path / "leave").mkdir()
         events = tmp_path / "events"
@@ -165,7 +156,7 @@ def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
         lines.append({"event": "finished", "pid": 7, "is_finite": True, "loss_scale": None})
         events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        watch = command_trial._Watch(request, request.source, tmp_path, None)
+        watch = command_trial._Watch(ON_CARD, ON_CARD.source, tmp_path, None)
         watch.hear()
         return watch, tmp_path / "leave" / "7"
 
@@ -187,12 +178,7 @@ def test_where_the_driver_does_not_list_processes_the_growth_of_the_card_stands_
 
 
 def test_the_allocators_limit_leaves_room_for_context_and_neighbours() -> None:
-    request = TrialRequest(
-        source=command_of("t {micro_batch_size}", sys.path[0]),
-        recipe=Recipe(micro_batch_size=4),
-        device=CARD,
-        budget_bytes=4 * GIB + 300 * MIB + 200 * MIB,
-    )
+    request = replace(ON_CARD, budget_bytes=4 * GIB + 300 * MIB + 200 * MIB)
     assert allocator_limit_bytes(request, 200 * MIB) == 4 * GIB
     assert allocator_limit_bytes(request, 8 * GIB) == 0
 
@@ -213,11 +199,7 @@ def test_replicas_are_shown_a_card_each_from_the_chosen_one_on(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    request = TrialRequest(
-        source=command_of("t {micro_batch_size}", Path()),
-        recipe=Recipe(micro_batch_size=4, world_size=replicas),
-        device=replace(CARD, live_index=first),
-        budget_bytes=GIB,
-    )
+    recipe = Recipe(micro_batch_size=4, world_size=replicas)
+    request = replace(ON_CARD, recipe=recipe, device=replace(CARD, live_index=first))
     assert visible_cards(request).get("CUDA_VISIBLE_DEVICES") == shown
     assert visible_cards(replace(request, device=CPU)) == {"CUDA_VISIBLE_DEVICES": ""}
