@@ -18,7 +18,10 @@ NOISE = 0.2
 @lru_cache
 def load_photographs():
     """Read the photographs from the installed scikit-image package: grey levels in -1..1, 512 x 512 each."""
-    folder = Path(find_spec("skimage").origin).parent / "data"
+    package = find_spec("skimage")
+    if package is None:
+        raise ModuleNotFoundError("the photographs come with scikit-image: pip install scikit-image")
+    folder = Path(package.origin).parent / "data"
     images = [np.asarray(Image.open(folder / f"{name}.png").convert("L"), dtype=np.float32) for name in NAMES]
     return [torch.from_numpy(image / 127.5 - 1.0) for image in images]
 
