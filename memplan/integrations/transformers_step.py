@@ -140,21 +140,34 @@ class TrainerStep(FrameworkStep):
         parts = self._parts
         return parts.trainer_class(
             model=module,
-            args=self._arguments(micro_batch_size),
+            args=self._arguments(module, micro_batch_size),
             train_dataset=samples or None,
             data_collator=parts.collator,
             processing_class=parts.processing_class,
             **parts.options,
         )
 
-    def _arguments(self, micro_batch_size: int) -> Any:
+    def _arguments(self, module: nn.Module, micro_batch_size: int) -> Any:
         own = {"output_dir": tempfile.gettempdir(), "per_device_train_batch_size": micro_batch_size}
-        return self._parts.arguments_class(**{**self._parts.arguments, **own})
+        made = _class_on_device_of(module, self._parts.arguments_class)
+        return made(**{**self._parts.arguments, **own})
 
 
 def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the TrainingArguments of a single step from those of a whole training."""
     return {**values, **{name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}}
+
+
+def _class_on_device_of(module: nn.Module, arguments_class: type[Any]) -> type[Any]:
+    """Return a class of arguments whose device is the one the model is on, where a Trainer leaves it."""
+
+    class Arguments(arguments_class):
+        @property
+        def device(self) -> torch.device:
+            trainers = super().device  # asking sets up what the Trainer knows of its processes
+            return next((each.device for each in module.parameters()), trainers)
+
+    return Arguments
 
 
 def _called_model_init(model_init: Any) -> nn.Module:

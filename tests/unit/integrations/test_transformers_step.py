@@ -96,6 +96,20 @@ def test_the_loss_is_the_trainers_own(arguments: Any) -> None:
     torch.testing.assert_close(twice, 2 * once)
 
 
+def test_the_model_stays_on_the_device_it_is_moved_to(arguments: Any) -> None:
+    """memplan moves it before the batch is made, and a Trainer would move it back to its own device."""
+
+    class Watching(transformers.Trainer):
+        def compute_loss(self, *_: Any, **__: Any) -> Any:
+            return self.args.device
+
+    workload = arrived(arguments, trainer_class=Watching)
+    model = workload.model().to("meta")
+    batch = workload.batch(2)
+    assert (model.device.type, batch["input_ids"].device.type) == ("meta", "cpu")
+    assert workload.loss(model, batch) == torch.device("meta")
+
+
 def test_the_optimizer_is_the_one_of_the_arguments_with_decay_where_the_trainer_puts_it(arguments: Any) -> None:
     workload = arrived(arguments)
     model = workload.model()
