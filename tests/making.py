@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.children.pickling import pickled
-from memplan.configs import UserConfig, read_config
+from memplan.configs import RecipeChange, UserConfig, plan_patch, read_config
 from memplan.devices.cards import ContextSize, DeviceKind, DeviceSpec
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.planning.question import Question
@@ -145,6 +145,12 @@ def config_of(folder: Path, text: str, *, name: str = "x.yaml", **options: Any) 
     """Write a config file and read it."""
     (folder / name).write_text(text, encoding="utf-8")
     return read_config(folder / name, **options)
+
+
+def patched_text(config: UserConfig, change: RecipeChange | Recipe, **options: Any) -> str:
+    """What a config's file, or its child, says after a change."""
+    change = change if isinstance(change, RecipeChange) else RecipeChange(recipe=change)
+    return plan_patch(config, change, **options).files[0].patched_text
 
 
 def subject(current: Recipe, config: UserConfig | None = None) -> Subject:

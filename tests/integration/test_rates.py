@@ -16,6 +16,7 @@ from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import OutcomeKind
 from memplan.units import GIB
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +67,7 @@ def proven(
     folder: Path, optimizer: str, template: Template, rate: float = 0.2
 ) -> tuple[ConfigPatch | None, str | None]:
     (folder / "net.py").write_text(MODULE.replace("{optimizer}", optimizer), encoding="utf-8")
-    (folder / "x.yaml").write_text(CONFIG, encoding="utf-8")
-    config = read_config(folder / "x.yaml")
+    config = config_of(folder, CONFIG)
     recipe = replace(config.recipe, micro_batch_size=8, learning_rate=0.2)
 
     def write(wanted: Recipe) -> ConfigPatch:

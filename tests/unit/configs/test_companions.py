@@ -14,6 +14,7 @@ import yaml
 from memplan.configs import RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, OutputError
 from memplan.recipe import Recipe
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from memplan.configs import UserConfig
@@ -145,8 +146,7 @@ SECTION = """\
 
 
 def test_settings_written_out_among_the_arguments_change_in_place(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(ARGUMENTS.replace("ds.json", "\n") + SECTION)
-    config = read_config(tmp_path / "x.yaml")
+    config = config_of(tmp_path, ARGUMENTS.replace("ds.json", "\n") + SECTION)
     assert [each.within for each in config.companions] == ["deepspeed"]
     assert config.notes[0].startswith("the deepspeed section sets train_micro_batch_size_per_gpu, train_batch_size, ")
     patch = plan_patch(config, CHANGE)
@@ -160,8 +160,7 @@ def test_settings_written_out_among_the_arguments_change_in_place(tmp_path: Path
 
 
 def test_a_second_run_on_patched_settings_starts_from_the_original(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(ARGUMENTS.replace("ds.json", "\n") + SECTION)
-    apply_patch(plan_patch(read_config(tmp_path / "x.yaml"), CHANGE))
+    apply_patch(plan_patch(config_of(tmp_path, ARGUMENTS.replace("ds.json", "\n") + SECTION), CHANGE))
     assert plan_patch(read_config(tmp_path / "x.yaml"), CHANGE).diff == ""
     half = replace(CHANGE, recipe=replace(CHANGE.recipe, micro_batch_size=8), optimizer_step_factor=Fraction(1, 2))
     apply_patch(plan_patch(read_config(tmp_path / "x.yaml"), half))
@@ -185,12 +184,11 @@ def test_settings_that_leave_all_to_the_arguments_are_left_alone(
     tmp_path: Path, section: str, notes: tuple[str, ...]
 ) -> None:
     text = ARGUMENTS.replace(" ds.json", section)
-    (tmp_path / "x.yaml").write_text(text)
-    config = read_config(tmp_path / "x.yaml")
+    config = config_of(tmp_path, text)
     assert config.companions == ()
     assert len(config.notes) == len(notes)
     assert all(found.startswith(each) for found, each in zip(config.notes, notes, strict=True))
-    assert f"deepspeed:{section}\n" in plan_patch(config, CHANGE).files[0].patched_text
+    assert f"deepspeed:{section}\n" in patched_text(config, CHANGE)
 
 
 LAUNCH = """\
@@ -275,8 +273,7 @@ def test_a_precision_of_the_launch_file_that_is_not_known_is_named(launched: Pat
 def test_a_loop_of_its_own_gets_its_precision_from_the_launch_file_alone(tmp_path: Path) -> None:
     (tmp_path / "launch.yaml").write_text(LAUNCH)
     text = "accelerate launch --config_file=launch.yaml train.py --batch_size 4 --lr 0.1\n"
-    (tmp_path / "x.sh").write_text(text)
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, text, name="x.sh")
     recipe = Recipe(micro_batch_size=8, precision="bf16", learning_rate=0.2)
     assert expressible(config, recipe) is None
     assert "no way to say tf32" in str(expressible(config, replace(recipe, precision="tf32")))
@@ -298,8 +295,7 @@ def test_a_deepspeed_file_that_the_launch_file_names_changes_too(launched: Path)
 
 @pytest.mark.parametrize("name", ["x.sh", "x.yaml"])
 def test_a_launch_file_that_is_not_there_is_said_to_be_left_alone(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(LAUNCHED[name])
-    config = read_config(tmp_path / name)
+    config = config_of(tmp_path, LAUNCHED[name], name=name)
     assert config.companions == ()
     assert config.notes[-1].startswith("what launch.yaml sets and is not 'auto' must agree")
 
@@ -307,8 +303,7 @@ def test_a_launch_file_that_is_not_there_is_said_to_be_left_alone(tmp_path: Path
 @pytest.mark.parametrize("program", ["run.py --output_dir out --per_device_train_batch_size", "train.py --batch_size"])
 def test_what_the_launcher_is_told_changes_in_the_command(tmp_path: Path, program: str) -> None:
     text = f"P=fp16\naccelerate launch --mixed_precision=$P --multi_gpu {program} 4 --gradient_accumulation_steps 2\n"
-    (tmp_path / "x.sh").write_text(text)
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, text, name="x.sh")
     assert config.recipe.precision == "fp16"
     assert "accelerate launch sets mixed_precision: it is changed with the rest of the arguments" in config.notes
     recipe = replace(config.recipe, micro_batch_size=8, precision="bf16")
@@ -322,7 +317,6 @@ def test_what_the_launcher_is_told_changes_in_the_command(tmp_path: Path, progra
 
 def test_a_precision_that_launcher_and_program_share_is_written_at_each(tmp_path: Path) -> None:
     text = "P=fp16\naccelerate launch --mixed_precision $P train.py --batch_size 4 --mixed_precision $P\n"
-    (tmp_path / "x.sh").write_text(text)
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, text, name="x.sh")
     apply_patch(plan_patch(config, RecipeChange(recipe=replace(config.recipe, precision="fp32"))))
     assert (tmp_path / "x.sh").read_text().startswith(text.replace("$P", "no"))

@@ -9,6 +9,7 @@ import pytest
 from memplan.configs import KnobName, read_config
 from memplan.configs.discovery import common_root, options_of, search_path_of
 from memplan.errors import ConfigError
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,24 +65,22 @@ def test_the_loader_is_opened_in_the_project_and_closed_in_the_config(tmp_path: 
 
 def test_declared_knobs_are_read_from_the_project_and_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.memplan.knobs]\nmicro_batch_size = "data.n"\n')
-    (tmp_path / "x.yaml").write_text("data: {n: 4, m: 6}\nsteps: 10\nevery: 5\n")
-    assert read_config(tmp_path / "x.yaml").recipe.micro_batch_size == 4
+    assert config_of(tmp_path, "data: {n: 4, m: 6}\nsteps: 10\nevery: 5\n").recipe.micro_batch_size == 4
     config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "data.m", "iterations": "steps, every"})
     assert config.recipe.micro_batch_size == 6
     assert [each.key for each in config.knobs if each.name is KnobName.ITERATIONS] == ["steps", "every"]
 
 
 def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("data = dict(samples_per_gpu=4)\n")
-    config = read_config(tmp_path / "x.py")
+    config = config_of(tmp_path, "data = dict(samples_per_gpu=4)\n", name="x.py")
     with pytest.raises(ConfigError, match="names no workload"):
         _ = config.workload
     assert read_config(tmp_path / "x.py", workload_target="m:f").workload.target == "m:f"
 
 
 def test_a_config_of_mmengine_needs_no_workload_of_its_own_and_may_have_one(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("train_dataloader = dict(batch_size=4)\n")
-    assert read_config(tmp_path / "x.py").workload.target == "memplan.integrations.mmengine:make_workload"
+    config = config_of(tmp_path, "train_dataloader = dict(batch_size=4)\n", name="x.py")
+    assert config.workload.target == "memplan.integrations.mmengine:make_workload"
     (tmp_path / "pyproject.toml").write_text('[tool.memplan]\nworkload = "m:f"\n')
     assert read_config(tmp_path / "x.py").workload.target == "m:f"
 
@@ -115,6 +114,5 @@ def test_a_broken_project_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_offers_the_near_ones(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("a: 1\n")
     with pytest.raises(ConfigError, match=r"no config format 'plain-yml'.*did you mean plain-yaml"):
-        read_config(tmp_path / "x.yaml", format_name="plain-yml")
+        config_of(tmp_path, "a: 1\n", format_name="plain-yml")

@@ -10,6 +10,7 @@ import pytest
 from memplan.configs import RecipeChange, UserConfig, apply_patch, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,7 @@ def patched(folder: Path, text: str = TEXT) -> ConfigPatch:
 def reread(folder: Path, **values: object) -> UserConfig:
     """Read the patched file again, with some values changed by hand."""
     found = json.loads((folder / "x.json").read_text())
-    (folder / "x.json").write_text(json.dumps({**found, **values}))
-    return read_config(folder / "x.json")
+    return config_of(folder, json.dumps({**found, **values}), name="x.json")
 
 
 def test_the_sidecar_is_a_second_file_of_the_patch(tmp_path: Path) -> None:

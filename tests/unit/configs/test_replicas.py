@@ -19,7 +19,7 @@ from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.units import GIB
-from tests.making import plan
+from tests.making import config_of, plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +45,7 @@ ITSELF = "per_device_train_batch_size: 16\nlearning_rate: 0.02\n"
 
 
 def subject_of(folder: Path, name: str, text: str, world_size: int) -> Subject:
-    (folder / name).write_text(text)
-    return subject_of_config(read_config(folder / name, workload_target="a:b"), world_size=world_size)
+    return subject_of_config(config_of(folder, text, name=name, workload_target="a:b"), world_size=world_size)
 
 
 def patched(subject: Subject, recipe: Recipe, folder: Path, name: str) -> Subject:
@@ -132,8 +131,7 @@ def test_a_commands_config_is_for_the_replicas_that_are_named(tmp_path: Path) ->
 
 
 def test_for_one_replica_a_config_is_as_it_was_read(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(YACS)
-    config = read_config(tmp_path / "x.yaml")
+    config = config_of(tmp_path, YACS)
     assert for_replicas(config, 1) is config
 
 
@@ -143,8 +141,7 @@ def test_for_one_replica_a_config_is_as_it_was_read(tmp_path: Path) -> None:
 def test_the_number_of_replicas_is_asked_for_only_where_nobody_said_it(
     tmp_path: Path, name: str, text: str, key: str
 ) -> None:
-    (tmp_path / name).write_text(text)
-    config = read_config(tmp_path / name)
+    config = config_of(tmp_path, text, name=name)
     note = f"{key} is the batch of all cards: give --world-size where there are several"
     assert note in for_replicas(config, None).notes
     assert not any("world-size" in each for each in for_replicas(config, 2).notes)
@@ -172,8 +169,7 @@ runner = dict(type='IterBasedRunner', max_iters=90000)
     ],
 )
 def test_what_a_learning_rate_is_for(tmp_path: Path, name: str, text: str, cards: int | None) -> None:
-    (tmp_path / f"{name}.py").write_text(text)
-    assert reference_world_size(read_config(tmp_path / f"{name}.py")) == cards
+    assert reference_world_size(config_of(tmp_path, text, name=f"{name}.py")) == cards
 
 
 def named_for_eight(folder: Path, name: str, world_size: int | None) -> Subject:
@@ -205,8 +201,7 @@ def test_rate_and_schedule_start_from_the_cards_a_config_is_for(
     (MMDET, "the file is named for 8 cards"), (MMDET + BASE_BATCH.format(False), "auto_scale_lr.base_batch_size is 16")
 ])  # fmt: skip
 def test_what_rate_and_schedule_start_from_is_said(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "net_8xb2.py").write_text(text)
-    config = read_config(tmp_path / "net_8xb2.py")
+    config = config_of(tmp_path, text, name="net_8xb2.py")
     note = f"{said}: rate and schedule are taken to be for 8 x 2 samples, not for 2 x 2"
     assert note in for_replicas(config, 2).notes
     assert for_replicas(config, 8).notes == config.notes

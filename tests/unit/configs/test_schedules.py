@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from memplan.configs import PatchStyle, read_config
+from memplan.configs import PatchStyle
 from memplan.configs.keys import get
 from memplan.planning.options import parse_rule
 from memplan.plans.changes import change_to, patch_of, with_scaled_rate
 from memplan.plans.request import PlanRequest
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +71,7 @@ ULTRALYTICS = "task: detect\nimgsz: 640\nbatch: 64\nlr0: 0.01\nlrf: 0.01\nepochs
 
 
 def scaled(folder: Path, text: str, *, size: int, steps: int, request: PlanRequest) -> dict[str, Any]:
-    (folder / "x.yaml").write_text(text)
-    config = read_config(folder / "x.yaml")
+    config = config_of(folder, text)
     recipe = Recipe(micro_batch_size=size, accumulation_steps=steps)
     change = change_to(with_scaled_rate(recipe, config.recipe, request), config.recipe, request, why="seen")
     patch = patch_of(config, change, PlanRequest(patch_style=PatchStyle.IN_PLACE))

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from memplan.configs import read_config
 from memplan.configs.workloads import load_workload
 from memplan.errors import UsageError, WorkloadError
 
@@ -39,6 +38,7 @@ from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.units import MIB
 from tests import making
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,8 +162,9 @@ def test_a_config_file_is_a_workload_by_itself(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "their_registrations.py").write_text("imported = True\n")
     values = {**config().to_dict(), "custom_imports": {"imports": ["their_registrations"]}}
-    (tmp_path / "x.py").write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()))
-    workload = load_workload(read_config(tmp_path / "x.py").workload)
+    workload = load_workload(
+        config_of(tmp_path, "".join(f"{name} = {value!r}\n" for name, value in values.items()), name="x.py").workload
+    )
     model = workload.model()
     nn.init.ones_(model.head.weight)
     nn.init.zeros_(model.head.bias)
@@ -186,9 +187,12 @@ def test_the_average_that_a_hook_keeps_on_the_device_is_counted(hook: dict[str, 
 
 
 def test_a_config_file_that_trains_nothing_is_refused_in_the_same_words(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("model = dict(type='MemplanToyNet')\ntrain_dataloader = dict(batch_size=2)\n")
     with pytest.raises(UsageError, match=r"^the config has no optim_wrapper; name a config that trains$"):
-        load_workload(read_config(tmp_path / "x.py").workload)
+        load_workload(
+            config_of(
+                tmp_path, "model = dict(type='MemplanToyNet')\ntrain_dataloader = dict(batch_size=2)\n", name="x.py"
+            ).workload
+        )
 
 
 def test_a_config_that_trains_nothing_is_refused() -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.configs import PatchStyle, read_config
+from memplan.configs import PatchStyle
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.recipe import Recipe
-from tests.making import context, question, reference
+from tests.making import config_of, context, question, reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,8 +142,9 @@ def test_a_file_that_the_config_names_changes_the_digest(tmp_path: Path) -> None
 def test_two_configs_that_say_the_same_are_two_questions_since_each_has_its_own_patch(tmp_path: Path) -> None:
     found = []
     for name in ("x.yaml", "y.yaml"):
-        (tmp_path / name).write_text("batch_size: 4\n")
-        config = read_config(tmp_path / name, knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b")
+        config = config_of(
+            tmp_path, "batch_size: 4\n", name=name, knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b"
+        )
         found.append(digest(subject_of_config(config)))
     assert all_differ(found)
 
@@ -151,8 +152,7 @@ def test_two_configs_that_say_the_same_are_two_questions_since_each_has_its_own_
 def test_comments_and_layout_of_a_config_do_not_change_it(tmp_path: Path) -> None:
     found = set()
     for text in ("batch_size: 4\n", "# ours\nbatch_size:   4\n"):
-        (tmp_path / "x.yaml").write_text(text)
-        config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b")
+        config = config_of(tmp_path, text, knob_keys={"micro_batch_size": "batch_size"}, workload_target="a:b")
         found.add(digest(subject_of_config(config)))
     assert len(found) == 1
 

@@ -9,6 +9,7 @@ from memplan.configs import read_config
 from memplan.planning.subject import subject_of_config
 from memplan.planning.writing.patching import scale
 from memplan.plans import PlanRequest
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +25,16 @@ def test_a_config_that_does_not_say_for_how_many_replicas_it_is_is_for_those_the
 
 
 def test_a_rate_written_for_other_replicas_is_scaled_to_those_there_are(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(
-        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,'
-        ' "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}'
+    subject = subject_of_config(
+        config_of(
+            tmp_path,
+            '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,'
+            ' "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}',
+            name="x.json",
+            workload_target="a:b",
+        ),
+        world_size=4,
     )
-    subject = subject_of_config(read_config(tmp_path / "x.json", workload_target="a:b"), world_size=4)
     assert subject.current.global_batch_size == 16
     assert scale(subject.current, subject, PlanRequest(), "SGD").recipe.learning_rate == 0.05  # written for 32 samples
     assert "replicas" in str(subject.unwritable)

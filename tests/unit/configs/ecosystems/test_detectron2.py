@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
 from memplan.errors import ConfigError
 from memplan.recipe import Recipe
-from tests.making import config_of
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ HALVED = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.02), ite
 def test_a_tuple_keeps_its_form_where_it_is_written(tmp_path: Path) -> None:
     text = "SOLVER:\n  IMS_PER_BATCH: 4\n  BASE_LR: 0.01\n  STEPS: (300, 400)  # drops\n"
     text += "  MAX_ITER: 500\n  WARMUP_ITERS: 0\n  CHECKPOINT_PERIOD: 100\n"
-    patched = plan_patch(config_of(tmp_path, text), HALVED, style=PatchStyle.IN_PLACE).files[0].patched_text
+    patched = patched_text(config_of(tmp_path, text), HALVED, style=PatchStyle.IN_PLACE)
     assert "  STEPS: (150, 200)  # drops\n  MAX_ITER: 250\n  WARMUP_ITERS: 0\n  CHECKPOINT_PERIOD: 50\n" in patched
 
 
@@ -86,4 +86,4 @@ def test_a_base_that_cannot_be_read_is_named(tmp_path: Path, base: str, part: st
 
 def test_a_floor_that_yaml_reads_as_text_follows_the_rate(tmp_path: Path) -> None:
     config = config_of(tmp_path, "SOLVER: {IMS_PER_BATCH: 4, BASE_LR: 0.01, BASE_LR_END: 1e-6}\n")
-    assert "BASE_LR_END: 2.0e-6" in plan_patch(config, HALVED, style=PatchStyle.IN_PLACE).files[0].patched_text
+    assert "BASE_LR_END: 2.0e-6" in patched_text(config, HALVED, style=PatchStyle.IN_PLACE)

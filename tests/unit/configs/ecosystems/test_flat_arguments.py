@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from memplan.configs import RecipeChange, expressible, plan_patch
+from memplan.configs import expressible
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
-from tests.making import config_of
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ AXOLOTL = "base_model: net\nmicro_batch_size: 2\nlearning_rate: 0.1\n"
 
 
 def patched(config: UserConfig, **recipe: Any) -> dict[str, Any]:
-    text = plan_patch(config, RecipeChange(recipe=Recipe(**recipe))).files[0].patched_text
+    text = patched_text(config, Recipe(**recipe))
     return dict(yaml.safe_load(text))
 
 

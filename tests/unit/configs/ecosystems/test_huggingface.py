@@ -12,7 +12,7 @@ import yaml
 from memplan.configs import RecipeChange, expressible, plan_patch, read_config
 from memplan.configs.ecosystems.huggingface import DEFAULT_LEARNING_RATE
 from memplan.recipe import Precision, Recipe
-from tests.making import config_of
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +60,7 @@ def test_what_the_config_already_trains_in_is_not_refused_on_the_cpu(tmp_path: P
 
 
 def test_precisions_that_a_key_of_the_users_own_switches_are_left_to_their_program(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(HEAD + "dtype: float32\n")
-    config = read_config(tmp_path / "x.yaml", knob_keys={"precision": "dtype"})
+    config = config_of(tmp_path, HEAD + "dtype: float32\n", knob_keys={"precision": "dtype"})
     assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
 
 
@@ -81,14 +80,14 @@ def test_a_rate_that_yaml_takes_for_text_is_not_rewritten_where_it_stays(tmp_pat
 def test_missing_arguments_are_added_at_the_end(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD)
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16", learning_rate=1e-4)
-    text = plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
+    text = patched_text(config, recipe)
     assert text.startswith(HEAD + "gradient_accumulation_steps: 2\nlearning_rate: 0.0001\nbf16: true\n# memplan: ")
 
 
 def test_json_grows_in_its_own_layout(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{\n\t"output_dir": "a",\n\t"per_device_train_batch_size": 4}')
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, precision="bf16", learning_rate=1e-4))
-    text = plan_patch(read_config(tmp_path / "x.json"), change).files[0].patched_text
+    text = patched_text(read_config(tmp_path / "x.json"), change)
     added = '\t"per_device_train_batch_size": 8,\n\t"learning_rate": 0.0001,\n\t"bf16": true}'
     assert text == '{\n\t"output_dir": "a",\n' + added
     assert json.loads(text)["bf16"] is True
@@ -97,7 +96,7 @@ def test_json_grows_in_its_own_layout(tmp_path: Path) -> None:
 def test_one_switch_goes_on_and_the_other_off(tmp_path: Path) -> None:
     config = config_of(tmp_path, HEAD + "fp16: True\nbf16: False\ntf32: true\n")
     recipe = Recipe(micro_batch_size=4, precision="bf16", learning_rate=DEFAULT_LEARNING_RATE)
-    values = yaml.safe_load(plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text)
+    values = yaml.safe_load(patched_text(config, recipe))
     assert (values["fp16"], values["bf16"], values["tf32"]) == (False, True, True)
 
 
@@ -108,7 +107,7 @@ def test_steps_follow_the_global_batch_and_ratios_stay(tmp_path: Path) -> None:
         iteration_factor=Fraction(1, 2),
         optimizer_step_factor=Fraction(1, 2),
     )
-    values = yaml.safe_load(plan_patch(config, change).files[0].patched_text)
+    values = yaml.safe_load(patched_text(config, change))
     assert (values["max_steps"], values["save_steps"], values["warmup_steps"], values["eval_steps"]) == (
         500,
         50,
@@ -125,7 +124,7 @@ CHECKPOINTED = RecipeChange(
 @pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
 def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path, name: str) -> None:
     config = config_of(tmp_path, HEAD + f"{name}: false\n")
-    assert plan_patch(config, CHECKPOINTED).files[0].patched_text.startswith(HEAD + f"{name}: true\n# memplan: ")
+    assert patched_text(config, CHECKPOINTED).startswith(HEAD + f"{name}: true\n# memplan: ")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_the_name_of_checkpointing_that_is_in_the_file_is_kept(tmp_path: Path, n
 def test_checkpointing_is_added_where_the_file_does_not_say(tmp_path: Path, text: str, name: str) -> None:
     config = config_of(tmp_path, HEAD + text)
     assert expressible(config, CHECKPOINTED.recipe) is None
-    assert plan_patch(config, CHECKPOINTED).files[0].patched_text.startswith(HEAD + text + f"{name}: true\n# memplan: ")
+    assert patched_text(config, CHECKPOINTED).startswith(HEAD + text + f"{name}: true\n# memplan: ")
     assert read_config(tmp_path / "x.yaml").recipe.activation_checkpointing is False
 
 
@@ -147,7 +146,7 @@ def test_checkpointing_is_added_where_the_file_does_not_say(tmp_path: Path, text
 def test_saving_stays_a_multiple_of_evaluating(tmp_path: Path, interval: str, expected: int) -> None:
     config = config_of(tmp_path, HEAD + f"load_best_model_at_end: true\nsave_steps: 99\n{interval}")
     change = RecipeChange(recipe=config.recipe, optimizer_step_factor=Fraction(1, 2))
-    assert yaml.safe_load(plan_patch(config, change).files[0].patched_text)["save_steps"] == expected
+    assert yaml.safe_load(patched_text(config, change))["save_steps"] == expected
 
 
 def test_axolotl_and_deepspeed_are_understood(tmp_path: Path) -> None:

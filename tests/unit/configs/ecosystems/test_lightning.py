@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
-from tests.making import config_of, write_files
+from tests.making import config_of, patched_text, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_fp16_is_no_choice_on_the_cpu_where_the_trainer_runs_bf16_in_its_place(t
 def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"{HEAD}  accelerator: gpu  # the last\nseed: 1\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16"))
-    text = plan_patch(config, change).files[0].patched_text
+    text = patched_text(config, change)
     added = "  accelerator: gpu  # the last\n  accumulate_grad_batches: 2\n  precision: bf16-mixed\nseed: 1\n"
     assert text.startswith(HEAD + added)
 
@@ -53,16 +53,13 @@ def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> N
 def test_arguments_are_added_before_nested_ones(tmp_path: Path) -> None:
     config = config_of(tmp_path, "data: {batch_size: 4}\ntrainer:\n  max_epochs: 9\n  logger:\n    - csv\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2))
-    assert (
-        "trainer:\n  accumulate_grad_batches: 2\n  max_epochs: 9\n  logger:"
-        in plan_patch(config, change).files[0].patched_text
-    )
+    assert "trainer:\n  accumulate_grad_batches: 2\n  max_epochs: 9\n  logger:" in patched_text(config, change)
 
 
 def test_an_interpolated_floor_stays_and_a_literal_one_follows(tmp_path: Path) -> None:
     rates = "optimizer: {lr: 0.1}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 1e-6}\n"
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
-    text = plan_patch(config_of(tmp_path, HEAD + rates), change).files[0].patched_text
+    text = patched_text(config_of(tmp_path, HEAD + rates), change)
     assert "optimizer: {lr: 0.2}\nscheduler: {max_lr: '${optimizer.lr}', eta_min: 2.0e-6}\n" in text
 
 
@@ -216,9 +213,7 @@ def test_an_experiment_of_the_users_own_has_no_children(tmp_path: Path) -> None:
     assert "name that one first, then this one" in config.notes[0]
     with pytest.raises(PatchError, match="cannot inherit"):
         plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)), style=PatchStyle.CHILD)
-    assert (
-        "  batch_size: 8\n" in plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8))).files[0].patched_text
-    )
+    assert "  batch_size: 8\n" in patched_text(config, Recipe(micro_batch_size=8))
 
 
 def tree_with_experiment(folder: Path, *, chosen: str) -> tuple[Path, Path]:

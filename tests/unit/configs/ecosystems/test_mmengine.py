@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from memplan.configs.keys import first_difference
 from memplan.configs.writing.verification import OWN_READER
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
+from tests import making
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +31,8 @@ AMP = (
     "optim_wrapper = dict(type='AmpOptimWrapper', dtype='float16', loss_scale=512.,"
     " optimizer=dict(type='SGD', lr=0.01), clip_grad=dict(max_norm=1))\n"
 )
+config_of = partial(making.config_of, name="x.py")
 BY_ITERATION = "train_cfg = dict(type='IterBasedTrainLoop', max_iters=100, val_interval=10)\n"
-
-
-def config_of(folder: Path, text: str) -> UserConfig:
-    (folder / "x.py").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.py")
 
 
 def patched(config: UserConfig, change: RecipeChange) -> dict[str, Any]:
@@ -67,8 +65,7 @@ def test_autocast_is_no_choice_on_the_cpu_where_its_wrapper_refuses_to_be_built(
 
 
 def test_a_precision_key_of_the_users_own_is_left_to_their_program_on_the_cpu(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text(LOADER + WRAPPER + "dtype = 'float32'\n", encoding="utf-8")
-    config = read_config(tmp_path / "x.py", knob_keys={"precision": "dtype"})
+    config = config_of(tmp_path, LOADER + WRAPPER + "dtype = 'float32'\n", knob_keys={"precision": "dtype"})
     assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from memplan.configs import KnobName, PatchStyle, RecipeChange, expressible, plan_patch, read_config
 from memplan.configs.writing.applying import apply_patch
 from memplan.recipe import Precision, Recipe
+from tests import making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,12 +20,8 @@ if TYPE_CHECKING:
 
 ITERATIONS = "runner = dict(type='IterBasedRunner', max_iters=100)\n"
 EPOCHS = "runner = dict(type='EpochBasedRunner', max_epochs=12)\n"
+config_of = partial(making.config_of, name="x.py")
 DATA = "data = dict(samples_per_gpu=4)\noptimizer = dict(type='SGD', lr=0.01)\n"
-
-
-def config_of(folder: Path, text: str, **options: Any) -> UserConfig:
-    (folder / "x.py").write_text(text, encoding="utf-8")
-    return read_config(folder / "x.py", **options)
 
 
 def patched(config: UserConfig, recipe: Recipe, **change: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from memplan.configs import (
 )
 from memplan.configs.ecosystems.openmmlab_files import cards_named_in, remark_on_name
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,7 @@ def test_a_batch_that_is_not_the_one_in_the_name_is_pointed_out() -> None:
 
 def test_a_config_and_its_child_know_the_number_they_are_named_for(tmp_path: Path) -> None:
     text = "data = dict(samples_per_gpu=2)\noptimizer = dict(lr=0.1)\n"
-    (tmp_path / "net_4xb2.py").write_text(text, encoding="utf-8")
-    config = read_config(tmp_path / "net_4xb2.py")
+    config = config_of(tmp_path, text, name="net_4xb2.py")
     assert reference_world_size(config) == 4
     assert any("--world-size 4" in each for each in for_replicas(config, None).notes)
     apply_patch(plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.4))))

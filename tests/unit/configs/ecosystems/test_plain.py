@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, expressible, for_replicas, plan_patch, read_config
+from memplan.configs import PatchStyle, RecipeChange, expressible, for_replicas, plan_patch
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision, Recipe
+from tests import making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +24,7 @@ AMP = {**BATCH, "precision": "training.use_amp"}
 
 
 def config_of(folder: Path, text: str, knobs: dict[str, str], name: str = "x.yaml") -> UserConfig:
-    (folder / name).write_text(text, encoding="utf-8", newline="")
-    return read_config(folder / name, knob_keys=knobs)
+    return making.config_of(folder, text, name=name, knob_keys=knobs)
 
 
 def patch_of(config: UserConfig, **recipe: Any) -> ConfigPatch:

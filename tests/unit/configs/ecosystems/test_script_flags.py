@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,11 +14,12 @@ from memplan.configs.languages.shell_source import load_shell
 from memplan.configs.languages.shell_words import commands_in
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Recipe
+from tests import making
+from tests.making import patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 MAE = "python main_pretrain.py --batch_size 64 \\\n    --model mae --blr 1.5e-4 --min_lr 1e-6\n"
 DECLARED = """\
@@ -33,13 +35,7 @@ p.add_argument("--workers", default=Path("x").stat, type=int)
 """
 
 
-def config_of(folder: Path, text: str, name: str = "x.sh") -> UserConfig:
-    (folder / name).write_text(text)
-    return read_config(folder / name)
-
-
-def patched_text(config: UserConfig, recipe: Recipe) -> str:
-    return plan_patch(config, RecipeChange(recipe=recipe)).files[0].patched_text
+config_of = partial(making.config_of, name="x.sh")
 
 
 def test_words_are_taken_apart_as_a_shell_does() -> None:
@@ -119,7 +115,7 @@ def test_a_value_that_the_script_computes_is_not_edited(tmp_path: Path) -> None:
 
 
 def test_a_script_with_arguments_is_read_without_being_run(tmp_path: Path) -> None:
-    config = config_of(tmp_path, DECLARED, "train.py")
+    config = config_of(tmp_path, DECLARED, name="train.py")
     assert not (tmp_path / "ran").exists()
     assert config.format_name == "argparse-script"
     assert config.values == {"bs": 64, "train_batch_size": 4, "lr": 2e-4, "grad_checkpointing": False}
@@ -127,7 +123,7 @@ def test_a_script_with_arguments_is_read_without_being_run(tmp_path: Path) -> No
 
 
 def test_its_change_is_flags_and_no_file(tmp_path: Path) -> None:
-    config = config_of(tmp_path, DECLARED, "train.py")
+    config = config_of(tmp_path, DECLARED, name="train.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4, activation_checkpointing=True))
     patch = plan_patch(config, change)
     assert (patch.files, patch.diff) == ((), "")
@@ -137,15 +133,15 @@ def test_its_change_is_flags_and_no_file(tmp_path: Path) -> None:
 
 
 def test_its_defaults_are_edited_on_request(tmp_path: Path) -> None:
-    config = config_of(tmp_path, DECLARED, "train.py")
+    config = config_of(tmp_path, DECLARED, name="train.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4))
-    text = plan_patch(config, change, style=PatchStyle.IN_PLACE).files[0].patched_text
+    text = patched_text(config, change, style=PatchStyle.IN_PLACE)
     expected = DECLARED.replace("default=4)", "default=8)").replace("default=2e-4", "default=4e-4")
     assert text.startswith(f"{expected}# memplan: ")
 
 
 def test_a_switch_has_no_default_to_edit(tmp_path: Path) -> None:
-    config = config_of(tmp_path, DECLARED, "train.py")
+    config = config_of(tmp_path, DECLARED, name="train.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, learning_rate=2e-4, activation_checkpointing=True))
     with pytest.raises(PatchError, match="it has no default"):
         plan_patch(config, change, style=PatchStyle.IN_PLACE)
@@ -161,7 +157,7 @@ def test_lengths_in_optimizer_steps_follow_the_global_batch(tmp_path: Path) -> N
     config = config_of(tmp_path, f"STEPS=1000\n{DIFFUSERS}")
     assert "--max_train_steps, --lr_warmup_steps are taken to count optimizer steps" in config.notes
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=4e-4), optimizer_step_factor=Fraction(1, 4))
-    text = plan_patch(config, change).files[0].patched_text
+    text = patched_text(config, change)
     wanted = f"STEPS=250\n{DIFFUSERS}".replace("size 2", "size 8").replace("1e-4", "4e-4").replace("100", "25")
     assert text.startswith(wanted)
 
@@ -169,7 +165,7 @@ def test_lengths_in_optimizer_steps_follow_the_global_batch(tmp_path: Path) -> N
 def test_lengths_stay_where_the_global_batch_is_held(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"STEPS=1000\n{DIFFUSERS}")
     change = RecipeChange(recipe=Recipe(micro_batch_size=1, accumulation_steps=2), iteration_factor=Fraction(2))
-    text = plan_patch(config, change).files[0].patched_text
+    text = patched_text(config, change)
     assert text.startswith(f"STEPS=1000\n{DIFFUSERS}".replace("size 2", "size 1").replace("steps 1 ", "steps 2 "))
 
 
@@ -193,20 +189,20 @@ PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batc
 
 
 def test_a_default_that_is_set_later_counts(tmp_path: Path) -> None:
-    config = config_of(tmp_path, f"{PARSER}p.set_defaults(batch_size=8, main=print)\n", "x.py")
+    config = config_of(tmp_path, f"{PARSER}p.set_defaults(batch_size=8, main=print)\n", name="x.py")
     assert config.recipe.micro_batch_size == 8
     change = RecipeChange(recipe=Recipe(micro_batch_size=16))
-    text = plan_patch(config, change, style=PatchStyle.IN_PLACE).files[0].patched_text
+    text = patched_text(config, change, style=PatchStyle.IN_PLACE)
     assert text.startswith(f"{PARSER}p.set_defaults(batch_size=16, main=print)\n")
 
 
 def test_an_argument_with_several_defaults_is_not_guessed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no micro-batch size"):
-        config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=64)\n", "x.py")
+        config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=64)\n", name="x.py")
 
 
 def test_an_argument_declared_twice_alike_is_changed_on_the_command_line_alone(tmp_path: Path) -> None:
-    config = config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=4)\n", "x.py")
+    config = config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=4)\n", name="x.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=8))
     assert plan_patch(config, change).override_line == "--batch-size 8"
     with pytest.raises(PatchError, match="declared more than once"):
@@ -214,11 +210,12 @@ def test_an_argument_declared_twice_alike_is_changed_on_the_command_line_alone(t
 
 
 def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', default=1.0)\n"
-    )
     with pytest.raises(ConfigError, match="have the script take it as an argument, such as --batch-size"):
-        read_config(tmp_path / "train.py")
+        config_of(
+            tmp_path,
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', default=1.0)\n",
+            name="train.py",
+        )
 
 
 @pytest.mark.parametrize(
@@ -236,20 +233,20 @@ def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path)
     ],
 )
 def test_flags_are_named_as_they_are_written(tmp_path: Path, name: str, text: str) -> None:
-    notes = config_of(tmp_path, text, name).notes
+    notes = config_of(tmp_path, text, name=name).notes
     assert "--batch-size is taken as the batch of one device" in notes
     assert "--max-steps is taken to count optimizer steps" in notes
     assert any(each.startswith("--warmup-iters is left alone") and "iterations=warmup_iters" in each for each in notes)
 
 
 def test_a_declared_length_joins_those_that_are_known(tmp_path: Path) -> None:
-    (tmp_path / "x.sh").write_text("python train.py --batch_size 4 --max_steps 100 --eval_steps 20 --warmup_iters 10\n")
+    text = "python train.py --batch_size 4 --max_steps 100 --eval_steps 20 --warmup_iters 10\n"
     declared = {"optimizer_steps": "warmup_iters", "iterations": "eval_steps"}
-    config = read_config(tmp_path / "x.sh", knob_keys=declared)
+    config = config_of(tmp_path, text, knob_keys=declared)
     change = RecipeChange(
         recipe=Recipe(micro_batch_size=8), optimizer_step_factor=Fraction(1, 2), iteration_factor=Fraction(1, 4)
     )
-    text = plan_patch(config, change).files[0].patched_text
+    text = patched_text(config, change)
     assert text.startswith("python train.py --batch_size 8 --max_steps 50 --eval_steps 5 --warmup_iters 5\n")
 
 
@@ -266,7 +263,7 @@ def test_a_script_without_a_trainer_takes_no_training_arguments(tmp_path: Path) 
         recipe=Recipe(micro_batch_size=8, accumulation_steps=2, learning_rate=1e-4),
         optimizer_step_factor=Fraction(1, 2),
     )
-    text = plan_patch(config, change).files[0].patched_text
+    text = patched_text(config, change)
     assert "--per_device_train_batch_size 8 " in text
     assert "--num_warmup_steps 50 --max_train_steps 1000 " in text
     assert expressible(config, Recipe(micro_batch_size=4, precision="bf16")) is not None  # it need not take --bf16

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import RecipeChange, expressible, plan_patch, read_config
+from memplan.configs import RecipeChange, expressible, plan_patch
 from memplan.errors import ConfigError
 from memplan.recipe import Recipe
+from tests import making
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 TEXT = """\
 # torchtitan Config.toml
@@ -42,13 +43,11 @@ mode = "selective"  # ["none", "selective", "full"]
 """
 
 
-def config_of(folder: Path, text: str = TEXT) -> UserConfig:
-    (folder / "x.toml").write_text(text)
-    return read_config(folder / "x.toml")
+config_of = partial(making.config_of, name="x.toml")
 
 
 def test_the_recipe_is_read_with_torchtitans_defaults(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, TEXT)
     assert config.format_name == "torchtitan"
     assert config.recipe == Recipe(micro_batch_size=1, learning_rate=3e-4, precision="bf16")
 
@@ -64,7 +63,7 @@ def test_accumulation_follows_from_the_global_batch(tmp_path: Path) -> None:
 def test_batch_rate_and_steps_change_and_nothing_else(tmp_path: Path) -> None:
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2, learning_rate=2.4e-3, precision="fp32")
     change = RecipeChange(recipe=recipe, optimizer_step_factor=Fraction(1, 8))
-    patch = plan_patch(config_of(tmp_path), change)
+    patch = plan_patch(config_of(tmp_path, TEXT), change)
     expected = tomllib.loads(TEXT)
     expected["optimizer"]["lr"] = 2.4e-3
     expected["lr_scheduler"]["warmup_steps"] = 25
@@ -76,4 +75,4 @@ def test_batch_rate_and_steps_change_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_torchtitan_has_no_word_for(tmp_path: Path) -> None:
     recipe = Recipe(micro_batch_size=1, learning_rate=3e-4, precision="fp16")
-    assert "no word for fp16" in str(expressible(config_of(tmp_path), recipe))
+    assert "no word for fp16" in str(expressible(config_of(tmp_path, TEXT), recipe))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from memplan.configs import RecipeChange, expressible, plan_patch, read_config
+from memplan.configs import RecipeChange, expressible, plan_patch
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs import UserConfig
 
 TEXT = """\
 tokenizer:
@@ -37,13 +37,8 @@ dtype: bf16
 """
 
 
-def config_of(folder: Path, text: str = TEXT) -> UserConfig:
-    (folder / "x.yaml").write_text(text)
-    return read_config(folder / "x.yaml")
-
-
 def test_the_type_of_the_whole_model_is_read_as_the_precision(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
+    config = config_of(tmp_path, TEXT)
     assert config.format_name == "torchtune"
     assert config.recipe == Recipe(
         micro_batch_size=4,
@@ -63,7 +58,7 @@ def test_a_type_that_memplan_does_not_know_is_not_taken_for_another(tmp_path: Pa
 
 def test_autocast_is_what_it_has_no_word_for(tmp_path: Path) -> None:
     recipe = Recipe(micro_batch_size=4, accumulation_steps=8, precision="bf16", learning_rate=3e-4)
-    assert "no word for bf16: dtype is the type of the weights" in str(expressible(config_of(tmp_path), recipe))
+    assert "no word for bf16: dtype is the type of the weights" in str(expressible(config_of(tmp_path, TEXT), recipe))
 
 
 def test_an_optimizer_in_the_backward_pass_excludes_accumulation(tmp_path: Path) -> None:
@@ -76,7 +71,7 @@ def test_an_optimizer_in_the_backward_pass_excludes_accumulation(tmp_path: Path)
 @pytest.mark.usefixtures("memplans_reader_alone")
 def test_optimizer_steps_and_precision_change_and_a_length_of_whole_epochs_stays(tmp_path: Path) -> None:
     recipe = Recipe(micro_batch_size=8, accumulation_steps=8, precision="fp32", learning_rate=6e-4)
-    patch = plan_patch(config_of(tmp_path), RecipeChange(recipe=recipe, optimizer_step_factor=Fraction(1, 2)))
+    patch = plan_patch(config_of(tmp_path, TEXT), RecipeChange(recipe=recipe, optimizer_step_factor=Fraction(1, 2)))
     expected = yaml.safe_load(TEXT)
     expected |= {"batch_size": 8, "dtype": "fp32", "enable_activation_checkpointing": False}
     expected["optimizer"]["lr"] = 6e-4

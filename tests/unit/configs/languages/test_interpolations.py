@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, plan_patch, read_config
+from memplan.configs import PatchStyle, RecipeChange, plan_patch
 from memplan.configs.keys import followed
 from memplan.configs.languages.interpolations import resolved
 from memplan.configs.workloads import ConfigNode
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,8 +79,7 @@ memplan: {workload: "here:make"}
 
 
 def test_the_workload_function_gets_the_values_and_the_patch_goes_to_the_source(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(CONFIG, encoding="utf-8")
-    config = read_config(tmp_path / "x.yaml")
+    config = config_of(tmp_path, CONFIG)
     handed = ConfigNode(config.workload.config)
     assert (handed.data.batch_size, handed.data.val.batch_size) == (4, 4)
     assert config.values["data"]["batch_size"] == "${general.batch}"
@@ -90,8 +90,7 @@ def test_the_workload_function_gets_the_values_and_the_patch_goes_to_the_source(
 def test_a_batch_size_from_the_environment_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMPLAN_TEST_HOME", "6")
     text = CONFIG.replace("${general.batch}", "${oc.decode:${oc.env:MEMPLAN_TEST_HOME,4}}")
-    (tmp_path / "x.yaml").write_text(text, encoding="utf-8")
-    config = read_config(tmp_path / "x.yaml")
+    config = config_of(tmp_path, text)
     assert config.recipe.micro_batch_size == config.workload.config["data"]["batch_size"] == 6
     assert config.knobs[0].obstacle == "it is an interpolation"
 
@@ -108,8 +107,7 @@ val = dict(batch_size={{_base_.train_dataloader.batch_size}})
 def test_placeholders_of_openmmlab_are_filled_in_too(tmp_path: Path) -> None:
     base = "train_dataloader = dict(batch_size=4)\noptim_wrapper = dict(optimizer=dict(lr=0.1))\n"
     (tmp_path / "base.py").write_text(base, encoding="utf-8")
-    (tmp_path / "leaf.py").write_text(MMENGINE, encoding="utf-8")
-    handed = ConfigNode(read_config(tmp_path / "leaf.py", workload_target="here:make").workload.config)
+    handed = ConfigNode(config_of(tmp_path, MMENGINE, name="leaf.py", workload_target="here:make").workload.config)
     assert handed.work_dir == "work_dirs/leaf"
     assert (handed.data_root, handed.other_root) == ("/srv", "/nowhere")
     assert handed.val.batch_size == 4

@@ -12,6 +12,7 @@ from memplan.configs.languages.shell_words import Word
 from memplan.configs.languages.spans import Span
 from memplan.errors import ConfigError
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,7 @@ CURRENT = Recipe(micro_batch_size=4, accumulation_steps=4, precision="bf16", lea
 
 
 def patched(folder: Path, recipe: Recipe) -> str:
-    (folder / "x.sh").write_text(HEAD + COMMAND, encoding="utf-8")
-    config = read_config(folder / "x.sh")
+    config = config_of(folder, HEAD + COMMAND, name="x.sh")
     assert config.recipe == CURRENT
     apply_patch(plan_patch(config, RecipeChange(recipe=recipe)))
     assert read_config(folder / "x.sh").recipe == recipe
@@ -56,8 +56,7 @@ def test_what_is_computed_stays_where_the_batch_does(tmp_path: Path) -> None:
 
 
 def test_where_nothing_changes_nothing_is_written(tmp_path: Path) -> None:
-    (tmp_path / "x.sh").write_text(HEAD + COMMAND, encoding="utf-8")
-    assert plan_patch(read_config(tmp_path / "x.sh"), RecipeChange(recipe=CURRENT)).diff == ""
+    assert plan_patch(config_of(tmp_path, HEAD + COMMAND, name="x.sh"), RecipeChange(recipe=CURRENT)).diff == ""
 
 
 OPEN = HEAD.replace("GPUS=${GPUS:-8}\n", "") + COMMAND
@@ -67,16 +66,14 @@ def test_what_is_computed_from_an_environment_that_is_silent_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUS", raising=False)
-    (tmp_path / "x.sh").write_text(OPEN, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"='\$\{STEPS\}' is worked out from what .* not say") as caught:
-        read_config(tmp_path / "x.sh")
+        config_of(tmp_path, OPEN, name="x.sh")
     assert caught.value.hint == "set GPUS in the environment as for the training"
 
 
 def test_the_environment_says_what_the_script_takes_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUS", "2")
-    (tmp_path / "x.sh").write_text(OPEN, encoding="utf-8")
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, OPEN, name="x.sh")
     assert config.recipe.accumulation_steps == 128 // 4 // 2
     assert "taken from the environment: GPUS=2" in config.notes
 
@@ -85,8 +82,7 @@ def test_the_environment_wins_over_a_default_as_it_does_in_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PER_DEVICE", "2")
-    (tmp_path / "x.sh").write_text(HEAD + COMMAND, encoding="utf-8")
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, HEAD + COMMAND, name="x.sh")
     assert (config.recipe.micro_batch_size, config.recipe.accumulation_steps) == (2, 128 // 2 // 8)
     recipe = Recipe(micro_batch_size=4, accumulation_steps=4, precision="bf16", learning_rate=2e-5)
     apply_patch(plan_patch(config, RecipeChange(recipe=recipe)))
@@ -96,8 +92,7 @@ def test_the_environment_wins_over_a_default_as_it_does_in_the_shell(
 
 def test_a_sum_may_stand_in_the_command(tmp_path: Path) -> None:
     text = (HEAD + COMMAND).replace("${STEPS}", "$((BATCH_SIZE / (PER_DEVICE * GPUS)))")
-    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
-    assert read_config(tmp_path / "x.sh").recipe == CURRENT
+    assert config_of(tmp_path, text, name="x.sh").recipe == CURRENT
 
 
 @pytest.mark.parametrize(
@@ -129,5 +124,5 @@ def test_the_four_rules_and_no_more(text: str, expected: int | None) -> None:
     [("N=${N:-4}", 4), ('N="${N:-4}"', 4), ("M=4\nN=$M", 4), ("N=${1:-4}", 4), ("M=$N\nN=$M", "$N"), ("N=$N", "$N")],
 )
 def test_names_are_followed_to_their_literals(tmp_path: Path, text: str, expected: object) -> None:
-    (tmp_path / "x.sh").write_text(f"{text}\npython train.py --batch_size 2 --seed $N\n", encoding="utf-8")
-    assert read_config(tmp_path / "x.sh").values["seed"] == expected
+    config = config_of(tmp_path, f"{text}\npython train.py --batch_size 2 --seed $N\n", name="x.sh")
+    assert config.values["seed"] == expected

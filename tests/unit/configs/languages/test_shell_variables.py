@@ -11,6 +11,7 @@ import pytest
 from memplan.configs import read_config
 from memplan.configs.languages.shell_source import load_shell, locate_in_shell
 from memplan.errors import ConfigError
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,9 +101,8 @@ def test_its_value_is_written_in_one_place(script: str) -> None:
 
 @pytest.mark.parametrize("script", NOT_SAID)
 def test_what_only_running_the_script_would_tell_is_not_guessed(tmp_path: Path, script: str) -> None:
-    (tmp_path / "x.sh").write_text(script.format(command=COMMAND))
     with pytest.raises(ConfigError):
-        read_config(tmp_path / "x.sh")
+        config_of(tmp_path, script.format(command=COMMAND), name="x.sh")
 
 
 def test_a_refusal_names_the_lines_that_only_running_the_script_would_tell_apart(tmp_path: Path) -> None:
@@ -116,6 +116,5 @@ def test_a_refusal_names_the_lines_that_only_running_the_script_would_tell_apart
 
 
 def test_of_many_such_lines_the_first_are_named(tmp_path: Path) -> None:
-    (tmp_path / "x.sh").write_text("set_it() {\n" + "  B=4\n" * 9 + "}\npython t.py --batch_size $B --lr 1")
     with pytest.raises(ConfigError, match="at lines 2, 3, 4 and more, in a function"):
-        read_config(tmp_path / "x.sh")
+        config_of(tmp_path, "set_it() {\n" + "  B=4\n" * 9 + "}\npython t.py --batch_size $B --lr 1", name="x.sh")

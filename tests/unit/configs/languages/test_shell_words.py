@@ -10,6 +10,7 @@ from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
 from memplan.configs.languages.shell_variables import MAX_WORDS, expanded
 from memplan.configs.languages.shell_words import commands_in
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +36,7 @@ eval $cmd 2>&1 | tee log
 
 
 def test_flags_are_changed_where_a_variable_holds_them(tmp_path: Path) -> None:
-    (tmp_path / "x.sh").write_text(ASSEMBLED, encoding="utf-8")
-    config = read_config(tmp_path / "x.sh")
+    config = config_of(tmp_path, ASSEMBLED, name="x.sh")
     assert config.values == {"output_dir": "out", "per_device_train_batch_size": 4, "learning_rate": 1e-4}
     recipe = Recipe(micro_batch_size=8, precision="bf16", learning_rate=2e-4)
     apply_patch(plan_patch(config, RecipeChange(recipe=recipe)))
@@ -49,14 +49,12 @@ def test_flags_are_changed_where_a_variable_holds_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ['eval "$cmd"', "$cmd", "${cmd}"])
 def test_a_whole_command_may_lie_in_a_variable(tmp_path: Path, command: str) -> None:
     text = f'cmd="python train.py --batch_size 4 --lr 0.1"\n{command}\n'
-    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
-    assert read_config(tmp_path / "x.sh").values == {"batch_size": 4, "lr": 0.1}
+    assert config_of(tmp_path, text, name="x.sh").values == {"batch_size": 4, "lr": 0.1}
 
 
 def test_a_quoted_variable_is_one_word(tmp_path: Path) -> None:
     text = 'NOTE="--lr 7"\npython train.py --batch_size 4 --note "$NOTE"\n'
-    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
-    assert read_config(tmp_path / "x.sh").values == {"batch_size": 4, "note": "--lr 7"}
+    assert config_of(tmp_path, text, name="x.sh").values == {"batch_size": 4, "note": "--lr 7"}
 
 
 def test_a_redirection_is_no_value_of_the_last_flag(tmp_path: Path) -> None:
@@ -73,8 +71,7 @@ def test_a_redirection_is_no_value_of_the_last_flag(tmp_path: Path) -> None:
 )
 def test_of_several_commands_the_one_that_trains_is_taken(tmp_path: Path, other: str) -> None:
     train = "python train.py --output_dir out --per_device_train_batch_size 4"
-    (tmp_path / "x.sh").write_text(f"{other}\n{train}\n{other}\n", encoding="utf-8")
-    assert read_config(tmp_path / "x.sh").recipe.micro_batch_size == 4
+    assert config_of(tmp_path, f"{other}\n{train}\n{other}\n", name="x.sh").recipe.micro_batch_size == 4
 
 
 def test_names_that_lead_to_each_other_end() -> None:

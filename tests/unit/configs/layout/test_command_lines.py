@@ -12,6 +12,7 @@ from memplan.configs import RecipeChange, plan_patch, read_config
 from memplan.configs.assignments import Assignment
 from memplan.configs.layout.command_lines import as_flags, as_pairs, cfg_options
 from memplan.recipe import Recipe
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +71,7 @@ def test_detectron2s_tuples_are_one_word_of_the_shell(tmp_path: Path) -> None:
 
 
 def test_what_a_program_can_only_switch_on_is_not_switched_off_by_a_line(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(f"{TIMM}amp: true\n")
-    patch = plan_patch(read_config(tmp_path / "x.yaml"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
+    patch = plan_patch(config_of(tmp_path, f"{TIMM}amp: true\n"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
     assert patch.override_line is None
 
 

@@ -14,6 +14,7 @@ from memplan.configs.packages.judgement import judgement_on
 from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest, Reading
 from memplan.configs.writing.verification import OWN_READER, verify
 from memplan.errors import PatchError
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,8 +126,7 @@ def test_an_overlay_of_lightnings_command_line_is_laid_over_by_jsonargparse(tmp_
 
 @needs["jsonargparse"]
 def test_an_overlay_that_jsonargparse_reads_otherwise_is_not_offered(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(CLI.format(arguments="  init_args: {batch_size: 4}\n"))
-    document = read_config(tmp_path / "a.yaml").document
+    document = config_of(tmp_path, CLI.format(arguments="  init_args: {batch_size: 4}\n"), name="a.yaml").document
     text = 'data:\n  init_args:\n    batch_size: "8"\n# memplan: {"over": "a.yaml"}\n'
     expected = {**document.values, "data": {"class_path": "m.D", "init_args": {"batch_size": "8"}}}
     path = tmp_path / "a_memplan.yaml"

@@ -12,6 +12,7 @@ import pytest
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, plan_patch, read_config
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Recipe
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ def test_no_line_but_the_marker_is_wider_than_120_columns(tmp_path: Path) -> Non
         reasons={"micro_batch_size": "a long reason " * 20, "schedule": "counted in iterations " * 9},
         iteration_factor=Fraction(1, 2),
     )
-    *lines, marker = plan_patch(read_config(tmp_path / "x.py"), change).files[0].patched_text.splitlines()
+    *lines, marker = patched_text(read_config(tmp_path / "x.py"), change).splitlines()
     assert marker.startswith("# memplan: ")
     assert max(len(each) for each in lines) <= 120
     assert "    batch_size=8,  # was 4: a long reason a long" in "\n".join(lines)
@@ -150,12 +151,11 @@ def test_a_config_that_changed_since_it_was_read_is_not_patched(project: Path) -
 
 def test_a_computed_value_gets_a_child_and_no_splice(tmp_path: Path) -> None:
     text = "total = 8\ngpus = 2\ndata = dict(samples_per_gpu=total // gpus)\noptimizer = dict(type='SGD', lr=0.1)\n"
-    (tmp_path / "x.py").write_text(text)
-    config = read_config(tmp_path / "x.py")
+    config = config_of(tmp_path, text, name="x.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
     with pytest.raises(PatchError, match=r"x.py:3: data.samples_per_gpu cannot be edited in place: it is computed"):
         plan_patch(config, change, style=PatchStyle.IN_PLACE)
-    assert "samples_per_gpu=8" in plan_patch(config, change).files[0].patched_text
+    assert "samples_per_gpu=8" in patched_text(config, change)
 
 
 def test_an_edited_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
@@ -172,8 +172,7 @@ def test_an_edited_file_keeps_its_permissions_and_its_link(tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_a_folder_that_cannot_be_written_keeps_the_file(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("batch: 4\n")
-    config = read_config(tmp_path / "x.yaml", knob_keys={"micro_batch_size": "batch"})
+    config = config_of(tmp_path, "batch: 4\n", knob_keys={"micro_batch_size": "batch"})
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8)))
     tmp_path.chmod(0o500)
     with pytest.raises(Exception, match="cannot be written"):
@@ -191,8 +190,10 @@ def test_a_damaged_marker_is_named_with_its_line(project: Path) -> None:
 
 
 def test_the_same_change_as_command_line_options_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("data = dict(samples_per_gpu=4)\n")
-    patch = plan_patch(read_config(tmp_path / "x.py"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
+    patch = plan_patch(
+        config_of(tmp_path, "data = dict(samples_per_gpu=4)\n", name="x.py"),
+        RecipeChange(recipe=Recipe(micro_batch_size=8)),
+    )
     assert patch.override_line == "--cfg-options data.samples_per_gpu=8"
 
 
@@ -201,5 +202,8 @@ def test_a_block_of_text_that_the_file_ends_in_is_refused_with_the_way_out(tmp_p
     change = RecipeChange(recipe=Recipe(micro_batch_size=8))
     with pytest.raises(PatchError, match="prompt is a block of text that the file ends in without a newline; end the"):
         plan_patch(read_config(tmp_path / "x.yaml"), change)
-    (tmp_path / "x.yaml").write_text("batch_size: 4\nprompt: |-\n  a\n  b")
-    assert plan_patch(read_config(tmp_path / "x.yaml"), change).files[0].patched_text.startswith("batch_size: 8\n")
+    assert (
+        plan_patch(config_of(tmp_path, "batch_size: 4\nprompt: |-\n  a\n  b"), change)
+        .files[0]
+        .patched_text.startswith("batch_size: 8\n")
+    )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import read_config
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.trials.live import LiveSearch
 from memplan.probe.trials import StepLimit
@@ -16,7 +15,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
-from tests.making import BAND, CPU, estimate, question, subject, trial
+from tests.making import BAND, CPU, config_of, estimate, question, subject, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -281,8 +280,9 @@ def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
 
 
 def test_a_precision_in_which_a_configs_programs_do_not_train_on_the_cpu_is_not_tried_there(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text("train_dataloader = dict(batch_size=4)\noptim_wrapper = dict(type='OptimWrapper')\n")
-    config = read_config(tmp_path / "x.py")
+    config = config_of(
+        tmp_path, "train_dataloader = dict(batch_size=4)\noptim_wrapper = dict(type='OptimWrapper')\n", name="x.py"
+    )
     device = SimulatedDevice({Precision.FP32: 10, Precision.BF16: 5, Precision.FP16: 5})
     search = search_on(device, config=config, current=config.recipe)
     remarks = {each.precision: each.remark for each in search.compare().verdicts}

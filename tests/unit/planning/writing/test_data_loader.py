@@ -10,6 +10,7 @@ from memplan.configs import KnobName, RecipeChange, apply_patch, plan_patch, rea
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.units import GIB
+from tests.making import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,7 @@ CARD = DeviceSpec(name="a-card", kind=DeviceKind.CUDA, total_bytes=24 * GIB)
     ],
 )
 def test_the_settings_are_found_where_each_ecosystem_keeps_them(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    notes = loader_notes(read_config(tmp_path / name), CARD, None)
+    notes = loader_notes(config_of(tmp_path, text, name=name), CARD, None)
     assert notes[0].startswith("with 0 loader workers")
 
 
@@ -53,8 +53,7 @@ MMENGINE = "train_dataloader = dict(batch_size=4, num_workers=2{})\noptim_wrappe
 
 
 def test_what_the_rules_would_change_is_offered_by_its_keys(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text(MMENGINE.format(", persistent_workers=True"))
-    config = read_config(tmp_path / "x.py")
+    config = config_of(tmp_path, MMENGINE.format(", persistent_workers=True"), name="x.py")
     assert loader_notes(config, CARD, None) == (
         "with --loader the patch would also set train_dataloader.pin_memory=True",
     )
@@ -65,13 +64,16 @@ def test_what_the_rules_would_change_is_offered_by_its_keys(tmp_path: Path) -> N
 
 
 def test_a_setting_without_a_key_is_left_to_the_program(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 2}\n")
-    assert loader_changes(read_config(tmp_path / "x.yaml"), CARD, None) == {}
+    assert (
+        loader_changes(
+            config_of(tmp_path, "trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 2}\n"), CARD, None
+        )
+        == {}
+    )
 
 
 def test_a_second_run_starts_from_what_the_config_said_at_first(tmp_path: Path) -> None:
-    (tmp_path / "x.py").write_text(MMENGINE.format(", pin_memory=True, persistent_workers=False"))
-    config = read_config(tmp_path / "x.py")
+    config = config_of(tmp_path, MMENGINE.format(", pin_memory=True, persistent_workers=False"), name="x.py")
     wanted = loader_changes(config, CARD, None)
     assert wanted == {KnobName.PERSISTENT_WORKERS: True}
     apply_patch(plan_patch(config, RecipeChange(recipe=config.recipe, loader=wanted)))
