@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
+import pkgutil
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -11,13 +12,28 @@ import cloudpickle
 
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Cloudpickle, which knows plain modules only, with modules of other classes, such as ``torch.backends.cudnn``."""
+    """Cloudpickle, with what it cannot find by name.
+
+    These are modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
+    another name than they were defined with, such as ``torch.nn.attention.SDPBackend``.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
-        """Name a module instead of copying it."""
-        if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
-            return importlib.import_module, (obj.__name__,)
-        return super().reducer_override(obj)
+        """Name an object instead of copying it."""
+        name = _found_as(obj)
+        return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
+
+
+def _found_as(obj: object) -> str | None:
+    """Return the name by which an object is found; None where that is cloudpickle's part."""
+    if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
+        return obj.__name__
+    if type(obj).__module__ == "torch._ops":
+        return f"torch.ops.{obj}"
+    if isinstance(obj, type) and obj.__name__ != obj.__qualname__:
+        is_there = getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
+        return f"{obj.__module__}:{obj.__name__}" if is_there else None
+    return None
 
 
 def pickled(value: object) -> bytes:

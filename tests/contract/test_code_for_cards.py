@@ -69,6 +69,9 @@ class Asking(nn.Linear):
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         assert free_bytes < total_bytes == properties.total_memory
         torch.cuda.synchronize()
+        torch.accelerator.synchronize()
+        assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == torch.cuda.max_memory_allocated() == 0
+        assert isinstance(torch.cuda.memory_summary(), str)
         return super().forward(batch)
 
 
@@ -220,6 +223,62 @@ class CardIdioms(nn.Linear):
 def test_streams_events_and_random_states_of_a_card_are_stood_in_for() -> None:
     trace = trace_of(lambda: CardIdioms(WIDTH, WIDTH))
     assert (trace.method, trace.notes) == ("fake-tensor trace", ())
+
+
+class ReturningCache(nn.Linear):
+    """Returns cached memory between two large blocks, each time or at every third."""
+
+    def __init__(self, interval: int) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.interval, self.calls = interval, 0
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        batch.repeat(TOKENS, 1)
+        if self.calls % self.interval == 0:
+            torch.cuda.empty_cache()
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize(("interval", "returns"), [(1, 3), (3, 0)])
+def test_cached_memory_is_returned_where_each_step_returns_it(interval: int, returns: int) -> None:
+    trace = trace_of(lambda: ReturningCache(interval))
+    (timeline,) = trace.timelines
+    assert len(timeline.cache_returns) == returns  # two steps are traced, and one is added
+    before = timeline.event_blocks[timeline.cache_returns - 1]
+    repeated = timeline.operators[before] == timeline.operator_names.index("aten.repeat")
+    assert repeated.all()
+
+
+class CastInItsOwnFunction(torch.autograd.Function):
+    """A function that autocast runs in single precision."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        assert tensor.dtype is torch.float32
+        return tensor.exp()
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:
+        return slope
+
+
+class EvaluatingFirst(nn.Linear):
+    """Runs without gradients before it runs with them, in one autocast context."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            super().forward(batch)
+        return CastInItsOwnFunction.apply(super().forward(batch))
+
+
+def test_under_autocast_functions_cast_their_inputs_and_weights_get_gradients_of_the_cast_without_them() -> None:
+    trace = trace_of(lambda: EvaluatingFirst(WIDTH, WIDTH), precision=Precision.BF16)
+    assert trace.method == "fake-tensor trace"
+    (timeline,) = trace.timelines
+    assert (timeline.components == Component.GRADIENTS).any()
 
 
 class HalfOnCards(nn.Linear):

@@ -462,19 +462,27 @@ def test_a_fused_optimizer_spares_the_copies_of_a_multi_tensor_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "by_default"), [(torch.optim.Adafactor, False), (torch.optim.RMSprop, True)], ids=["Adafactor", "RMSprop"]
+    ("kind", "by_default", "rate"),
+    [
+        (torch.optim.Adafactor, False, 1e-3),
+        (torch.optim.RMSprop, True, 1e-3),
+        (torch.optim.AdamW, False, torch.tensor(1e-3)),
+    ],
+    ids=["Adafactor", "RMSprop", "AdamW with its rate in a tensor"],
 )
-def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(kind: type, by_default: bool) -> None:
-    def peak(**settings: bool) -> int:
+def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(
+    kind: type, by_default: bool, rate: Any
+) -> None:
+    def peak(rate: Any, **settings: bool) -> int:
         workload = linear_workload(
             model=lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))),
-            optimizer=lambda parameters: kind(parameters, lr=1e-3, **settings),
+            optimizer=lambda parameters: kind(parameters, lr=rate, **settings),
         )
         trace = traced(source_of(workload), Recipe(micro_batch_size=2), CARD)
         return estimate(trace, micro_batch_size=2, device=CARD).peak_allocated_bytes
 
-    assert peak(foreach=True) > peak(foreach=False)
-    assert peak() == peak(foreach=by_default)
+    assert peak(1e-3, foreach=True) > peak(1e-3, foreach=False)
+    assert peak(rate) == peak(rate, foreach=by_default)
 
 
 def test_an_optimizer_without_a_fused_step_says_so() -> None:

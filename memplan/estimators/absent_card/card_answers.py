@@ -1,13 +1,15 @@
-"""Replacements for the functions of ``torch.cuda``, which answer as the absent card would."""
+"""Replacements for the functions of ``torch.cuda`` and ``torch.accelerator``, which answer as the absent card would."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from memplan.estimators.absent_card.cached_memory import empty_cache
 from memplan.estimators.absent_card.card_streams import StandInEvent, StandInStream
 
 if TYPE_CHECKING:
@@ -19,8 +21,10 @@ _HALF_FROM = 8  # major version from which bfloat16 and TF32 are native (torch.c
 _LEGACY_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _RETURNING_NONE = (
     "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "ipc_collect",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats", "_record_memory_history", "_dump_snapshot", "set_device_index",
 )  # fmt: skip
+_READINGS = ("current_device", "current_device_index", "utilization", "temperature", "power_draw", "clock_rate")
 NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")  # functions of ``torch.cuda.nvtx``
 
 
@@ -45,6 +49,13 @@ class CardProperties:
     warp_size: int = 32
 
 
+class StandInDevice(nullcontext[None]):
+    """Replaces ``torch.cuda.device``, a context for which PyTorch also tests."""
+
+    def __init__(self, device: Any) -> None:  # noqa: ARG002 - torch's
+        super().__init__()
+
+
 class StandInGenerator(torch.Generator):
     """Replaces ``torch.Generator``: a generator of the card draws on the CPU, where the traced tensors are."""
 
@@ -54,7 +65,7 @@ class StandInGenerator(torch.Generator):
 
 
 def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, Callable[..., Any]]:
-    """Return the replacement of each function and class of ``torch.cuda``, for any card index.
+    """Return the replacement of each function and class of ``torch.cuda`` and its kin, for any card index.
 
     Args:
         device: the card.
@@ -75,8 +86,8 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "get_device_name": device.name,
         "mem_get_info": (free_bytes, device.total_bytes),
         "is_tf32_supported": major >= _HALF_FROM,
-        "current_device": 0,
-        "device": nullcontext(),
+        "memory_stats": defaultdict(int),
+        "memory_summary": "",
         "device_of": nullcontext(),
         "stream": nullcontext(),
         "current_stream": StandInStream(),
@@ -84,10 +95,13 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
     }
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
     answers |= {name: always(None) for name in _RETURNING_NONE}
+    answers |= {name: always(0) for name in _READINGS}
     answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
     answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
     answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]
+    answers["empty_cache"] = empty_cache
+    answers["device"] = StandInDevice
     answers["Stream"] = StandInStream
     answers["Event"] = StandInEvent
     return answers
@@ -96,6 +110,15 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
 def capturable_devices(supports_xla: bool = True) -> list[str]:  # noqa: ARG001 - torch's
     """Return the device of traced tensors; a plain function, since ``torch.distributed.optim`` scripts optimizers."""
     return ["cpu"]
+
+
+def multi_tensor_by_default(
+    params: list[torch.Tensor],  # noqa: ARG001 - torch's
+    differentiable: bool,
+    use_fused: bool = False,  # noqa: ARG001 - torch's
+) -> tuple[bool, bool]:
+    """Choose the implementation that optimizers choose for plain parameters on a card, fused or foreach; likewise."""
+    return False, not differentiable
 
 
 def always(value: Any) -> Callable[..., Any]:

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.amp import autocast_mode
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from memplan.estimators.absent_card.card_answers import NVTX, StandInGenerator, always, capturable_devices, card_answers
+from memplan.estimators.absent_card.card_answers import (
+    NVTX,
+    StandInGenerator,
+    always,
+    capturable_devices,
+    card_answers,
+    multi_tensor_by_default,
+)
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.user_places import is_called_by_user
@@ -31,7 +39,11 @@ _PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
     torch.Tensor.get_device: 0,
 }
-_CAPTURING = "_get_capturable_supported_devices"  # by their types; ``capturable`` optimizers refuse others
+# What optimizers ask about devices, by their types, and about the types of parameters.
+_OF_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "_get_capturable_supported_devices": capturable_devices,
+    "_default_to_fused_or_foreach": multi_tensor_by_default,
+}
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 
@@ -63,12 +75,14 @@ class CudaEmulation(TorchFunctionMode):
         """Replace the functions of ``torch.cuda``."""
         for module, name, answer in self.presence.answers():
             self._replace(module, name, answer)
-        for name, answer in self._answers.items():
-            self._replace(torch.cuda, name, answer)
+        for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
+            for name in self._answers.keys() & vars(module).keys():
+                self._replace(module, name, self._answers[name])
         for name in NVTX:
             self._replace(torch.cuda.nvtx, name, always(0))
-        for module in _optimizers_with(_CAPTURING):
-            self._replace(module, _CAPTURING, capturable_devices)
+        for name, answer in _OF_OPTIMIZERS.items():
+            for module in _optimizers_with(name):
+                self._replace(module, name, answer)
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
@@ -208,15 +222,21 @@ def redirect_cuda_autocast() -> None:
     torch.is_autocast_enabled = _asking_of_cpu(torch.is_autocast_enabled)
     torch.get_autocast_dtype = _asking_of_cpu(torch.get_autocast_dtype)
     torch.get_autocast_gpu_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
+    cast = autocast_mode._cast  # noqa: SLF001 - by which ``custom_fwd`` converts tensors of a device
+    autocast_mode._cast = lambda value, device_type, dtype: cast(value, _traced(device_type), dtype)  # noqa: SLF001
 
 
 def _asking_of_cpu(query: Callable[[str], Any]) -> Callable[..., Any]:
     """Let a question about CUDA's autocast, which is what it is without a device, be one about the CPU's."""
 
     def answer(device_type: str = "cuda") -> Any:
-        return query("cpu" if device_type == "cuda" else device_type)
+        return query(_traced(device_type))
 
     return answer
+
+
+def _traced(device_type: str) -> str:
+    return "cpu" if device_type == "cuda" else device_type
 
 
 def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

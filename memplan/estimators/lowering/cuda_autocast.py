@@ -65,6 +65,7 @@ class CudaAutocast:
         self._kernels = KernelOverrides(_KEY)
         self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._clear_torch_cache = torch.clear_autocast_cache
+        self._keeps_history = _casts_keep_history()
 
     def install(self) -> None:
         """Register the kernels; autocast skips operators that only the CPU's lists name."""
@@ -96,13 +97,24 @@ class CudaAutocast:
         return _mapped(lower, args, kwargs)
 
     def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        # aten/src/ATen/autocast_mode.cpp, cached_cast: one copy of a weight until the outermost context closes.
+        # aten/src/ATen/autocast_mode.cpp, cached_cast: one copy of a weight until the outermost context closes, which
+        # later versions let autograd know of wherever it is made.
         weight = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf and tensor._base is None  # noqa: SLF001 - says whether it is a view
         if not weight or not torch.is_autocast_cache_enabled():
             return tensor.to(dtype)
         if id(tensor) not in self._casts:
-            self._casts[id(tensor)] = (tensor, tensor.to(dtype))
+            with torch.set_grad_enabled(self._keeps_history or torch.is_grad_enabled()):
+                self._casts[id(tensor)] = (tensor, tensor.to(dtype))
         return self._casts[id(tensor)][1]
+
+
+def _casts_keep_history() -> bool:
+    """Whether a weight that was first cast without gradients has one nevertheless, as from torch 2.11 on."""
+    weight = torch.ones(1, 1, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.no_grad():
+            weight @ weight
+        return (weight @ weight).requires_grad
 
 
 def _outside_autocast(operator: OpOverload, policy: Callable[..., Arguments]) -> Callable[..., Any]:

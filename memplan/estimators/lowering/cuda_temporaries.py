@@ -56,11 +56,11 @@ def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not indices:
         return NO_TEMPORARIES
     shape = torch.broadcast_shapes(*(each.shape for each in indices))  # type: ignore[no-untyped-call]  # untyped in torch
-    narrow_bytes = sum(each.numel() * _INT64_BYTES for each in indices if each.dtype is torch.int32)
+    narrow = tuple(each.numel() * _INT64_BYTES for each in indices if each.dtype is torch.int32)
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
     copies = 0 if alike else len(indices) - len(whole)
-    return TemporaryBytes(around_results=(narrow_bytes + copies * shape.numel() * _INT64_BYTES,))
+    return TemporaryBytes(around_results=(*narrow, *[shape.numel() * _INT64_BYTES] * copies))
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -115,7 +115,7 @@ def _contiguous_input(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
-    return TemporaryBytes(after_results=(sum(each.nbytes for each in operands if not _has_blas_strides(each)),))
+    return TemporaryBytes(after_results=tuple(each.nbytes for each in operands[::-1] if not _has_blas_strides(each)))
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:

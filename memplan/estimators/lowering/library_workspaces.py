@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from memplan.units import KIB, MIB
 
+# Nested tensors run the last two whole (``torch/nested/_internal/ops.py``).
 CUBLAS_OPERATORS = frozenset(
-    f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot")
+    f"aten.{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "linear", "matmul")
 )
 
 

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
@@ -159,6 +160,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._pending is not None:
             self.resolve_pending_reuse()
+        if func is EMPTY_CACHE:
+            return self._recording.return_cache()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - in no public attribute
         if self._fakes is not None and func in _JOINED_MASKS and _is_in(_JOINED_MASKS[func]):
@@ -224,10 +227,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 self._ledger.track(value, Component.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator))
                 between = ()
+        self._free(around)
+        after = self._hold(temporaries.after_results, operator)
         if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
             self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
-        self._free(around)
-        self._free(self._hold(temporaries.after_results, operator))
+        self._free(after)
         self._free(throughout)
         self._free(self._hold(temporaries.before_return, operator))
 
@@ -237,7 +241,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _reusable_block(self, func: Any, args: tuple[Any, ...]) -> int | None:
         if func is _SUM and adds_mask_in_place():
             return self._ledger.block_of(args[0])
-        if self._recording.phase is not Phase.BACKWARD or self._paths.current:
+        if not _is_in_backward() or self._paths.current:
             return None
         if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
             return self._ledger.block_of(dense_parts(args[0])[-1])
@@ -250,7 +254,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _autograd_runs_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether autograd runs this operator in place where no dispatch mode is active."""
         if func is _SUM:
-            return _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
+            is_tracked = torch.is_grad_enabled()  # gradients that are differentiated again are summed out of place
+            return not is_tracked and _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
         return func is _PRODUCT and _is_in(_IN_PLACE_PRODUCTS)
 
     def _is_in_out_of_place_formula(self) -> bool:
@@ -287,7 +292,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _allocate_blas_workspace(self, size_bytes: int) -> None:
         # The backward pass runs on another thread, which has a cuBLAS handle of its own.
-        in_backward = self._recording.phase is Phase.BACKWARD
+        in_backward = _is_in_backward()
         if in_backward not in self._phases_with_cublas:
             self._phases_with_cublas.add(in_backward)
             self._recording.allocate(size_bytes, Component.WORKSPACES, module="", operator="cuBLAS workspace")
@@ -297,6 +302,11 @@ def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution 
     if isinstance(block, ConvolutionWorkspace):
         return block.call
     return block if isinstance(block, RuledBlock) else None
+
+
+def _is_in_backward() -> bool:
+    """Whether autograd runs, in the loss as well as after it."""
+    return bool(torch._C._current_graph_task_id() >= 0)  # noqa: SLF001 - public under no other name
 
 
 def _is_in(formulas: tuple[str, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class Recording:
         module_names: index of each module path.
         operator_names: index of each operator name.
         step_starts: index of each optimizer step's first event.
+        cache_returns: index of each event before which cached memory is returned to the driver.
         phase: the current phase of the step.
     """
 
@@ -50,6 +52,7 @@ class Recording:
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
     step_starts: list[int] = field(default_factory=list)
+    cache_returns: list[int] = field(default_factory=list)
     phase: Phase = Phase.SETUP
 
     def allocate(
@@ -89,6 +92,10 @@ class Recording:
         """Record that a block is freed."""
         self._event(block, allocates=False)
 
+    def return_cache(self) -> None:
+        """Record that cached memory is returned to the driver."""
+        self.cache_returns.append(len(self.event_blocks))
+
     def attribute(self, block: int, component: Component, *, module: str) -> None:
         """Set what a block holds, and for which module."""
         self.components[block] = component
@@ -103,6 +110,7 @@ class Recording:
             number, allocates = self.event_blocks[event], self.event_allocates[event]
             if (number == reused and not allocates) or number == block:
                 del self.event_blocks[event], self.event_allocates[event], self.event_phases[event]
+                self.cache_returns = [each - (each > event) for each in self.cache_returns]
             elif number > block:
                 self.event_blocks[event] -= 1
             if number == block and allocates:
@@ -131,9 +139,10 @@ class Recording:
         Torch frees autocast's casts of the weights in the order of a hash table of addresses, which differs between
         runs. The order makes no difference to either allocator, because adjacent free blocks are merged.
         """
-        kinds = zip(self.event_allocates, self.event_phases, strict=True)
+        returned = (bisect(self.cache_returns, event) for event in range(len(self.event_blocks)))
+        kinds = zip(self.event_allocates, self.event_phases, returned, strict=True)
         begin = 0
-        for (allocates, _), alike in groupby(kinds):
+        for (allocates, *_), alike in groupby(kinds):
             end = begin + sum(1 for _ in alike)
             if not allocates:
                 self.event_blocks[begin:end] = sorted(self.event_blocks[begin:end])

@@ -36,6 +36,7 @@ def repeat_last_step(recording: Recording) -> None:
         return
     successors = dict(zip(found, left, strict=True))
     recording.step_starts.append(end)
+    recording.cache_returns += [each + end - begin for each in recording.cache_returns if begin <= each < end]
     for event in range(begin, end):
         block = recording.event_blocks[event]
         if recording.event_allocates[event]:

@@ -116,6 +116,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
         workspaces=workspaces_as_traced(recording),
+        cache_returns=np.unique(np.array(recording.cache_returns, dtype=np.int32)),
     )
 
 

@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -210,9 +211,13 @@ class StepRecorder:
             on_cuda=on_cuda,
             fused_optimizer=self.fused_optimizer,
         )
+        returns = [len(recording.cache_returns)]
         for _ in range(STEPS):
             recording.step_starts.append(len(recording.event_blocks))
             step.run()
+            returns.append(len(recording.cache_returns))
+        if len({after - before for before, after in pairwise(returns)}) > 1:
+            recording.cache_returns.clear()  # steps between which it is not returned take more
         operators.resolve_pending_reuse()
         ledger.close()  # before resident tensors are freed
         return step

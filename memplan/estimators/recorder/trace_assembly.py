@@ -89,8 +89,8 @@ def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
 
 def _searching(timeline: Timeline) -> Timeline:
     """Return cached memory after each search for an algorithm (``get_plans_from_find`` in ``Conv_v8.cpp``)."""
-    first_calls = timeline.workspaces.first_calls()
-    return replace(timeline, cache_returns=np.unique(timeline.allocations_of(first_calls.blocks)))
+    searches = timeline.allocations_of(timeline.workspaces.first_calls().blocks)
+    return replace(timeline, cache_returns=np.union1d(timeline.cache_returns, searches))
 
 
 def _with_typical(

@@ -48,7 +48,7 @@ class TracedStep:
         next_batch: returns the next micro-batch on the device.
         recording: events and blocks.
         ledger: blocks of the storages.
-        on_cuda: whether the optimizer and clipping use the multi-tensor (foreach) path, as for CUDA parameters.
+        on_cuda: whether clipping uses the multi-tensor (foreach) path, as for CUDA parameters.
         fused_optimizer: whether to use the optimizer's fused implementation.
     """
 
@@ -133,8 +133,6 @@ class TracedStep:
         self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
 
     def _prepare_optimizer(self) -> None:
-        if self._on_cuda:
-            _use_foreach(self.optimizer)
         if self._recipe.precision is Precision.FP16:
             self._scale = torch.ones(())
         if self._workload.ema:
@@ -213,16 +211,6 @@ def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
     on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     steps = [state.get("step") for state in optimizer.state.values() if isinstance(state, Mapping)]
     return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
-
-
-def _use_foreach(optimizer: Optimizer) -> None:
-    # Fake parameters fail the type test by which optimizers choose the multi-tensor path for CUDA parameters. Adafactor
-    # never chooses it by itself, because it is there to save memory (torch/optim/_adafactor.py).
-    if isinstance(optimizer, torch.optim.Adafactor):
-        return
-    for group in optimizer.param_groups:
-        if group.get("foreach", False) is None and not group.get("fused"):
-            group["foreach"] = True
 
 
 def _use_fused(optimizer: Optimizer) -> None:

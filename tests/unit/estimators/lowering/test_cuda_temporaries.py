@@ -113,13 +113,20 @@ def test_indices_that_are_broadcast_are_copied() -> None:
     source, row, column = meta(64, 64), meta(64, 1, dtype=torch.int64), meta(1, 64, dtype=torch.int64)
     picked = meta(64, 64)
     assert cuda_temporary_bytes("aten.index", (source, [row, column]), picked).around_results == (
-        64 * KIB,
+        32 * KIB,
+        32 * KIB,
     )  # both, 4096 * 8
     assert cuda_temporary_bytes(
         "aten.index", (source, [row, meta(64, 64, dtype=torch.int64)]), picked
     ).around_results == (32 * KIB,)
     for indices in ([column[0], column[0]], [None, column[0]]):
         assert sizes(cuda_temporary_bytes("aten.index", (source, indices), picked).around_results) == ()
+
+
+def test_operands_that_blas_does_not_accept_are_copied_the_second_first() -> None:
+    first, second = meta(64, 2, 64)[:, 0, ::2], meta(32, 2, 128)[:, 0, ::2]  # 64 x 32 and 32 x 64, every second number
+    assert cuda_temporary_bytes("aten.mm", (first, second), meta(64, 64)).after_results == (8 * KIB, 8 * KIB)
+    assert cuda_temporary_bytes("aten.mm", (first, meta(32, 64)), meta(64, 64)).after_results == (8 * KIB,)
 
 
 def test_narrow_indices_are_widened() -> None:

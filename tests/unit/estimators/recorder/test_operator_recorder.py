@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+from memplan.estimators.absent_card.cached_memory import empty_cache
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.lowering.kernel_rules import cuda_kernels, host_kernels
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
@@ -132,18 +133,53 @@ def test_nothing_is_added_into_a_gradient_that_is_a_view_of_another_tensor() -> 
     assert sums == 2  # that of the forward pass, and that of the slopes
 
 
+def test_gradients_that_are_differentiated_again_are_added_out_of_place() -> None:
+    session = Session()
+    with session.fakes, session.recorder:
+        weight = torch.empty(512, 512, requires_grad=True)
+        loss = (weight.relu() + weight.sigmoid()).sum()
+        torch.autograd.grad(loss, weight, create_graph=True)
+    sums = session.recording.operators.count(session.recording.operator_names["aten.add"])
+    assert sums == 2  # that of the forward pass, and that of the slopes
+
+
 def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> None:
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
-        for phase in (Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD):
-            session.recording.phase = phase
-            torch.empty(8, 8) @ torch.empty(8, 8)
-    workspaces = [
+        weight = torch.empty(8, 8, requires_grad=True)
+        made = [0, 0, 0]
+        for call in range(3):
+            slope = (weight @ weight).sum() if call < 2 else torch.autograd.grad((weight @ weight).sum(), weight)
+            made[call] = session.recording.components.count(Component.WORKSPACES)
+        del slope
+    assert made == [1, 1, 2]  # autograd runs on a thread of its own, in the loss as well
+    workspaces = {
         size
         for size, component in zip(session.recording.block_bytes, session.recording.components, strict=True)
         if component is Component.WORKSPACES
-    ]
-    assert workspaces == [8_519_680, 8_519_680]  # 2 * 4 MiB + 8 * 16 KiB
+    }
+    assert workspaces == {8_519_680}  # 2 * 4 MiB + 8 * 16 KiB
+
+
+def test_a_workspace_of_cublas_is_allocated_beside_the_copies_of_operands() -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        every_second, plain = torch.empty(512, 2, 1024)[:, 0, ::2], torch.empty(512, 512)
+        product = every_second @ plain
+        copy, workspace = session.recording.block_bytes[-2:]
+        assert (copy, workspace) == (MIB, 8_519_680)
+        assert session.recording.event_allocates[-3:] == [True, True, False]
+        assert product.shape == (512, 512)
+
+
+def test_it_is_recorded_when_the_cache_is_returned() -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        kept = [torch.empty(512, 512)]
+        empty_cache()
+        kept.append(torch.empty(512, 512))
+        empty_cache()
+    assert session.recording.cache_returns == [1, 2]
 
 
 def test_nothing_is_recorded_while_paused() -> None:

@@ -51,6 +51,13 @@ def test_the_last_step_happens_again_with_blocks_of_its_own() -> None:
     assert recording.step_starts == [1, 5, 9]
 
 
+def test_what_was_cached_is_returned_in_the_repeated_step_as_in_the_last() -> None:
+    recording = of_two_steps(WORST)
+    recording.cache_returns += [1, 5, 7]  # at the begin of both steps, and after the second's activation
+    repeat_last_step(recording)
+    assert sorted(recording.cache_returns) == [1, 5, 7, 9, 11]
+
+
 def test_a_step_that_leaves_more_than_it_found_is_not_repeated() -> None:
     recording = of_two_steps(WORST)
     made(recording, MIB)
