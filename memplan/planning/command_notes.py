@@ -30,6 +30,8 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     if not template.has(PlaceholderName.PRECISION) and subject.config is None:
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     notes += _note_on_silent_rate(subject, template, recipe)
+    if subject.as_written(recipe).precision != recipe.precision:
+        notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
     notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
     if template.has(PlaceholderName.STEPS):

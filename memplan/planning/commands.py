@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from memplan.configs import for_replicas, read_config
 from memplan.errors import ConfigError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
+from memplan.plans.changes import COMMAND_PRECISION
 from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from memplan.configs import UserConfig
     from memplan.plans import PlanRequest
     from memplan.probe.commands.template import CommandTemplate
-    from memplan.recipe import Precision
 
 FEWEST_STEPS = 3  # two until memory has settled, and one to time
 _DEFAULT_STEPS = 10
@@ -167,7 +167,8 @@ def _first_recipe(
     known = config.recipe if config is not None else Recipe(micro_batch_size=_FIRST_MICRO_BATCH)
     size = known.micro_batch_size if command.micro_batch_size is None else command.micro_batch_size
     world_size = request.world_size or known.world_size
-    precision = _first_precision(template, known, request)
+    noted = None if config is None or config.original is None else config.original.options.get(COMMAND_PRECISION)
+    precision = _first_precision(template, known, request, noted)
     recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)
     if request.global_batch_size is None:
         return recipe
@@ -176,7 +177,8 @@ def _first_recipe(
     return replace(recipe, micro_batch_size=size, accumulation_steps=per_replica // size)
 
 
-def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest) -> Precision:
+def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest, noted: str | None) -> Precision:
+    """Return the precision of the first trial: what an earlier plan noted in the config, or what the config says."""
     if not template.has(PlaceholderName.PRECISION):
         if request.precisions is None:
             return known.precision
@@ -188,8 +190,9 @@ def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequ
                 hint="write {precision}, or {precision:fp32=WORD,bf16=WORD} in the words of your script",
             )
         return request.precisions[0]
-    words = request.precisions or template.precisions or (known.precision,)
-    return known.precision if known.precision in words else words[0]
+    first = known.precision if noted is None else Precision(noted)
+    words = request.precisions or template.precisions or (first,)
+    return next((each for each in (first, known.precision) if each in words), words[0])
 
 
 def _precisions(template: CommandTemplate, current: Recipe, request: PlanRequest) -> tuple[Precision, ...] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan.planning.command_notes import command_notes
 from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
-from memplan.plans.changes import DEVICE_TOTAL
+from memplan.plans.changes import COMMAND_PRECISION, DEVICE_TOTAL
 from memplan.recommend.choice import explain
 from memplan.recommend.knee import knee_reason
 
@@ -92,6 +92,7 @@ def is_settled(trial: Trial, question: Question) -> bool:
         return False
     asked = dict(config.original.options)
     total_bytes = asked.pop(DEVICE_TOTAL, band.total_bytes)
+    is_precision = asked.pop(COMMAND_PRECISION, trial.recipe.precision) == trial.recipe.precision
     share = measured.peak_device_bytes / total_bytes
     low, high = band.min_utilisation - REPEATABILITY, min(band.max_utilisation + REPEATABILITY, 1.0)
-    return asked == question.request.facts() and low <= share <= high
+    return is_precision and asked == question.request.facts() and low <= share <= high

@@ -51,7 +51,7 @@ class Subject:
     @property
     def unwritable(self) -> str | None:
         """Why no change at all can be written into the config; None where one can, or where there is no config."""
-        return None if self.config is None else expressible(self.config, self.current)
+        return None if self.config is None else expressible(self.config, self.as_written(self.current))
 
     def obstacle(self, recipe: Recipe, *, on_cpu: bool = False) -> str | None:
         """Say why command or config cannot express a recipe; None where they can, or have nothing to write.
@@ -73,7 +73,7 @@ class Subject:
         if self.config is None or not isinstance(self.source, TrainingCommand):
             return recipe
         takes_precision = parse_template(self.source.template).has(PlaceholderName.PRECISION)
-        said = replace(recipe, precision=self.current.precision)
+        said = replace(recipe, precision=self.config.recipe.precision)
         return said if takes_precision and expressible(self.config, recipe) is not None else recipe
 
     def as_tried(self, recipe: Recipe) -> Recipe:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 
-DEVICE_TOTAL = "device_total_bytes"  # among the options kept in a patched config, beside what was asked for
+# Among the options kept in a patched config, beside what was asked for.
+DEVICE_TOTAL = "device_total_bytes"
+COMMAND_PRECISION = "command_precision"  # what the training command sets, where the config has no word for it
 
 
 def original_recipe(config: UserConfig | None, current: Recipe, request: PlanRequest) -> Recipe:

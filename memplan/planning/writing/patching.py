@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
-from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
+from memplan.plans.changes import COMMAND_PRECISION, change_to, original_recipe, patch_of, with_scaled_rate
 from memplan.recommend.scaling import rule_remark, trust_warning
 
 if TYPE_CHECKING:
@@ -90,11 +90,13 @@ def write_patch(
         PatchError: the change cannot be written; if only the loader's settings cannot, it is written
             without them.
     """
-    recipe = subject.as_written(recipe)
-    if subject.config is None or subject.unwritable is not None or (recipe == subject.current and not loader):
+    written, now = subject.as_written(recipe), subject.as_written(subject.current)
+    if subject.config is None or subject.unwritable is not None or (written == now and not loader):
         return None
     original = original_recipe(subject.config, subject.current, request)
-    change = change_to(recipe, original, request, why=why, device_total_bytes=device_total_bytes)
+    change = change_to(written, original, request, why=why, device_total_bytes=device_total_bytes)
+    if written.precision != recipe.precision:
+        change = replace(change, options={**change.options, COMMAND_PRECISION: str(recipe.precision)})
     if loader:
         with contextlib.suppress(PatchError):
             return patch_of(subject.config, replace(change, loader=loader), request)

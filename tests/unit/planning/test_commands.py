@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import read_config
+from memplan.configs import apply_patch, read_config
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
 from memplan.planning.commands import CommandOptions, command_options, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
-from memplan.planning.question import question_of
+from memplan.planning.present import is_settled
+from memplan.planning.question import Question, question_of
 from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
-from tests.making import trial
+from tests.making import BAND, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +68,25 @@ def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(t
     patch = write_patch(bf16, subject, request, why="it fits")
     assert patch is not None
     assert patch.override_line == "--bs 9"
+
+
+def test_a_precision_that_only_the_command_can_say_is_the_first_of_the_next_plan(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("batch_size: 4\n")
+    command = CommandOptions(template="t {micro_batch_size} {precision:fp32=,bf16=--amp}")
+    subject, request = subject_of_command(command, read_config(path), PlanRequest())
+    bf16 = Recipe(micro_batch_size=9, precision="bf16")
+    assert "the config has no word for bf16: only the line to run sets it" in command_notes(subject, (), bf16)
+    patch = write_patch(bf16, subject, request, why="it fits")
+    assert patch is not None
+    apply_patch(patch)
+    again, request = subject_of_command(command, read_config(path), PlanRequest())
+    assert again.current == bf16
+    assert again.unwritable is None
+    assert write_patch(bf16, again, request, why="it fits") is None
+    question = Question(subject=again, request=request, device=CPU, band=BAND)
+    assert is_settled(trial(9, 700, precision="bf16"), question)
+    assert not is_settled(trial(9, 700), question)
 
 
 def test_precisions_are_compared_only_where_the_command_takes_one() -> None:
