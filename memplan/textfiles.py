@@ -18,9 +18,11 @@ def require_place_for(path: Path) -> None:
     """Make sure, before what may take long, that there is a place for the file that is to hold the result.
 
     Raises:
-        UsageError: it is a folder, or its folder is missing or not writable.
+        UsageError: it is a hyphen or a folder, or its folder is missing or not writable.
     """
     folder = path.parent
+    if str(path) == "-":
+        raise UsageError("- names no file", hint="name one, or /dev/stdout")
     if path.is_dir():
         raise UsageError("it is a folder", where=str(path), hint="name a file in it")
     if not folder.is_dir():
@@ -41,12 +43,19 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Write bytes to a neighbour of the file and then put it in the file's place.
 
-    An existing file keeps its permissions. What stands at ``path`` is either the old or the new content, never a part.
+    An existing file keeps its permissions, and a symbolic link what it points to. What stands at ``path`` is either the
+    old or the new content, never a part. Nothing takes the place of a device or pipe: it is written to.
 
     Raises:
         OutputError: the folder is missing, not writable or full; nothing has changed then.
     """
-    write_files_together({path: content})
+    if not path.exists() or path.is_file():
+        write_files_together({path.resolve(): content})
+        return
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise _trouble(path, error) from error
 
 
 def write_files_together(contents: Mapping[Path, str | bytes | None]) -> None:

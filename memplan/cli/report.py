@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memplan.cli.options import AsJson, Run, Store, writable_path
-from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, show
+from memplan.cli.terminal import console_for, say_how_to_apply, say_how_to_run, say_written, show
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def report(
     for path, render in ((csv, run_to_csv), (html, run_to_html)):
         if path is not None:
             write_text_atomically(path, render(found))
-            say(console_for(to_stderr=as_json), f"wrote {path}")
+            say_written(console_for(to_stderr=as_json), path)
     if as_json:
         typer.echo(run_to_json(found))
     elif csv is None and html is None:

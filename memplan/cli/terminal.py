@@ -52,6 +52,12 @@ def say_how_to_apply(console: Console, run_id: str, store: Path) -> None:
     say(console, f"\napply it with:  memplan apply {run_id}{store_option(store)}")
 
 
+def say_written(console: Console, path: Path) -> None:
+    """Say that a file was written; what goes to a pipe or device speaks for itself."""
+    if path.is_file():
+        say(console, f"wrote {path}")
+
+
 def say_what_was_written(console: Console, patch: ConfigPatch, *, undone: bool = False) -> None:
     """Say for every file of a patch what happened to it."""
     for each in patch.files:

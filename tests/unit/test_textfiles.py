@@ -28,6 +28,25 @@ def test_a_file_name_that_is_no_utf8_is_written_with_its_own_bytes(tmp_path: Pat
     assert (tmp_path / "change.diff").read_bytes() == b"+++ b/k\xe4se.yaml \xc3\xa9"
 
 
+def test_a_symbolic_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    for text in ("made", "replaced"):
+        write_text_atomically(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real").read_text() == text
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text_atomically(tmp_path / "pipe", "text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
 def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("old")

@@ -48,6 +48,10 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
+def test_a_hyphen_is_not_taken_for_the_name_of_a_file(said: Callable[..., tuple[int, str]]) -> None:
+    assert said("report", "--csv", "-") == (2, "memplan: - names no file; name one, or /dev/stdout\n")
+
+
 def kinds_of(kind: type[errors.MemplanError]) -> list[type[errors.MemplanError]]:
     return [kind, *(each for child in kind.__subclasses__() for each in kinds_of(child))]
 
