@@ -18,13 +18,26 @@ if TYPE_CHECKING:
 
 _OPTION_NAMES = tuple(each.name for each in fields(MemplanOptions))
 _PROJECT_FILE = "pyproject.toml"
+_SOURCES = "src"  # of a project whose package is to be installed to be imported
 
 
-def search_path_of(config_path: Path) -> tuple[str, ...]:
-    """Return where a workload's module is looked for: the config's folder, its project's above it, the current."""
+def search_path_of(config_path: Path, target: str | None = None) -> tuple[str, ...]:
+    """Return where a workload's module is looked for: the config's folder, its project's above it, the current.
+
+    Args:
+        config_path: the config.
+        target: the workload as ``package.module:function``; a ``src`` that holds its package is looked in as well.
+    """
     root, current = _project_root(config_path), Path.cwd()
     above = [each for each in config_path.parents if root is not None and each.is_relative_to(root)]
-    return tuple(dict.fromkeys(str(each) for each in (config_path.parent, *above, current)))
+    folders = (config_path.parent, *above, current)
+    package = (target or "").partition(":")[0].partition(".")[0]
+    sources = [each / _SOURCES for each in folders if package and _holds(each / _SOURCES, package)]
+    return tuple(dict.fromkeys(str(each) for each in (*folders, *sources)))
+
+
+def _holds(folder: Path, package: str) -> bool:
+    return (folder / package).is_dir() or (folder / f"{package}.py").is_file()
 
 
 def _project_root(config_path: Path) -> Path | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.keys import contains, get, is_count, is_outside_training, keys_named
-from memplan.configs.languages.syntaxes import ARGUMENTS
+from memplan.configs.keys import contains, get, is_count, is_outside_training, leaves
+from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -28,6 +28,10 @@ RECIPE_KNOBS = (
 LENGTH_KNOBS = (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
 _WIDEST_VALUE = 80
 _MOST_NAMED = 3
+_WHERE_TO_SET = {
+    ARGUMENTS.name: "have the script take it as an argument, such as --batch-size",
+    PYTHON.name: "assign it at the top of the file or of a class",
+}
 
 
 def keys_in(values: Mapping[str, Any], keys: KnobKeys) -> KnobKeys:
@@ -57,7 +61,7 @@ def count_at(document: Document, key: str) -> int:
         value = int(value)
     _require_said(document, key, value)
     if not is_count(value):
-        raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=str(document.path))
+        raise ConfigError(f"{key}={shown(value)} must be a whole number of at least 1", where=_place_of(document, key))
     return int(value)
 
 
@@ -76,8 +80,14 @@ def rate_at(document: Document, key: str) -> float | None:
     except ValueError:
         rate = 0.0
     if not rate > 0 or rate == float("inf"):
-        raise ConfigError(f"{key}={shown(value)} must be a number above 0", where=str(document.path))
+        raise ConfigError(f"{key}={shown(value)} must be a number above 0", where=_place_of(document, key))
     return rate
+
+
+def _place_of(document: Document, key: str) -> str:
+    """Return the file and, where it is written there, the line of a key."""
+    location = document.syntax.locate(document.source.text, key)
+    return str(document.path) if location is None else f"{document.path}:{location.line}"
 
 
 def _require_said(document: Document, key: str, value: Any) -> None:
@@ -88,7 +98,7 @@ def _require_said(document: Document, key: str, value: Any) -> None:
     """
     if not isinstance(value, str) or "$" not in value:
         return
-    text, location = document.source.text, document.syntax.locate(document.source.text, key)
+    text = document.source.text
     missing, lines = document.syntax.environment_behind(text, key), document.syntax.lines_behind(text, key)
     what, hint = "worked out from what the file does not say", f"write the number in place of {value}"
     if missing:
@@ -97,11 +107,7 @@ def _require_said(document: Document, key: str, value: Any) -> None:
         more = " and more" if len(lines) > _MOST_NAMED else ""
         places = f"line{'s' if len(lines) > 1 else ''} {', '.join(str(each) for each in lines[:_MOST_NAMED])}{more}"
         what = f"given its value at {places}, in a function, under a condition or more than once"
-    raise ConfigError(
-        f"{key}={shown(value)} is {what}",
-        where=str(document.path) if location is None else f"{document.path}:{location.line}",
-        hint=hint,
-    )
+    raise ConfigError(f"{key}={shown(value)} is {what}", where=_place_of(document, key), hint=hint)
 
 
 def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision = Precision.FP32) -> Recipe:
@@ -116,11 +122,7 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
         ConfigError: there is no micro-batch size, or a value is out of range.
     """
     if not keys.get(KnobName.MICRO_BATCH_SIZE):
-        raise ConfigError(
-            "the config sets no micro-batch size that memplan knows",
-            where=str(document.path),
-            hint=_where_the_batch_may_be(document),
-        )
+        raise _without_batch(document)
     rate_keys = keys.get(KnobName.LEARNING_RATE, ())
     micro_batch_size = count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0])
     return Recipe(
@@ -132,15 +134,33 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
     )
 
 
-def _where_the_batch_may_be(document: Document) -> str:
-    """Say what to do where no key is known to hold the micro-batch, naming keys that look like a training batch."""
-    named = keys_named(document.values, lambda name: "batch" in name.lower() and "base" not in name.lower())
-    counts = [each for each in named if is_count(get(document.values, each)) and not is_outside_training(each)]
-    if not counts:
-        is_script = document.syntax is ARGUMENTS
-        made = "have the script take it as an argument, such as --batch-size" if is_script else "set it in the config"
-        return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"
-    return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
+def _without_batch(document: Document) -> ConfigError:
+    """Return the error where no key is known to hold the micro-batch, naming keys that look like a training batch.
+
+    Raises:
+        ConfigError: there are only such whose value is no number.
+    """
+    named = [each for each in leaves(document.values) if _may_be_batch(each)]
+    counts = [each for each in named if is_count(get(document.values, each))]
+    for each in () if counts else named:
+        if "batch_size" in each.lower():
+            count_at(document, each)
+            counts.append(each)  # a whole number with a decimal point
+    return ConfigError(
+        "the config sets no micro-batch size that memplan knows",
+        where=str(document.path),
+        hint=f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
+        if counts
+        else f"{_WHERE_TO_SET.get(document.syntax.name, 'set it in the config')}, and name it with "
+        "--map micro_batch_size=KEY; memplan estimate needs none with --batch-size",
+    )
+
+
+def _may_be_batch(key: str) -> bool:
+    """Whether a dotted key looks like that of a training batch's size."""
+    name = key.rpartition(".")[2].lower()
+    is_batch = "batch" in name and "base" not in name
+    return is_batch and not is_outside_training(f"{key}.{name.replace('_', '.')}.")
 
 
 def declared_precision(document: Document, keys: KnobKeys) -> Precision:

@@ -70,14 +70,15 @@ def read_config(
     own = own_keys(document, ecosystem.name)
     keys = followed_keys(document, with_declared(own, declared))
     beside = companions_of(document, named.beside, format_name=ecosystem.name)
+    target = workload_target or options.workload or ecosystem.workload_target
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
         recipe=recipe,
         knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
-        workload_target=workload_target or options.workload or ecosystem.workload_target,
-        search_path=search_path_of(document.path),
+        workload_target=target,
+        search_path=search_path_of(document.path, target),
         original=find_original(document),
         memplan_options=options,
         notes=(

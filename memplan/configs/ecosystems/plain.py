@@ -42,7 +42,9 @@ class Plain(Ecosystem):
 def _remarks_on_floors(document: Document, keys: KnobKeys) -> Iterator[str]:
     """Name the absolute floors of a rate that is known, which are left alone unless they are declared."""
     known = keys.get(KnobName.MIN_LEARNING_RATE, ())
-    named = keys_named(document.values, _FLOORS.__contains__) if keys.get(KnobName.LEARNING_RATE) else ()
+    named = (
+        keys_named(document.values, lambda name: name.lower() in _FLOORS) if keys.get(KnobName.LEARNING_RATE) else ()
+    )
     floors = [each for each in named if each not in known and isinstance(get(document.values, each), float)]
     if found := [each for each in floors if get(document.values, each) > 0]:
         yield f"{listed(found)} left alone: --map min_learning_rate={','.join(found)} has it follow the learning rate"

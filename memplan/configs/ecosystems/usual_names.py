@@ -1,4 +1,4 @@
-"""The names that training scripts and plain configs usually give the knobs of a step."""
+"""The names that training scripts and plain configs usually give the knobs of a step, in plain configs in any case."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(
 
 def counts_iterations(name: str) -> bool:
     """Whether a name is one of a length in iterations, whatever a program means by one."""
-    return _ITERATIONS.fullmatch(name) is not None
+    return _ITERATIONS.fullmatch(name.lower()) is not None
 
 
 def remark_on_lengths(
@@ -80,7 +80,7 @@ def remark_on_lengths(
 
 def is_length(name: str) -> bool:
     """Whether a name is that of a length in optimizer steps or iterations."""
-    return name in STEP_LENGTHS or counts_iterations(name)
+    return name.lower() in STEP_LENGTHS or counts_iterations(name)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -115,10 +115,13 @@ def with_one_accumulation(keys: KnobKeys, values: Mapping[str, Any]) -> KnobKeys
 
 def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
     for usual in USUAL_NAMES[name]:
-        found = [each for each in keys_named(values, usual.__eq__) if not is_outside_training(each)]
-        if found:
+        if found := _training_keys(values, usual):
             return found if all(_FITS[name](get(values, each)) for each in found) else []
     return []
+
+
+def _training_keys(values: Mapping[str, Any], usual: str) -> list[str]:
+    return [each for each in keys_named(values, lambda name: name.lower() == usual) if not is_outside_training(each)]
 
 
 def _is_rate(value: Any) -> bool:

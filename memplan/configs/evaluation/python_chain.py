@@ -34,6 +34,7 @@ _BASE_VARIABLE = re.compile(r"\{\{\s*_base_\.([\w.]+)\s*\}\}")
 _ENVIRONMENT = re.compile(r"""\{\{['"]?\s*\$(\w+)\s*:\s*(\S*?)\s*['"]?\}\}""")
 _PLACEHOLDER = "__memplan_base_variable__:"
 _MODULE_NAME = "memplan_user_config"
+_FIELDS = (bool, int, float, str, list, tuple, dict)
 
 
 @dataclass(slots=True)
@@ -185,8 +186,17 @@ def _executed(tree: ast.Module, path: Path, base: NestedValues | None) -> dict[s
     exec(compile(tree, str(path), "exec"), module.__dict__)  # noqa: S102 - a Python config is code; see the module's docstring
     if base is not None:
         module.__dict__.pop(BASE_KEY, None)
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if not name.startswith("__") and not isinstance(value, types.ModuleType | types.FunctionType | type)
+    own = {name: value for name, value in module.__dict__.items() if not name.startswith("__")}
+    made = {type(value) for value in own.values()}  # objects of a class may have other values than it says
+    sections = {name: _fields_of(value) for name, value in own.items() if isinstance(value, type) and value not in made}
+    plain = {
+        n: value for n, value in own.items() if not isinstance(value, types.ModuleType | types.FunctionType | type)
     }
+    return {name: {**plain, **sections}[name] for name in own if name in plain or sections.get(name)}
+
+
+def _fields_of(kind: type) -> dict[str, Any]:
+    """Return the plain values that a class sets, where it is the config's own."""
+    own = vars(kind) if kind.__module__ == _MODULE_NAME else {}
+    fields = {name: _fields_of(each) if isinstance(each, type) else each for name, each in own.items()}
+    return {name: each for name, each in fields.items() if type(each) in _FIELDS and not name.startswith("_")}

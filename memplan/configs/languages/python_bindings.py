@@ -39,8 +39,23 @@ def bindings(body: list[ast.stmt], name: str) -> Iterator[Binding]:
             yield from _from_target(statement, statement.target, statement.value, name)
         elif isinstance(statement, ast.AugAssign) and target_path(statement.target, name) is not None:
             yield Binding(statement.lineno, target_path(statement.target, name) or (), None)
+        elif isinstance(statement, ast.ClassDef) and statement.name == name:
+            yield from _from_class(statement, ())
         elif _touches(statement, name):
             yield Binding(statement.lineno, (), None)
+
+
+def _from_class(made: ast.ClassDef, path: tuple[str, ...]) -> Iterator[Binding]:
+    """Yield what the body of a class sets; its methods set nothing."""
+    for statement in made.body:
+        if isinstance(statement, ast.ClassDef):
+            yield from _from_class(statement, (*path, statement.name))
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [each.id for each in targets if isinstance(each, ast.Name) and statement.value is not None]
+            yield from (Binding(statement.lineno, (*path, each), statement.value) for each in names)
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.Expr | ast.Pass):
+            yield Binding(statement.lineno, path, None)
 
 
 def _imports_configs(statement: ast.stmt) -> bool:

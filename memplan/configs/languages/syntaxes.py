@@ -151,6 +151,6 @@ def syntax_of(path: Path) -> Syntax:
         if path.suffix.lower() in syntax.suffixes:
             return syntax
     known = " ".join(suffix for syntax in SYNTAXES for suffix in syntax.suffixes)
-    raise ConfigError(
-        f"files ending in {path.suffix!r} are not configs memplan reads", where=str(path), hint=f"use one of {known}"
-    )
+    what = f"files ending in {path.suffix!r}" if path.suffix else "files without an ending"
+    hint = f'use one of {known}, or have memplan run your training command: memplan probe --command "..."'
+    raise ConfigError(f"{what} are not configs memplan reads", where=str(path), hint=hint)

@@ -19,6 +19,7 @@ _MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 _DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
 EXPONENT_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
+_ONE_DOCUMENT = "expected a single document in the stream"  # PyYAML's words
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -63,6 +64,10 @@ def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
+        if error.context == _ONE_DOCUMENT:
+            raise ConfigError(
+                "it holds several documents", where=f"{where}:{line}", hint="name a file of one"
+            ) from None
         problem = str(error.problem or error.context)
         raise invalid_text("YAML", problem, text, where=where, line=line) from None
     except (yaml.YAMLError, ValueError) as error:

@@ -32,7 +32,18 @@ def test_a_config_outside_any_project_has_its_own_folder_and_the_current_one(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert search_path_of(tmp_path / "x.py") == (str(tmp_path), str(tmp_path / "here"))
+    assert search_path_of(tmp_path / "x.py", "a.b:c") == (str(tmp_path), str(tmp_path / "here"))
+
+
+@pytest.mark.parametrize(("made", "is_looked_in"), [("src/net/train.py", True), ("src/other/train.py", False)])
+def test_the_sources_of_a_project_are_looked_in_for_a_package_that_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, is_looked_in: bool
+) -> None:
+    (tmp_path / made).parent.mkdir(parents=True)
+    (tmp_path / "configs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = search_path_of(tmp_path / "configs" / "x.py", "net.train:make")
+    assert (str(tmp_path / "src") in found) is is_looked_in
 
 
 def test_a_diff_starts_at_the_checkout_or_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

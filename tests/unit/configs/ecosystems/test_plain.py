@@ -259,3 +259,69 @@ def test_a_batch_of_all_replicas_is_declared_by_two_knobs_at_one_key(tmp_path: P
     assert config.recipe == Recipe(micro_batch_size=8, world_size=4)
     assert [each.after for each in patch_of(config, micro_batch_size=16, world_size=4).changes] == ["64"]
     assert "no key for accumulation_steps" in str(expressible(config, replace(config.recipe, accumulation_steps=2)))
+
+
+@pytest.mark.parametrize("value", ["auto", "-1", "0", "'32'", "null", "[16, 32]", "true"])
+def test_a_batch_size_that_is_no_count_is_named_with_its_line(tmp_path: Path, value: str) -> None:
+    text = f"seed: 1\ndata:\n  batch_size: {value}\n  eval_batch_size: 8\n"
+    with pytest.raises(ConfigError, match=r"x\.yaml:3: data\.batch_size=.* must be a whole number of at least 1$"):
+        config_of(tmp_path, text, {})
+
+
+def test_a_batch_size_with_a_decimal_point_is_for_the_user_to_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--map micro_batch_size=KEY, such as batch_size$"):
+        config_of(tmp_path, "batch_size: 32.0\n", {})
+
+
+def test_usual_names_are_known_in_capitals(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "BATCH_SIZE = 4  # per card\nLEARNING_RATE = 1e-3\nMAX_STEPS = 9\n", {}, "x.py")
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=1e-3)
+    assert config.notes[0].startswith("MAX_STEPS is left alone")
+    assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+BATCH_SIZE = 8  # per card"
+
+
+CLASSES = """\
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Data:
+    batch_size: int = 4  # per card
+    sizes: list[int] = field(default_factory=list)
+
+    def total(self):
+        return self.batch_size
+
+
+class Config:
+    class optimizer:
+        lr = 1e-3
+"""
+
+
+def test_the_fields_of_classes_are_sections(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CLASSES, {}, "x.py")
+    assert config.values == {"Data": {"batch_size": 4}, "Config": {"optimizer": {"lr": 1e-3}}}
+    patch = patch_of(config, micro_batch_size=8, learning_rate=2e-3)
+    assert changed_lines(patch) == [
+        "-    batch_size: int = 4  # per card",
+        "+    batch_size: int = 8  # per card",
+        "-        lr = 1e-3",
+        "+        lr = 2e-3",
+    ]
+
+
+def test_a_class_is_no_section_where_the_config_makes_objects_of_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no micro-batch size .* at the top of the file or of a class"):
+        config_of(tmp_path, f"{CLASSES}\ndata = Data(batch_size=8)\n", {}, "x.py")
+
+
+@pytest.mark.parametrize("last", ["Data.batch_size = 6", "Data.batch_size += 2"])
+def test_what_is_set_on_a_class_later_counts(tmp_path: Path, last: str) -> None:
+    config = config_of(tmp_path, f"{CLASSES}\n\n{last}\n", {}, "x.py")
+    assert config.recipe.micro_batch_size == 6
+    if "+=" in last:
+        with pytest.raises(PatchError, match=r"Data\.batch_size cannot be edited in place: it is computed"):
+            patch_of(config, micro_batch_size=8)
+    else:
+        assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+Data.batch_size = 8"

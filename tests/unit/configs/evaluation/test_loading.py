@@ -149,6 +149,7 @@ def test_a_config_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.Monk
         ("x.json", b"[1]", ": the config does not hold keys and values"),
         ("x.toml", b"a = \n", ": invalid TOML"),
         ("x.cfg", b"a = 1", ": files ending in '.cfg' are not configs"),
+        (".env", b"A=1", ": files without an ending are not configs"),
         ("x.yaml", b"#" * (MAX_CONFIG_BYTES + 1), "more than any config"),
     ],
 )
