@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from memplan.children.pickling import pickled
 from memplan.configs import RecipeChange, UserConfig, plan_patch, read_config
@@ -12,6 +15,7 @@ from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.planning.question import Question
 from memplan.planning.subject import Subject
 from memplan.plans import Plan, PlanRequest
+from memplan.probe.journal import Journal
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.recommend.band import Band
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0)
+WORKLOAD = Workload(model=list, batch=range, loss=len, optimizer=list)  # for tests in which nothing is trained
 SOURCE = PickledWorkload(payload=b"", fingerprint="f", search_path=())  # of which no child process gets to see anything
 BAND = Band(total_bytes=CPU.total_bytes, min_utilisation=0.6, max_utilisation=0.8)
 REQUEST = TrialRequest(
@@ -169,6 +174,22 @@ def command(template: str, folder: Path | str = "/", *, steps: int = 3) -> Train
 def reference(target: str, folder: Path, **config: object) -> WorkloadReference:
     """A workload that a child process imports from a folder."""
     return WorkloadReference(target=target, config=config, config_path=None, search_path=(str(folder),))
+
+
+def stored(folder: Path, made: Plan) -> Plan:
+    """The plan as it is once its run is in the journal of a folder."""
+    with Journal(folder).open_run("f", {}) as run:
+        made = replace(made, run_id=run.run_id, request=PlanRequest(store=folder))
+        run.finish(made)
+    return made
+
+
+def rendered(*parts: object, width: int = 100, **options: Any) -> str:
+    """What a terminal of that width shows."""
+    console = Console(file=io.StringIO(), width=width, **options)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()
 
 
 def source_of(workload: Workload) -> PickledWorkload:

@@ -14,8 +14,7 @@ from memplan.errors import ConfigError, UsageError
 from memplan.integrations.tuning import PlanOptions
 from memplan.patches import ConfigPatch, ValueChange
 from memplan.plans import PlanRequest
-from memplan.workload import Workload
-from tests.making import plan
+from tests.making import WORKLOAD, plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,17 +68,15 @@ def test_every_tune_takes_every_option_of_a_plan_that_concerns_no_config() -> No
 
 
 def test_a_command_is_refused_with_a_workload_and_needed_without_anything() -> None:
-    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     with pytest.raises(UsageError, match="not with a workload"):
-        memplan.plan(workload, recipe=memplan.Recipe(micro_batch_size=1), command="python train.py {micro_batch_size}")
+        memplan.plan(WORKLOAD, recipe=memplan.Recipe(micro_batch_size=1), command="python train.py {micro_batch_size}")
     with pytest.raises(UsageError, match="nothing to probe"):
         memplan.plan()
 
 
 def test_options_of_a_config_are_refused_with_a_workload() -> None:
-    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     with pytest.raises(UsageError, match="go with a config, not with a workload"):
-        memplan.plan(workload, recipe=memplan.Recipe(micro_batch_size=1), knobs={"micro_batch_size": "x"})
+        memplan.plan(WORKLOAD, recipe=memplan.Recipe(micro_batch_size=1), knobs={"micro_batch_size": "x"})
 
 
 def test_several_configs_are_planned_for_as_one(tmp_path: Path) -> None:
@@ -97,19 +94,17 @@ def test_a_workload_without_a_recipe_starts_at_one_sample() -> None:
     def end(event: object) -> None:
         raise EnoughError(event)
 
-    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     with pytest.raises(EnoughError) as ended:
-        memplan.plan(workload, "rtx-3090", 0.9, 0.5, observer=end)
+        memplan.plan(WORKLOAD, "rtx-3090", 0.9, 0.5, observer=end)
     (started,) = ended.value.args
     assert started.current == memplan.Recipe(1)
     assert (started.device.name, started.band.max_utilisation, started.band.min_utilisation) == ("rtx-3090", 0.9, 0.5)
 
 
 def test_a_patch_that_has_no_place_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     for output, trouble in ((tmp_path, "is a folder"), (tmp_path / "new" / "x.diff", "there is no folder")):
         with pytest.raises(UsageError, match=trouble):
-            memplan.plan(workload, device="rtx-3090", output=output)
+            memplan.plan(WORKLOAD, device="rtx-3090", output=output)
 
 
 def test_a_change_of_the_command_alone_is_neither_applied_nor_written(
@@ -119,9 +114,8 @@ def test_a_change_of_the_command_alone_is_neither_applied_nor_written(
     patch = ConfigPatch(files=(), diff="", root_path="", changes=(change,), verified_by="", override_line="--bs 8")
     made = plan(memplan.Recipe(4), memplan.Recipe(8), config_patch=patch)
     monkeypatch.setattr("memplan.api.Planning.plan", lambda *_, **__: made)
-    workload = Workload(model=list, batch=range, loss=len, optimizer=list)
     output = tmp_path / "x.diff"
-    assert memplan.plan(workload, "rtx-3090", apply=True, output=output) is made
+    assert memplan.plan(WORKLOAD, "rtx-3090", apply=True, output=output) is made
     assert not output.exists()
 
 
@@ -140,7 +134,7 @@ def test_a_recipe_is_refused_with_a_config() -> None:
         ),
         (len, memplan.Recipe(1), r"a builtin_function_or_method is no workload; pass memplan\.Workload"),
         (
-            Workload(model=list, batch=range, loss=len, optimizer=list),
+            WORKLOAD,
             {"b": 1},
             r"recipe=\{'b': 1\} is no recipe; pass",
         ),

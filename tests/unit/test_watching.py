@@ -21,7 +21,7 @@ from memplan.results import BreakdownBytes
 from memplan.training_checks import CheckVerdict, TrainingPeaks
 from memplan.units import MIB
 from memplan.watching import PlanWarning, compared, read_peaks, verdict_on
-from tests.making import measurement, plan
+from tests.making import measurement, plan, stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,14 +87,6 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(watching, "peak_resident_bytes", lambda: peak_mib * MIB)
 
     return train
-
-
-def stored(tmp_path: Path, made: Plan) -> Plan:
-    """The plan as it is once its run is in a journal."""
-    with Journal(tmp_path / "store").open_run("f", {}) as run:
-        made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path / "store"))
-        run.finish(made)
-    return made
 
 
 def card_plan(name: str = "rtx-3090") -> Plan:
@@ -192,7 +184,7 @@ def test_a_training_in_the_band_is_not_warned_of_and_the_report_shows_it(tmp_pat
     with memplan.watch(made) as watch:
         watch.check()
         on_cpu(720)
-    (check,) = Journal(tmp_path / "store").load(made.run_id).checks  # the later one in place of the earlier
+    (check,) = Journal(tmp_path).load(made.run_id).checks  # the later one in place of the earlier
     assert check.peaks is not None
     assert (check.peaks.device_bytes, check.planned_device_bytes) == (720 * MIB, 700 * MIB)
     assert check.verdict is CheckVerdict.INSIDE
@@ -204,7 +196,7 @@ def test_two_trainings_with_one_plan_are_kept_apart(tmp_path: Path, on_cpu) -> N
         on_cpu(peak_mib)
         with memplan.watch(made):
             pass
-    assert len(Journal(tmp_path / "store").load(made.run_id).checks) == 2
+    assert len(Journal(tmp_path).load(made.run_id).checks) == 2
 
 
 def test_the_figures_of_a_training_that_fails_are_kept_and_its_error_goes_on(tmp_path: Path, on_cpu) -> None:
@@ -212,7 +204,7 @@ def test_the_figures_of_a_training_that_fails_are_kept_and_its_error_goes_on(tmp
     on_cpu(650)
     with pytest.raises(ZeroDivisionError), memplan.watch(made):
         raise ZeroDivisionError
-    assert len(Journal(tmp_path / "store").load(made.run_id).checks) == 1
+    assert len(Journal(tmp_path).load(made.run_id).checks) == 1
 
 
 def test_a_check_that_cannot_be_kept_is_no_reason_to_stop_a_training(tmp_path: Path, on_cpu) -> None:

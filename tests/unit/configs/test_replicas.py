@@ -10,7 +10,6 @@ import pytest
 
 from memplan.configs import apply_patch, for_replicas, read_config, reference_world_size
 from memplan.configs.keys import get
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import ConfigError
 from memplan.planning.commands import CommandOptions, subject_of_command
 from memplan.planning.subject import subject_of_config
@@ -18,8 +17,7 @@ from memplan.planning.writing.patching import scale, write_patch
 from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
-from memplan.units import GIB
-from tests.making import config_of, plan
+from tests.making import CPU, config_of, plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("memplans_reader_alone")
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=GIB)
 YACS = "SOLVER:\n  IMS_PER_BATCH: 16\n  BASE_LR: 0.02\n  MAX_ITER: 90000\n"
 LAZY = """\
 from detectron2.config import LazyCall as L

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.host_memory import GroupMemory, HostMemory, host_memory
 from memplan.units import GIB, MIB
+from tests.making import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def lay_out(root: Path, membership: str, files: dict[str, str]) -> Path:
-    for name, text in {"proc/self/cgroup": membership, **files}.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{text}\n")
+    write_files(root, {"proc/self/cgroup": membership, **{name: f"{text}\n" for name, text in files.items()}})
     return root
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.devices.processor import half_formats, processor_name
+from tests.making import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def kernel_that_says(text: str, root: Path) -> Path:
-    (root / "proc").mkdir()
-    (root / "proc/cpuinfo").write_text(text)
+    write_files(root, {"proc/cpuinfo": text})
     return root
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +32,11 @@ from memplan.integrations import mmengine as integration
 from memplan.integrations.mmengine import tune
 from memplan.integrations.mmengine_step import Registered, RunnerStep
 from memplan.integrations.parcels import Parcel
-from memplan.plans import PlanRequest
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.units import MIB
 from tests import making
-from tests.making import config_of
+from tests.making import config_of, stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,9 +160,8 @@ def test_a_config_file_is_a_workload_by_itself(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "their_registrations.py").write_text("imported = True\n")
     values = {**config().to_dict(), "custom_imports": {"imports": ["their_registrations"]}}
-    workload = load_workload(
-        config_of(tmp_path, "".join(f"{name} = {value!r}\n" for name, value in values.items()), name="x.py").workload
-    )
+    text = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    workload = load_workload(config_of(tmp_path, text, name="x.py").workload)
     model = workload.model()
     nn.init.ones_(model.head.weight)
     nn.init.zeros_(model.head.bias)
@@ -187,12 +184,9 @@ def test_the_average_that_a_hook_keeps_on_the_device_is_counted(hook: dict[str, 
 
 
 def test_a_config_file_that_trains_nothing_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    text = "model = dict(type='MemplanToyNet')\ntrain_dataloader = dict(batch_size=2)\n"
     with pytest.raises(UsageError, match=r"^the config has no optim_wrapper; name a config that trains$"):
-        load_workload(
-            config_of(
-                tmp_path, "model = dict(type='MemplanToyNet')\ntrain_dataloader = dict(batch_size=2)\n", name="x.py"
-            ).workload
-        )
+        load_workload(config_of(tmp_path, text, name="x.py").workload)
 
 
 def test_a_config_that_trains_nothing_is_refused() -> None:
@@ -230,20 +224,14 @@ def test_the_hook_is_known_to_configs_by_its_name() -> None:
 
 @pytest.mark.parametrize("moment", ["after_train_epoch", "before_val_epoch", "after_train"])
 def test_the_hook_compares_the_training_with_its_plan(moment: str, tmp_path: Path) -> None:
-    made = making.plan(Recipe(micro_batch_size=2), Recipe(micro_batch_size=8), device_total_bytes=1 << 40)
-    with Journal(tmp_path).open_run("f", {}) as run:
-        made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path))
-        run.finish(made)
+    made = stored(tmp_path, making.plan(Recipe(2), Recipe(8), device_total_bytes=1 << 40))
     getattr(integration.MemplanHook(made), moment)(SimpleNamespace(iter=10))
     (check,) = Journal(tmp_path).load(made.run_id).checks
     assert check.planned_device_bytes == 700 * MIB
 
 
 def test_validation_without_training_is_not_compared_with_a_plan(tmp_path: Path) -> None:
-    made = making.plan(Recipe(micro_batch_size=2), Recipe(micro_batch_size=8), device_total_bytes=1 << 40)
-    with Journal(tmp_path).open_run("f", {}) as run:
-        made = replace(made, run_id=run.run_id, request=PlanRequest(store=tmp_path))
-        run.finish(made)
+    made = stored(tmp_path, making.plan(Recipe(2), Recipe(8), device_total_bytes=1 << 40))
     integration.MemplanHook(made).before_val_epoch(SimpleNamespace(iter=0))
     assert not Journal(tmp_path).load(made.run_id).checks
 

@@ -11,15 +11,14 @@ import memplan
 from memplan.errors import UsageError
 from memplan.integrations import plain
 from memplan.recipe import Precision, Recipe
-from memplan.workload import Workload
-from tests.making import plan
+from tests.making import WORKLOAD, plan
 
 if TYPE_CHECKING:
     from memplan.plans import Plan
+    from memplan.workload import Workload
 
 NOW = Recipe(micro_batch_size=8, learning_rate=0.1)
 FOUND = plan(NOW, Recipe(micro_batch_size=24, accumulation_steps=2, precision="bf16", learning_rate=0.6))
-WORKLOAD = Workload(model=list, batch=range, loss=len, optimizer=list)
 
 
 class Asked:

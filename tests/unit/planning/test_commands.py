@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import apply_patch, read_config
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes
@@ -24,7 +23,6 @@ from tests.making import BAND, trial
 if TYPE_CHECKING:
     from pathlib import Path
 
-CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1 << 30)
 PLAIN = "python train.py --bs {micro_batch_size}"
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.probe.oom_evidence import count_oom_kills
+from tests.making import write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def kernel_files(root: Path, *, group: str, vmstat: int, counters: dict[str, int]) -> tuple[Path, Path]:
-    proc, groups = root / "proc", root / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    (proc / "self" / "cgroup").write_text(group)
-    (proc / "vmstat").write_text(f"pgfault 7\noom_kill {vmstat}\n")
-    for name, count in counters.items():
-        file = groups / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"under_oom 0\noom 9\noom_kill {count}\noom_group_kill 4\n")
-    return proc, groups
+    write_files(root / "proc", {"self/cgroup": group, "vmstat": f"pgfault 7\noom_kill {vmstat}\n"})
+    texts = {name: f"under_oom 0\noom 9\noom_kill {count}\noom_group_kill 4\n" for name, count in counters.items()}
+    write_files(root / "cgroup", texts)
+    return root / "proc", root / "cgroup"
 
 
 def test_kills_are_counted_in_a_version_2_group(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
-
-from rich.console import Console
 
 from memplan.devices.card_readings import CardProcess, CardReading
 from memplan.report.cards import cards_view
 from memplan.units import GIB, MIB
+from tests.making import rendered
 
 CARD = CardReading(
     index=1,
@@ -30,9 +28,7 @@ CARD = CardReading(
 
 
 def shown(*cards: CardReading) -> list[str]:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(cards_view(cards))
-    return [line for line in console.file.getvalue().splitlines() if line]
+    return [line for line in rendered(cards_view(cards)).splitlines() if line]
 
 
 def test_a_card_is_shown_with_its_memory_its_load_and_who_uses_it() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import pytest
-from rich.console import Console
 from rich.text import Text
 
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
@@ -23,6 +22,7 @@ from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_
 from memplan.report.wording import rate_text
 from memplan.results import LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
 from memplan.units import GIB, MIB
+from tests import making
 from tests.making import estimate, trial
 
 INTERRUPTED = RunStatus.INTERRUPTED
@@ -78,11 +78,7 @@ PLAN = Plan(
 )
 
 
-def rendered(*parts: object, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    for part in parts:
-        console.print(part)
-    return console.file.getvalue()
+rendered = partial(making.rendered, width=80)
 
 
 def test_a_finished_run(golden) -> None:
@@ -93,9 +89,8 @@ def test_the_bar_of_the_recommended_size_is_green_though_its_last_run_had_anothe
     slower = trial(12, 700, number=5, purpose="final check", samples_per_s=14.0, estimated_mib=690)
     last = replace(slower, recipe=replace(slower.recipe, learning_rate=0.3))
     report = report_run("run-1", (*PLAN.trials, last), replace(PLAN, chosen=last, trials=(*PLAN.trials, last)))
-    console = Console(file=io.StringIO(), width=80, color_system="standard", force_terminal=True)
-    console.print(plan_view(report))
-    bars = [line for line in console.file.getvalue().splitlines() if "█" in line]
+    coloured = rendered(plan_view(report), color_system="standard", force_terminal=True)
+    bars = [line for line in coloured.splitlines() if "█" in line]
     assert [(line.split()[0], "\x1b[32m█" in line) for line in bars] == [("4", False), ("12", True)]
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
 from memplan.progress import Event, Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
 from memplan.recipe import Recipe
-from memplan.recommend.band import Band
 from memplan.report.live import LiveView
 from memplan.report.log import log
 from memplan.results import OutcomeKind
 from memplan.units import GIB
-from tests.making import trial
+from tests.making import BAND, CPU, trial
 
 
 def written(*events: Event) -> list[str]:
@@ -28,15 +27,17 @@ def written(*events: Event) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
+EVENTS = (
+    Stage(text="estimating fp32, 4 x 1"),
+    Notice(text="the CPU has no TF32 units"),
+    TrialStarted(number=1, purpose="confirm", recipe=Recipe(micro_batch_size=4)),
+    TrialAdvanced(doing="timing", done_steps=2, total_steps=6),
+    TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"),
+)
+
+
 def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
-    lines = written(
-        Stage(text="estimating fp32, 4 x 1"),
-        Notice(text="the CPU has no TF32 units"),
-        TrialStarted(number=1, purpose="confirm", recipe=Recipe(micro_batch_size=4)),
-        TrialAdvanced(doing="timing", done_steps=2, total_steps=6),
-        TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"),
-    )
-    assert lines == [
+    assert written(*EVENTS) == [
         "the CPU has no TF32 units",
         " 1  confirm             fp32, 4 x 1    ✓  700.0 MiB  70%  10.0/s   4 s",
     ]
@@ -47,8 +48,8 @@ def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:
         command="python train.py",
         config=None,
         current=Recipe(micro_batch_size=4),
-        device=DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=10 * GIB, compute_capability=None),
-        band=Band(total_bytes=10 * GIB, min_utilisation=0.6, max_utilisation=0.8),
+        device=replace(CPU, total_bytes=10 * GIB),
+        band=replace(BAND, total_bytes=10 * GIB),
         notes=("no patch: train.cfg is of no known ecosystem",),
     )
     assert written(started) == [
@@ -62,11 +63,8 @@ def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:
 
 def test_from_python_events_are_logged_and_what_to_know_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="memplan")
-    log(Stage(text="estimating fp32, 4 x 1"))
-    log(Notice(text="the CPU has no TF32 units"))
-    log(TrialStarted(number=1, purpose="confirm", recipe=Recipe(micro_batch_size=4)))
-    log(TrialAdvanced(doing="timing", done_steps=2, total_steps=6))
-    log(TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"))
+    for event in EVENTS:
+        log(event)
     assert [(level, text) for _, level, text in caplog.record_tuples] == [
         (logging.INFO, "estimating fp32, 4 x 1"),
         (logging.WARNING, "the CPU has no TF32 units"),

@@ -28,7 +28,6 @@ MMENGINE = (
     "train_dataloader = dict(batch_size=4)\noptim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=2e-4))\n"
     "param_scheduler = [dict(type='MultiStepLR', by_epoch=False, milestones=[8, 12])]\n"
 )
-OPENMMLAB = "data = dict(samples_per_gpu=4)\noptimizer = dict(type='SGD', lr=2e-4)\n"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import ctypes
 
 from memplan.estimators.cudnn import product_library
 
-POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
-
 
 def looked_up(name: bytes) -> int | None:
     return product_library._look_up(None, name)

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs import KnobName, RecipeChange, apply_patch, plan_patch, read_config
-from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
-from memplan.units import GIB
-from tests.making import config_of
+from tests.making import CARD, config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-CARD = DeviceSpec(name="a-card", kind=DeviceKind.CUDA, total_bytes=24 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +34,8 @@ def test_the_settings_are_found_where_each_ecosystem_keeps_them(name: str, text:
 
 
 def test_a_declared_knob_counts_too(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("b: 4\nloader: {n: 0, keep: true}\n")
     keys = {"micro_batch_size": "b", "loader_workers": "loader.n", "persistent_workers": "loader.keep"}
-    notes = loader_notes(read_config(tmp_path / "x.yaml", knob_keys=keys), CARD, None)
+    notes = loader_notes(config_of(tmp_path, "b: 4\nloader: {n: 0, keep: true}\n", knob_keys=keys), CARD, None)
     assert "torch refuses that" in notes[0]
 
 
@@ -64,12 +59,8 @@ def test_what_the_rules_would_change_is_offered_by_its_keys(tmp_path: Path) -> N
 
 
 def test_a_setting_without_a_key_is_left_to_the_program(tmp_path: Path) -> None:
-    assert (
-        loader_changes(
-            config_of(tmp_path, "trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 2}\n"), CARD, None
-        )
-        == {}
-    )
+    config = config_of(tmp_path, "trainer: {devices: 1}\ndata: {batch_size: 4, num_workers: 2}\n")
+    assert loader_changes(config, CARD, None) == {}
 
 
 def test_a_second_run_starts_from_what_the_config_said_at_first(tmp_path: Path) -> None:
