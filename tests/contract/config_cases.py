@@ -14,6 +14,8 @@ from memplan.recipe import Precision
 from tests.contract import config_texts as texts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
     from memplan.patches import ConfigPatch, ValueChange
 
 
@@ -163,7 +165,22 @@ CASES = (
     ),
 )
 BY_LINE = ("\n", "\r\n")
-EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=[each.name for each in CASES])
+
+
+def for_cases(cases: Iterable[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", list(cases), ids=lambda each: each.name)
+
+
+def one_of_each(kind: Callable[[Case], Hashable]) -> tuple[Case, ...]:
+    """The first case of each kind."""
+    return tuple({kind(each): each for each in reversed(CASES)}.values())
+
+
+EVERY_CASE = for_cases(CASES)
+# For what becomes of the texts of a patch, whatever ecosystem they are of.
+EVERY_LAYOUT = for_cases(
+    one_of_each(lambda case: (case.style, Path(list(case.files)[-1]).suffix, case.is_layered, case.final_newline))
+)
 
 
 def read(case: Case, path: Path) -> UserConfig:

@@ -11,16 +11,15 @@ from memplan.configs import read_config
 from memplan.configs.documents import MAX_CONFIG_BYTES
 from memplan.configs.ecosystems.registry import ECOSYSTEMS
 from memplan.errors import ConfigError
-from tests.contract.config_cases import BY_LINE, CASES, Case, contents, read
+from tests.contract.config_cases import BY_LINE, CASES, Case, contents, for_cases, one_of_each, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-OF_EACH_KIND = tuple({(each.format_name, each.is_layered): each for each in reversed(CASES)}.values())
-EACH_KIND = pytest.mark.parametrize("case", OF_EACH_KIND, ids=[each.name for each in OF_EACH_KIND])
+OF_EACH_KIND = one_of_each(lambda case: (case.format_name, case.is_layered))
+EACH_KIND = for_cases(OF_EACH_KIND)
 LAYERED = tuple(each for each in OF_EACH_KIND if each.is_layered)
-EACH_LAYERED = pytest.mark.parametrize("case", LAYERED, ids=[each.name for each in LAYERED])
 LAUGHS = "\n".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]" for n in range(1, 10))
 # What makes the base of a case inherit from what inherits from it.
 CIRCLES = {
@@ -82,16 +81,14 @@ def test_a_config_cut_short_is_read_or_refused(case: Case, newline: str, tmp_pat
         problem_of(case, path)
 
 
-@pytest.mark.parametrize(
-    "case", [each for each in OF_EACH_KIND if "yaml" in list(each.files)[-1]], ids=lambda each: each.name
-)
+@for_cases(each for each in OF_EACH_KIND if "yaml" in list(each.files)[-1])
 def test_aliases_that_expand_without_end_are_refused(case: Case, tmp_path: Path) -> None:
     path = case.write(tmp_path)
     path.write_text(f"{path.read_text()}b0: &b0 [1, 2]\n{LAUGHS}\n")
     assert "its aliases expand without reason" in str(problem_of(case, path))
 
 
-@EACH_LAYERED
+@for_cases(LAYERED)
 def test_a_broken_file_that_a_config_is_made_of_is_named(case: Case, tmp_path: Path) -> None:
     path = case.write(tmp_path)
     base = tmp_path / next(iter(case.files))
@@ -101,7 +98,7 @@ def test_a_broken_file_that_a_config_is_made_of_is_named(case: Case, tmp_path: P
     assert problem.startswith(str(base))
 
 
-@pytest.mark.parametrize("case", [each for each in LAYERED if each.format_name in CIRCLES], ids=lambda each: each.name)
+@for_cases(each for each in LAYERED if each.format_name in CIRCLES)
 def test_files_that_inherit_in_a_circle_are_refused(case: Case, tmp_path: Path) -> None:
     path = case.write(tmp_path)
     name, text = CIRCLES[case.format_name]

@@ -25,7 +25,19 @@ from memplan.configs.ecosystems.loader_keys import loader_key
 from memplan.configs.keys import first_difference, lookup, with_value
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
-from tests.contract.config_cases import BY_LINE, CASES, EVERY_CASE, Case, applied, contents, own_changes, read, wider
+from tests.contract.config_cases import (
+    BY_LINE,
+    CASES,
+    EVERY_CASE,
+    EVERY_LAYOUT,
+    Case,
+    applied,
+    contents,
+    for_cases,
+    own_changes,
+    read,
+    wider,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,10 +78,8 @@ def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path:
 
 
 @READ_ALONE
-@EVERY_CASE
+@for_cases(each for each in CASES if each.length_key is not None)
 def test_lengths_follow_the_batch_and_stay_whole(case: Case, tmp_path: Path) -> None:
-    if case.length_key is None:
-        pytest.skip("its lengths are counted in epochs")
     _, patch = applied(case, tmp_path)
     changed = {each.key: (each.before, each.after) for each in patch.changes}
     assert changed[case.length_key] == ("16000", "2667" if case.length_key.endswith("steps") else "5333")
@@ -133,7 +143,7 @@ def test_the_loader_changes_where_that_is_asked_for_and_only_then(case: Case, tm
 
 
 @READ_ALONE
-@EVERY_CASE
+@EVERY_LAYOUT
 @pytest.mark.parametrize("newline", BY_LINE, ids=["lf", "crlf"])
 @pytest.mark.parametrize("tool", ["git", "patch"])
 def test_the_diff_is_taken_by_git_and_by_patch(case: Case, tool: str, newline: str, tmp_path: Path) -> None:
@@ -158,7 +168,7 @@ def test_the_diff_is_taken_by_git_and_by_patch(case: Case, tool: str, newline: s
 
 
 @READ_ALONE
-@EVERY_CASE
+@EVERY_LAYOUT
 def test_undoing_a_patch_restores_every_byte(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))
     before = contents(tmp_path)
@@ -174,7 +184,7 @@ def test_undoing_a_patch_restores_every_byte(case: Case, tmp_path: Path) -> None
 
 
 @READ_ALONE
-@EVERY_CASE
+@EVERY_LAYOUT
 def test_a_file_that_changed_since_it_was_patched_is_not_undone(case: Case, tmp_path: Path) -> None:
     _, patch = applied(case, tmp_path)
     target = Path(patch.files[-1].path)
@@ -198,7 +208,7 @@ def test_line_endings_are_kept(case: Case, newline: str, tmp_path: Path) -> None
 
 
 @READ_ALONE
-@EVERY_CASE
+@EVERY_LAYOUT
 def test_a_file_that_changed_since_is_left_alone(case: Case, tmp_path: Path) -> None:
     config = read(case, case.write(tmp_path))
     patch = plan_patch(config, wider(config), style=case.style)
