@@ -14,11 +14,11 @@ from memplan.planning.command_notes import command_notes
 from memplan.planning.commands import CommandOptions, command_options, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.present import is_settled
-from memplan.planning.question import Question, question_of
+from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
-from tests.making import BAND, trial
+from tests.making import question, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,9 +82,9 @@ def test_a_precision_that_only_the_command_can_say_is_the_first_of_the_next_plan
     assert again.current == bf16
     assert again.unwritable is None
     assert write_patch(bf16, again, request, why="it fits") is None
-    question = Question(subject=again, request=request, device=CPU, band=BAND)
-    assert is_settled(trial(9, 700, precision="bf16"), question)
-    assert not is_settled(trial(9, 700), question)
+    asked = question(again, precisions=request.precisions)
+    assert is_settled(trial(9, 700, precision="bf16"), asked)
+    assert not is_settled(trial(9, 700), asked)
 
 
 def test_precisions_are_compared_only_where_the_command_takes_one() -> None:
