@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child, stop_after
 from memplan.children.interrupts import interrupts_held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -203,19 +206,23 @@ def test_no_descriptor_is_left_open(act) -> None:
     assert open_descriptors() == before
 
 
-@pytest.mark.parametrize("how", ["started", "forked"])
-def test_nothing_outlives_a_parent_that_is_killed(how: str) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, HERE / "child_owner.py", ENVIRONMENT["PYTHONPATH"], how], stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    with owner.stdout:
-        pids = [int(pid) for pid in owner.stdout.readline().split()]
-        assert len(pids) == 3
-        assert all(is_running(pid) for pid in pids)
-        owner.kill()
-        owner.wait()
-        assert all_gone(pids)
+@pytest.fixture(params=["started", "forked"])
+def owner(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that owns a child, and the child with the two that it has left behind."""
+    command = [sys.executable, HERE / "child_owner.py", ENVIRONMENT["PYTHONPATH"], request.param]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+
+
+def test_nothing_outlives_a_parent_that_is_killed(owner: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, pids = owner
+    assert len(pids) == 3
+    assert all(is_running(pid) for pid in pids)
+    process.kill()
+    process.wait()
+    assert all_gone(pids)
 
 
 @pytest.fixture
@@ -364,19 +371,14 @@ def test_a_closed_template_leaves_no_process(template: Template) -> None:
     assert all_gone([parent])
 
 
-@pytest.mark.parametrize("how", ["started", "forked"])
-def test_repeated_interrupts_do_not_keep_a_child_from_being_ended(how: str) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, HERE / "child_owner.py", ENVIRONMENT["PYTHONPATH"], how], stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    with owner.stdout:
-        pids = [int(pid) for pid in owner.stdout.readline().split()]
-        for _ in range(10):
-            owner.send_signal(signal.SIGINT)
-            time.sleep(0.002)
-        assert owner.stdout.readline() == "interrupted, and still there\n"
-        assert all_gone(pids)
-        assert is_running(owner.pid)
-        owner.kill()
-        owner.wait()
+def test_repeated_interrupts_do_not_keep_a_child_from_being_ended(
+    owner: tuple[subprocess.Popen[str], list[int]],
+) -> None:
+    process, pids = owner
+    for _ in range(10):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "interrupted, and still there\n"
+    assert all_gone(pids)
+    assert is_running(process.pid)

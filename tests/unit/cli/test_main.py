@@ -35,17 +35,23 @@ def gpus_that_raise(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException]
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run the command line in this process; return its status and what it wrote to stderr."""
+def status_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the command line in this process; return its status."""
 
-    def run(*words: str) -> tuple[int, str]:
+    def run(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["memplan", *words])
         monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
         with pytest.raises(SystemExit) as ended:
             main()
-        return int(ended.value.code or 0), capsys.readouterr().err
+        return int(ended.value.code or 0)
 
     return run
+
+
+@pytest.fixture
+def said(status_of: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run the command line in this process; return its status and what it wrote to stderr."""
+    return lambda *words: (status_of(*words), capsys.readouterr().err)
 
 
 def test_a_hyphen_is_not_taken_for_the_name_of_a_file(said: Callable[..., tuple[int, str]]) -> None:
@@ -122,14 +128,10 @@ def test_an_interrupt_has_its_own_status_and_a_word(
     [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option: --nonsense")],
 )
 def test_a_failure_is_a_document_where_one_was_asked_for(
-    words: tuple[str, ...], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], problem: str, status_of: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["memplan", *words, "--json"])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
-    with pytest.raises(SystemExit) as ended:
-        main()
+    assert status_of(*words, "--json") == ExitCode.USAGE
     document = json.loads(capsys.readouterr().out)
-    assert ended.value.code == ExitCode.USAGE
     assert document["schema_version"] == 1
     assert (document["error"]["kind"], document["error"]["problem"]) == ("UsageError", problem)
 
@@ -159,26 +161,17 @@ class _HungUp(io.StringIO):
 
 
 def test_a_document_that_nobody_reads_is_no_further_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, said: Callable[..., tuple[int, str]]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["memplan", "probe", "--json"])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
     monkeypatch.setattr(sys, "stdout", _HungUp())
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == ExitCode.USAGE
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("memplan: there is nothing to probe")
+    status, text = said("probe", "--json")
+    assert status == ExitCode.USAGE
+    assert text.startswith("memplan: there is nothing to probe")
+    assert text.count("\n") == 1
 
 
-def test_the_version_is_that_of_the_package(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["memplan", "--version"])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handler stays
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+def test_the_version_is_that_of_the_package(status_of: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("--version") == 0
     assert capsys.readouterr().out == f"memplan {memplan.__version__}\n"
 
 
@@ -193,13 +186,10 @@ def test_a_file_that_has_no_place_is_refused_before_anything_is_done(
 
 
 def test_a_terminal_that_lacks_a_character_gets_another_and_not_an_error(
-    monkeypatch: pytest.MonkeyPatch, gpus_that_raise: Callable[[BaseException], None]
+    monkeypatch: pytest.MonkeyPatch, gpus_that_raise: Callable[[BaseException], None], status_of: Callable[..., int]
 ) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(written, encoding="latin-1", write_through=True))
-    monkeypatch.setattr(sys, "argv", ["memplan", "gpus"])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     gpus_that_raise(errors.UsageError("█.yaml is no folder"))
-    with pytest.raises(SystemExit):
-        main()
+    status_of("gpus")
     assert written.getvalue() == b"memplan: ?.yaml is no folder\n"
