@@ -18,6 +18,7 @@ from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS,
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.lowering.target_device import kernels_of
+from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
@@ -212,10 +213,13 @@ class StepRecorder:
             fused_optimizer=self.fused_optimizer,
         )
         returns = [len(recording.cache_returns)]
-        for _ in range(STEPS):
-            recording.step_starts.append(len(recording.event_blocks))
-            step.run()
-            returns.append(len(recording.cache_returns))
+        thread = BackwardThread()
+        with thread.numbering() if on_cuda else nullcontext():
+            for _ in range(STEPS):
+                recording.step_starts.append(len(recording.event_blocks))
+                step.run()
+                thread.end_step()
+                returns.append(len(recording.cache_returns))
         if len({after - before for before, after in pairwise(returns)}) > 1:
             recording.cache_returns.clear()  # steps between which it is not returned take more
         operators.resolve_pending_reuse()
