@@ -40,8 +40,8 @@ def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequ
     """Return why the mapped knobs cannot express a recipe, or None."""
     for name, (before, after) in without_key(config, recipe, names).items():
         if not config.is_set_beside(name):
-            what = f"the config has no key for {name}, so {before} cannot become {after}"
-            return f"{what} (declare one with --map {name}=KEY)"
+            change = "" if name is KnobName.PRECISION else f", so {before} cannot become {after}"
+            return f"the config has no key for {name}{change} (declare one with --map {name}=KEY)"
     if recipe.world_size != config.recipe.world_size:
         return "the number of replicas is set by the launcher, not by the config"
     if KnobName.PRECISION in names and config.recipe.precision != recipe.precision:
@@ -90,7 +90,8 @@ def _new_value(config: UserConfig, change: RecipeChange, knob: Knob) -> Any:
         return scaled_counts(original, change.iteration_factor, like=knob.value)
     if knob.name is KnobName.OPTIMIZER_STEPS:
         return scaled_counts(original, change.optimizer_step_factor, like=knob.value)
-    if knob.name is KnobName.MIN_LEARNING_RATE:
+    is_first_rate = config.knob(KnobName.LEARNING_RATE) == knob
+    if knob.name is KnobName.MIN_LEARNING_RATE or (knob.name is KnobName.LEARNING_RATE and not is_first_rate):
         return same_kind(float(original) * rate_ratio(config, recipe), knob.value)
     if knob.name is KnobName.LEARNING_RATE:
         return None if recipe.learning_rate is None else same_kind(recipe.learning_rate, knob.value)

@@ -22,6 +22,7 @@ class KnobName(StrEnum):
     """What memplan can turn in a config, by the names that ``--map`` and ``knobs=dict(...)`` use.
 
     ``global_batch_size`` is the key of a batch of all replicas per optimizer step, from which accumulation follows.
+    Of several keys of ``learning_rate`` the first is the recipe's, and the others follow in proportion.
     ``iterations`` and ``optimizer_steps`` take several keys, separated by commas: lengths and intervals counted in
     forward/backward passes and in optimizer steps. The loader's settings change only where that is asked for.
     """

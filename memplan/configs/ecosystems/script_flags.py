@@ -20,6 +20,7 @@ from memplan.configs.ecosystems.usual_names import (
     counts_iterations,
     listed,
     remark_on_lengths,
+    remark_on_rates,
     with_one_accumulation,
 )
 from memplan.configs.keys import is_count
@@ -76,7 +77,12 @@ class _ScriptFlags(Ecosystem):
             found.append("lr is unset: the script scales blr with the global batch itself, so no rate is written")
         elif not keys.get(KnobName.LEARNING_RATE):
             found.append("no learning rate was found under its usual names; name it with --map learning_rate=NAME")
-        return (*found, *_remarks_on_lengths(document, keys, lambda key: self.flag(document, key)))
+
+        def written(key: str) -> str:
+            return self.flag(document, key)
+
+        rates = remark_on_rates(document.values, keys, written=written)
+        return (*found, *_remarks_on_lengths(document, keys, written), *rates)
 
     def flag(self, document: Document, key: str) -> str:
         """Return how the command line of the script calls an argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.keys import get, is_count, is_outside_training, keys_named
@@ -10,7 +11,7 @@ from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from memplan.configs.assignments import KnobKeys
@@ -51,11 +52,20 @@ STEP_LENGTHS = (
     "validation_steps",
     "logging_steps",
 )
-_ITERATIONS = re.compile(r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?")
+_ITERATIONS = re.compile(
+    r"(max|num|total|train|warmup|lr_warmup|lr_decay)_iter(ation)?s?"
+    r"|(total|train|num_train|num_training|decay|lr_decay)_steps"
+    r"|(steps|iters|iterations)_per_epoch"
+)
+# Learning rates of parts of a model or of a schedule; not what only scales one, such as ``lr_decay``.
+_RATE = re.compile(
+    r"([a-z0-9]+_)*(lr|learning_rate)(_(backbone|encoder|decoder|head|min|max|base|init|start|peak|end|final))?"
+    r"|eta_min"
+)
 
 
 def counts_iterations(name: str) -> bool:
-    """Whether a name is one of a length in iterations, whatever a program means by one."""
+    """Whether a name is one of a length in iterations or steps, whatever a program means by one."""
     return _ITERATIONS.fullmatch(name.lower()) is not None
 
 
@@ -76,6 +86,36 @@ def remark_on_lengths(
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
         yield f"{listed(map(written, unclear))} left alone, as programs differ in what they count: {hint}"
+
+
+def remark_on_rates(values: Mapping[str, Any], keys: KnobKeys, *, written: Callable[[str], str] = str) -> Iterator[str]:
+    """Name the learning rates beside the one that is known, which are left alone, and how to have them follow it.
+
+    Args:
+        values: the effective values.
+        keys: those of the knobs.
+        written: key -> how the user writes it, such as a flag.
+    """
+    rates, floors = (keys.get(each, ()) for each in (KnobName.LEARNING_RATE, KnobName.MIN_LEARNING_RATE))
+    found = [each for each in _rate_keys(values) if each not in (*rates, *floors)] if rates else []
+    if found:
+        hint = f"--map learning_rate={','.join((*rates, *found))} has {'them' if len(found) > 1 else 'it'} follow"
+        yield f"{listed(map(written, found))} left alone while {written(rates[0])} changes: {hint}"
+
+
+def _rate_keys(values: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of learning rates, also within lists."""
+    members = enumerate(values) if isinstance(values, list | tuple) else values.items()
+    for name, value in members:
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping | list | tuple):
+            yield from _rate_keys(value, f"{key}.")
+        elif isinstance(value, float) and value > 0 and _is_rate_of_training(key):
+            yield key
+
+
+def _is_rate_of_training(key: str) -> bool:
+    return _RATE.fullmatch(key.rpartition(".")[2].lower()) is not None and not is_outside_training(key)
 
 
 def is_length(name: str) -> bool:

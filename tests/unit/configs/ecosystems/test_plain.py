@@ -217,15 +217,26 @@ def test_declared_lengths_follow_the_batch_and_are_not_asked_about(tmp_path: Pat
     assert "+max_iters: 50" in changed_lines(plan_patch(config, change))
 
 
-def test_a_floor_of_the_learning_rate_is_named_and_follows_once_declared(tmp_path: Path) -> None:
-    text = "batch_size: 4\nlr: 1e-3\nmin_lr: 1e-4\n"
-    said = "min_lr is left alone: --map min_learning_rate=min_lr has it follow the learning rate"
-    assert said in config_of(tmp_path, text, {}).notes
-    assert not any("min_lr" in each for each in config_of(tmp_path, text.replace("1e-4", "0.0"), {}).notes)
-    config = config_of(tmp_path, text, {"min_learning_rate": "min_lr"})
+RATES = """\
+batch_size: 4
+optim:
+  lr: 1e-3
+  lr_decay: 0.5
+  groups: [{name: body, lr: 1e-4}, {name: head}]
+sched: {max_lr: 4e-3, eta_min: 0.0}
+"""
+
+
+def test_further_learning_rates_are_named_and_follow_in_proportion_once_declared(tmp_path: Path) -> None:
+    said = (
+        "optim.groups.0.lr, sched.max_lr are left alone while optim.lr changes: "
+        "--map learning_rate=optim.lr,optim.groups.0.lr,sched.max_lr has them follow"
+    )
+    assert said in config_of(tmp_path, RATES, {}).notes
+    config = config_of(tmp_path, RATES, {"learning_rate": "optim.lr,optim.groups.0.lr,sched.max_lr"})
     assert not any("left alone" in each for each in config.notes)
     patch = plan_patch(config, RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=2e-3)))
-    assert any(each.startswith("+min_lr: 2") for each in changed_lines(patch))
+    assert [each.value for each in patch.changes] == [2e-3, 2e-4, 8e-3, 8]
 
 
 BESIDE = "train:\n  micro_batch_size: 4\n  global_batch_size: 16\n  accumulate_grad_batches: {steps}\n"

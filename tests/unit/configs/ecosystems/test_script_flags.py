@@ -282,3 +282,9 @@ def test_a_global_batch_follows_the_micro_batch_by_the_scripts_own_flags(tmp_pat
     patch = plan_patch(config, RecipeChange(recipe=replace(config.recipe, micro_batch_size=8, learning_rate=2e-3)))
     wanted = "--micro-batch-size 8 --global-batch-size 32 --lr 0.002 --min-lr 2e-05"
     assert patch.override_line == wanted
+
+
+def test_a_learning_rate_of_a_part_of_the_model_is_named(tmp_path: Path) -> None:
+    notes = config_of(tmp_path, "python main.py --batch_size 2 --lr 1e-4 --lr_backbone 1e-5 --lr_drop 200\n").notes
+    said = "--lr_backbone is left alone while --lr changes: --map learning_rate=lr,lr_backbone has it follow"
+    assert [each for each in notes if "lr_" in each] == [said]
