@@ -186,6 +186,6 @@ def _reasons(best: _Largest, question: Question) -> Iterator[str]:
         yield cap_reason(cap)
     elif best.ends_with_trust:
         yield (
-            f"No micro-batch up to {cap} reaches the band, and nothing shows that more than {size} are faster, "
-            "while the learning rate would be a guess."
+            f"No micro-batch up to {cap} reaches the band: {size} is the most for which a rule for the learning rate "
+            "holds, and nothing shows that more would be faster."
         )

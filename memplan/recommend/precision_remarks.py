@@ -31,6 +31,7 @@ def comparison_text(own: Measurement, other: Measurement, *, precision: Precisio
     memory = own.peak_allocated_bytes / other.peak_allocated_bytes - 1
     speed = own.samples_per_s / other.samples_per_s
     change = f"{abs(memory):.0%} {'more' if memory > 0 else 'less'} tensor memory"
+    change = "as much tensor memory" if change.startswith("0%") else change
     said = [f"{change}, {speed:.2f}x the speed of {setting.precision} at micro-batch {setting.micro_batch_size}"]
     if memory > -_SAVING_SHARE:
         verdict = "costs memory" if memory > _SAVING_SHARE else "saves no memory"

@@ -48,7 +48,9 @@ def judge(
     if choice is None:
         return PrecisionVerdict(precision=precision, remark=_why_nothing_fits(candidates))
     same = _same_setting(own, reference.recipe) if reference else None
-    if reference is None or same is reference or same is None:
+    if reference is None:
+        return _verdict(precision, choice.trial, "no fp32 run to compare with")
+    if same is reference or same is None:
         remark = "the reference" if same else f"no {precision} run at the reference's micro-batch to compare"
         return _verdict(precision, choice.trial, remark)
     return _compared(precision, choice.trial, same, reference)

@@ -90,9 +90,14 @@ def precision_table(report: RunReport) -> Table:
     """Compare precisions, each at its own best micro-batch."""
     table = plain_table("Precisions", "precision", "micro-batch", "util", "per s", "loss vs fp32", "remark")
     table.columns[-1].justify = "left"
+    left_out = {each.remark for each in report.precisions if each.micro_batch_size is None}
+    alike = {remark: [each for each in report.precisions if each.remark == remark] for remark in left_out}
     for row in report.precisions:
+        same = alike.get(row.remark, [row])
+        if row is not same[0]:
+            continue  # it stands in the row of the first
         table.add_row(
-            str(row.precision),
+            ", ".join(str(each.precision) for each in same),
             "-" if row.micro_batch_size is None else str(row.micro_batch_size),
             share_text(row.utilisation),
             rate_text(row.samples_per_s),

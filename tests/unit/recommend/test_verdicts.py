@@ -53,5 +53,11 @@ def test_where_a_global_batch_is_held_the_best_of_a_precision_is_a_split_of_it()
     assert (verdict.best, verdict.remark) == (split, "the reference")
 
 
+def test_without_fp32_there_is_nothing_to_compare_with() -> None:
+    run = trial(4, 700, precision="bf16")
+    verdict = judge(Precision.BF16, [run], chosen=run.recipe, reference=None, band=BAND)
+    assert (verdict.best, verdict.remark) == (run, "no fp32 run to compare with")
+
+
 def test_a_precision_that_was_not_tried_says_so() -> None:
     assert judge(Precision.BF16, [], chosen=CHOSEN, reference=None, band=BAND).remark == "not tried"

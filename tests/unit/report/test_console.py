@@ -18,7 +18,7 @@ from memplan.report.estimates import breakdown_view, estimates_view, largest_tab
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
 from memplan.report.layout import hanging
-from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, range_table, trial_lines
+from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, precision_table, range_table, trial_lines
 from memplan.report.wording import rate_text
 from memplan.results import LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
 from memplan.units import GIB, MIB
@@ -83,6 +83,16 @@ rendered = partial(making.rendered, width=80)
 
 def test_a_finished_run(golden) -> None:
     golden("reports/finished_run.txt", rendered(run_view(report_run("run-1", PLAN.trials, PLAN))))
+
+
+def test_precisions_that_are_left_out_for_one_reason_share_a_row() -> None:
+    left_out = [
+        PrecisionVerdict(precision=each, remark="the config has no key for precision")
+        for each in (Precision.FP16, Precision.BF16)
+    ]
+    report = report_run("run-1", PLAN.trials, replace(PLAN, precisions=(PLAN.precisions[0], *left_out)))
+    rows = [line.split()[:3] for line in rendered(precision_table(report), width=120).splitlines()[2:]]
+    assert rows == [["fp32", "12", "70%"], ["fp16,", "bf16", "-"]]
 
 
 def test_the_bar_of_the_recommended_size_is_green_though_its_last_run_had_another_rate() -> None:
