@@ -188,11 +188,13 @@ def _executed(tree: ast.Module, path: Path, base: NestedValues | None) -> dict[s
         module.__dict__.pop(BASE_KEY, None)
     own = {name: value for name, value in module.__dict__.items() if not name.startswith("__")}
     made = {type(value) for value in own.values()}  # objects of a class may have other values than it says
-    sections = {name: _fields_of(value) for name, value in own.items() if isinstance(value, type) and value not in made}
-    plain = {
-        n: value for n, value in own.items() if not isinstance(value, types.ModuleType | types.FunctionType | type)
+    classes = {name: value for name, value in own.items() if isinstance(value, type) and value not in made}
+    sections = {name: found for name, value in classes.items() if (found := _fields_of(value))}
+    return {
+        name: sections.get(name, value)
+        for name, value in own.items()
+        if name in sections or not isinstance(value, types.ModuleType | types.FunctionType | type)
     }
-    return {name: {**plain, **sections}[name] for name in own if name in plain or sections.get(name)}
 
 
 def _fields_of(kind: type) -> dict[str, Any]:

@@ -60,10 +60,17 @@ def written_as_json(draw: st.DrawFn, tree: dict[str, Any]) -> str:
 
 
 def written_as_python(draw: st.DrawFn, tree: dict[str, Any]) -> str:
+    def literal(value: Any) -> str:
+        if isinstance(value, dict) and draw(st.booleans()):
+            return f"dict({', '.join(f'{name}={literal(each)}' for name, each in value.items())})"
+        return repr(value)
+
+    def assigned(name: str, value: Any) -> str:
+        before, after = draw(st.sampled_from(["", "# é", "import os"])), draw(st.sampled_from(["", "  # ä"]))
+        return f"{before}\n{name}{gap}{literal(value)}{after}\n"
+
     gap = draw(st.sampled_from([" = ", "=", " =  \\\n  "]))
-    return "".join(
-        f"{draw(st.sampled_from(['', '# é', 'import os']))}\n{name}{gap}{value!r}\n" for name, value in tree.items()
-    )
+    return "".join(assigned(name, value) for name, value in tree.items())
 
 
 def written_as_toml(draw: st.DrawFn, tree: dict[str, Any]) -> str:
@@ -113,8 +120,7 @@ def check(draw: st.DrawFn, syntax: Syntax, tree: dict[str, Any], text: str) -> N
     new = of_the_same_kind(draw, lookup(tree, key))
     location = syntax.locate(text, key)
     assert location is not None
-    if location.obstacle is not None:
-        return
+    assert location.obstacle is None
     span = location.span
     after = splice(text, [Edit(span=span, text=syntax.write(new, like=text[span.start : span.end]))])
     assert after.startswith(text[: span.start])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memplan.configs.languages.python_source import locate_in_python
-from memplan.configs.languages.spans import Edit, splice
 
 
 def written(text: str, key: str) -> str | None:
@@ -71,30 +68,3 @@ def test_offsets_count_characters_in_any_line_ending_and_alphabet(newline: str) 
 
 def test_a_form_feed_is_no_line_end() -> None:
     assert written("x = 1\n\x0c\ndata = dict(a=4)\n", "data.a") == "4"
-
-
-NAMES = st.sampled_from(["alpha", "beta", "gamma", "delta"])
-VALUES = st.one_of(st.integers(-99, 99), st.floats(0.001, 99), st.text("aé深 '\"\\", max_size=4), st.booleans())
-SECTIONS = st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, min_size=1), min_size=1)
-
-
-@given(SECTIONS, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.data())
-def test_splicing_one_value_leaves_every_other_character(
-    sections: dict[str, dict[str, object]], newline: str, ends: bool, data: st.DataObject
-) -> None:
-    lines = [
-        f"{name} = dict({', '.join(f'{k}={v!r}' for k, v in inner.items())})  # ä" for name, inner in sections.items()
-    ]
-    text = newline.join(lines) + (newline if ends else "")
-    name = data.draw(st.sampled_from(sorted(sections)))
-    inner = data.draw(st.sampled_from(sorted(sections[name])))
-    location = locate_in_python(text, f"{name}.{inner}")
-    assert location is not None
-    changed = splice(text, [Edit(span=location.span, text="12345")])
-    tail = len(text) - location.span.end
-    assert changed[: location.span.start] == text[: location.span.start]
-    assert changed[len(changed) - tail :] == text[len(text) - tail :]
-    namespace: dict[str, dict[str, object]] = {}
-    exec(changed, namespace)  # noqa: S102 - the text was made three lines above
-    expected = {key: {**value, **({inner: 12345} if key == name else {})} for key, value in sections.items()}
-    assert {key: namespace[key] for key in sections} == expected
