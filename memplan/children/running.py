@@ -156,7 +156,7 @@ class _Conversation:
             interrupts: are delivered about twenty times a second.
         """
         while not self._process.has_ended():
-            self._talk(_TICK_S)
+            self._talk()
             interrupts.deliver()
             reason = watch()
             if reason is not None:
@@ -186,12 +186,12 @@ class _Conversation:
             os.kill(self._process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + _STACK_DUMP_S
         while time.monotonic() < deadline and not self._process.has_ended():
-            self._talk(_TICK_S)
+            self._talk()
             interrupts.deliver()
 
-    def _talk(self, duration_s: float) -> None:
-        """Serve the pipes for that long, or until the child hangs up, however much there is to read."""
-        deadline = time.monotonic() + duration_s
+    def _talk(self) -> None:
+        """Serve the pipes for a moment, or until the child hangs up, however much there is to read."""
+        deadline = time.monotonic() + _TICK_S
         while not self._has_hung_up() and (remaining_s := deadline - time.monotonic()) > 0:
             for key, _ in self._selector.select(remaining_s):
                 key.data()

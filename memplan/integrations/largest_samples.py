@@ -10,11 +10,12 @@ from memplan.errors import WorkloadError
 from memplan.worst_case import WorstBatches, spread_over, worst_batch
 
 _ALIKE = 8
+_IMAGES = 512  # are decoded and augmented for it, in every child process
 _FROM_STREAM = 256
 _DEEPEST = 8
 
 
-def largest_samples(dataset: Any, *, look_at: int) -> WorstBatches:
+def largest_samples(dataset: Any, *, look_at: int = _IMAGES) -> WorstBatches:
     """Return a function from a number to as many samples, the largest first; they repeat where the dataset has fewer.
 
     Where a few samples from all over the dataset are of one size, the rest are presumed to be too. Of a dataset that
@@ -22,7 +23,7 @@ def largest_samples(dataset: Any, *, look_at: int) -> WorstBatches:
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``, or an iterable.
-        look_at: how many samples are read at most.
+        look_at: how many samples are read at most; as many as there is time for where they are images.
 
     Raises:
         WorkloadError: the dataset is empty.

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from memplan.integrations.parcels import Parcel
     from memplan.worst_case import WorstBatches
 
-_LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
 # What a trainer reports to its module in the first step of a training by one process.
@@ -149,7 +148,7 @@ class LightningStep(FrameworkStep):
         if getattr(loader, "batch_sampler", None) is None:
             return self._drawn(micro_batch_size)
         if id(loader) not in self._largest:
-            self._largest[id(loader)] = largest_samples(loader.dataset, look_at=_LOOK_AT)
+            self._largest[id(loader)] = largest_samples(loader.dataset)
         return loader.collate_fn(self._largest[id(loader)](micro_batch_size))
 
     def _drawn(self, micro_batch_size: int) -> Any:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from memplan.integrations.parcels import Parcel
     from memplan.worst_case import WorstBatches
 
-_LOOK_AT = 512  # images are decoded and augmented for it, in every child process
 _OWN_SCOPE = "mmengine"
 _SINGLE = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
 _WRAPPER_ONLY = ("accumulative_counts", "dtype", "loss_scale", "clip_grad", "use_fsdp")
@@ -87,7 +86,7 @@ class RunnerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        return largest_samples(self._loader.dataset, look_at=_LOOK_AT)
+        return largest_samples(self._loader.dataset)
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.

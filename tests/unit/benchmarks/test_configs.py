@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
     from types import ModuleType
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 AXOLOTL = """\
 base_model: net
 micro_batch_size: 4  # 4 fit
@@ -34,10 +33,9 @@ AFTER = {
 }
 
 
-@pytest.fixture(name="configs")
-def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("configs")
+@pytest.fixture
+def configs(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("configs")
 
 
 @pytest.mark.parametrize(("name", "text", "kind"), [("x.yml", AXOLOTL, "axolotl"), ("ds.json", DEEPSPEED, "deepspeed")])

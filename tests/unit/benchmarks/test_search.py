@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
-
-@pytest.fixture(name="search")
-def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("search")
+@pytest.fixture
+def search(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("search")
 
 
 def parts_of(search: ModuleType, ours: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,23 +16,22 @@ import torch
 from memplan.units import GIB, MIB
 from tests.fake_cuda import FakeCuda, FakeMemory
 from tests.fake_driver import FakeCard
+from tests.unit.benchmarks.conftest import BENCHMARKS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
     from types import ModuleType
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+@pytest.fixture
+def truth(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("truth")
 
 
-@pytest.fixture(name="truth")
-def recorder(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("truth")
-
-
-@pytest.fixture(name="cases")
-def case_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("truth_cases")
+@pytest.fixture
+def cases(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_module("truth_cases")
 
 
 def test_the_matrix_is_broad_and_no_case_has_two_names(cases: ModuleType) -> None:
