@@ -127,10 +127,11 @@ def _beside_smaller(name: str, other: Trial, speed_now: float, band: Band) -> st
         return f"{name}, {size}, runs {speed}: the larger one gains {gain:.0%}."
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
-    said = f"{name} is {standing}: {size} runs {speed} with {share:.0%} of the device"
+    said = f"{name} is {standing}: {size} runs {speed} with"
     if band.place(measured.peak_device_bytes) is not Place.BELOW:
-        return f"{said}."
-    return f"{said}, below the band; --min-util {_rounded_down(share):g} recommends it."
+        return f"{said} {share:.0%} of the device."
+    percent = 100 * measured.peak_device_bytes // band.total_bytes  # rounded down, so that it is not the band's edge
+    return f"{said} {percent}% of the device, below the band; --min-util {_rounded_down(share):g} recommends it."
 
 
 def _beside_larger(recipe: Recipe, trials: Sequence[Trial], speed_now: float) -> str | None:
