@@ -92,17 +92,21 @@ def _omegaconf() -> Any:
 
 
 def _has_attributes(holder: Any, *, is_outermost: bool) -> bool:
-    """Whether an object's attributes are settings: those of the outermost object always are."""
-    if isinstance(holder, type) or not hasattr(holder, "__dict__"):
+    """Whether an object's attributes are settings: those of the outermost object are, which may be a plain class."""
+    if not hasattr(holder, "__dict__") or (isinstance(holder, type) and dataclasses.is_dataclass(holder)):
         return False
     return is_outermost or type(holder).__name__ in _NAMESPACES or dataclasses.is_dataclass(holder)
 
 
 def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object and those that its classes set, such as ``class CFG: batch_size = 8``."""
     if dataclasses.is_dataclass(holder):
         names = [each.name for each in dataclasses.fields(holder)]
     else:
-        names = list(vars(holder))
+        kinds = (holder if isinstance(holder, type) else type(holder)).__mro__
+        of_kinds = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
+        names = [name for name, value in of_kinds.items() if not hasattr(value, "__get__")]
+        names = list(dict.fromkeys([*names, *(() if isinstance(holder, type) else vars(holder))]))
     yield from ((name, getattr(holder, name)) for name in names if not name.startswith("_") and hasattr(holder, name))
 
 

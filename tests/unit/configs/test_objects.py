@@ -165,3 +165,25 @@ def test_a_global_batch_of_an_object_is_shared_by_the_replicas_and_set() -> None
     now = replace(NOW, world_size=2)
     found = plan(now, replace(now, micro_batch_size=8, accumulation_steps=4)).apply(arguments)
     assert vars(found) == {"micro_batch_size": 8, "global_batch_size": 64, "lr": 0.02}
+
+
+class Constants:
+    batch_size = 4
+    lr = 0.1
+
+    def describe(self) -> str:
+        return f"{self.batch_size}"
+
+
+def test_the_constants_of_a_class_are_set_on_what_is_passed() -> None:
+    made = Constants()
+    assert plan(NOW, LARGER).apply(made) is made
+    assert (made.batch_size, made.lr, Constants.batch_size) == (16, 0.4, 4)
+    own = type("Own", (Constants,), {})
+    assert plan(NOW, LARGER).apply(own) is own
+    assert (own.batch_size, own.lr, Constants.batch_size) == (16, 0.4, 4)
+
+
+def test_a_dataclass_of_which_no_object_was_made_is_refused() -> None:
+    with pytest.raises(UsageError, match="a type holds no knobs"):
+        plan(NOW, LARGER).apply(Settings)
