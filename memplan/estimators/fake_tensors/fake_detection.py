@@ -5,17 +5,20 @@
 - ``CausalBias`` is made as a real tensor; it is empty, and a fake tensor cannot become a subclass.
 - Text is formatted with the known value of a fake tensor, as in the name of a module; an unknown number that is
   formatted by a specification is read as by ``item``.
+- ``copy.deepcopy`` clones a fake tensor; it would copy the storage, which is empty, and end the process.
 - ``torch.tensor`` of a list reads known values of the fake tensors in it; it disables modes, and would read empty
   memory.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.bias import CausalBias
 from torch.utils._python_dispatch import _disable_current_modes
@@ -41,6 +44,7 @@ def hiding_fakes() -> Iterator[None]:
         for read in _READS:
             stack.enter_context(replaced(FakeTensor, read, _reading_known(getattr(torch.Tensor, read))))
         stack.enter_context(replaced(FakeTensor, "__format__", _formatted))
+        stack.enter_context(replaced(FakeTensor, "__deepcopy__", _deep_copied))
         stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_real_tensor)))
         yield
 
@@ -49,6 +53,21 @@ def _real_tensor(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
     """Return the real tensor ``kind(*sizes)``."""
     with _disable_current_modes():
         return torch.Tensor.__new__(kind, *sizes)
+
+
+def _deep_copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if id(tensor) in memo:
+        copied: torch.Tensor = memo[id(tensor)]
+        return copied
+    if not tensor.is_leaf:
+        torch.Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-untyped-call]  # refuses
+    copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        copied = nn.Parameter(copied, requires_grad=tensor.requires_grad)
+    elif tensor.grad is not None:
+        copied.grad = copy.deepcopy(tensor.grad, memo)
+    memo[id(tensor)] = copied
+    return copied
 
 
 def _formatted(tensor: torch.Tensor, how: str) -> str:

@@ -20,6 +20,7 @@ _COPIERS: dict[type, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined
 def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({})) -> nn.Module:
     """Copy a model with its hooks and replaced methods, whose closures ``copy.deepcopy`` would share.
 
+    Hooks and attributes of parameters are copied, too, which ``copy.deepcopy`` would drop.
     Modules with a ``__getstate__`` of their own are copied attribute by attribute, because some rebuild and retrace
     themselves. Values that cannot be copied, such as locks, are shared.
 
@@ -37,12 +38,29 @@ def model_copy(model: nn.Module, copies: Mapping[int, Any] = MappingProxyType({}
     while True:
         try:
             with _copying_with(copiers):
-                return copy.deepcopy(model, dict(copies))
+                memo = dict(copies)
+                made = copy.deepcopy(model, memo)
+                for each in model.parameters():
+                    if id(each) in memo:
+                        _complete_parameter(memo[id(each)], each, memo)
+                return made
         except Exception as error:
             kind = _uncopyable_type(error)
             if kind in copiers or issubclass(kind, torch.Tensor | nn.Module):
                 raise
             copiers[kind] = lambda value, _memo: value
+
+
+def _complete_parameter(copied: nn.Parameter, original: nn.Parameter, memo: dict[int, Any]) -> None:
+    """Give a copied parameter what was set on the original from Python."""
+    missing = {name: value for name, value in vars(original).items() if name not in vars(copied)}
+    vars(copied).update(copy.deepcopy(missing, memo))
+    for hooks, register in (
+        ("_backward_hooks", copied.register_hook),
+        ("_post_accumulate_grad_hooks", copied.register_post_accumulate_grad_hook),
+    ):
+        for hook in (getattr(original, hooks) or {}).values():
+            register(copy.deepcopy(hook, memo))  # type: ignore[no-untyped-call]  # untyped in torch
 
 
 def _has_own_getstate(kind: type[nn.Module]) -> bool:

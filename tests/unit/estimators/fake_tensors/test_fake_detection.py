@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention.bias import CausalBias, causal_lower_right
@@ -39,6 +42,30 @@ def test_a_module_is_found_by_the_number_of_a_tensor(fakes: FakeTensorMode) -> N
         assert f"{known:04d}" == "0003"
         with pytest.raises(DataDependentOutputException):
             f"{unknown:04d}"
+
+
+def test_a_module_that_a_step_copies_is_cloned(fakes: FakeTensorMode) -> None:
+    with fakes, hiding_fakes():
+        module = nn.BatchNorm1d(8)
+        module.tied = module.weight
+        copied = copy.deepcopy(module)
+        slope = (copied(torch.zeros(2, 8)) * 2).sum()
+        with pytest.raises(RuntimeError, match="created explicitly by the user"):
+            copy.deepcopy(slope)
+    assert [type(each) for each in (copied.weight, copied.running_mean)] == [FakeTensor, FakeTensor]
+    assert isinstance(copied.weight, nn.Parameter)
+    assert copied.tied is copied.weight is not module.weight
+    assert copied.running_mean.untyped_storage() is not module.running_mean.untyped_storage()
+
+
+def test_the_gradient_of_a_tensor_is_copied_with_it(fakes: FakeTensorMode) -> None:
+    with fakes, hiding_fakes():
+        tensor = torch.zeros(8, requires_grad=True)
+        tensor.sum().backward()
+        copied = copy.deepcopy(tensor)
+    assert copied.requires_grad
+    assert copied.grad is not tensor.grad
+    assert copied.grad.shape == (8,)
 
 
 def test_a_causal_bias_is_made_as_where_nothing_is_traced(fakes: FakeTensorMode) -> None:

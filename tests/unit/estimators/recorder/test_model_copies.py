@@ -30,6 +30,17 @@ def test_a_hook_that_closes_over_the_model_sees_the_copy() -> None:
     assert (len(copied.kept), len(original.kept)) == (1, 0)
 
 
+def test_hooks_and_marks_of_a_parameter_are_those_of_its_copy() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.sums = []
+    model.weight.register_hook(lambda slope: slope * 2)
+    model.weight.register_post_accumulate_grad_hook(lambda weight: model.weight.sums.append(weight.grad.sum().item()))
+    copied = model_copy(model)
+    copied(torch.ones(1, 4)).sum().backward()
+    assert copied.weight.sums == [32.0]
+    assert model.weight.sums == []
+
+
 def test_a_replaced_method_calls_what_it_replaced_of_the_copy() -> None:
     original: Any = nn.Linear(2, 2)
     replaced = original.forward
