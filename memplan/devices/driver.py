@@ -79,7 +79,7 @@ def card_uuid(index: int) -> str:
     Raises:
         DeviceError: there is no such card, or the driver does not answer.
     """
-    uuid: str = query(library().nvmlDeviceGetUUID, _handle_of(index))
+    uuid: str = query(library().nvmlDeviceGetUUID, _visible_handle(index))
     return uuid
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -89,7 +89,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""
-        return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}
+        return {**json_ready(self)}
 
     def to_json(self) -> str:
         """Write the plan as one JSON document with its ``schema_version``."""

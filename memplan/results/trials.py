@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from memplan.json_documents import json_ready
@@ -159,7 +159,7 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
-        return {each.name: json_ready(getattr(self, each.name)) for each in fields(self)}
+        return {**json_ready(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
