@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memplan.configs.reading import read_config
-    from memplan.configs.replicas import for_replicas, holds_batch_of_all, reference_world_size
+    from memplan.configs.replicas import for_replicas, holds_batch_of_all, on_replicas, reference_world_size
     from memplan.configs.user_config import (
         Knob,
         KnobName,
@@ -47,6 +47,7 @@ __all__ = [
     "expressible",
     "for_replicas",
     "holds_batch_of_all",
+    "on_replicas",
     "plan_patch",
     "read_config",
     "reference_world_size",
@@ -58,6 +59,7 @@ _MODULES = {
     "expressible": "writing.patching",
     "for_replicas": "replicas",
     "holds_batch_of_all": "replicas",
+    "on_replicas": "replicas",
     "plan_patch": "writing.patching",
     "read_config": "reading",
     "reference_world_size": "replicas",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystems import openmmlab_files
 from memplan.configs.ecosystems.openmmlab_files import NAMED_FOR_CARDS, reference_cards, remark_on_name
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import get
@@ -38,6 +39,13 @@ def for_replicas(config: UserConfig, world_size: int | None) -> UserConfig:
     remark = _remark_where_open(config) if world_size is None else _remark_on_reference(config, world_size)
     noted = config if remark is None else replace(config, notes=(*config.notes, remark))
     return _shared_by(noted, world_size or 1)
+
+
+def on_replicas(config: UserConfig, recipe: Recipe, world_size: int) -> Recipe:
+    """Return a recipe of a config for another number of replicas; a rate that a runner scales with them follows."""
+    if config.format_name in NAMED_FOR_CARDS:
+        return openmmlab_files.on_replicas(config.values, recipe, world_size)
+    return replace(recipe, world_size=world_size)
 
 
 def reference_world_size(config: UserConfig) -> int | None:
@@ -95,7 +103,7 @@ def _shared_by(config: UserConfig, world_size: int) -> UserConfig:
     recipe, key = config.recipe, _key_of_all(config)
     if recipe.world_size != 1 or world_size == 1:
         return config
-    shared = replace(recipe, world_size=world_size)
+    shared = on_replicas(config, recipe, world_size)
     if key is not None:
         shared = _shared(config, shared, key)
     return replace(config, recipe=shared)

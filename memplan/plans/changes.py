@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs import RecipeChange, holds_batch_of_all, plan_patch, reference_world_size
+from memplan.configs import RecipeChange, holds_batch_of_all, on_replicas, plan_patch, reference_world_size
 from memplan.recommend.scaling import (
     LearningRateRule,
     iteration_factor,
@@ -38,7 +38,7 @@ def original_recipe(config: UserConfig | None, current: Recipe, request: PlanReq
     if cards is not None:
         return replace(found, world_size=cards)
     is_open = found.world_size == 1 and not holds_batch_of_all(config)
-    return replace(found, world_size=current.world_size) if is_open else found
+    return on_replicas(config, found, current.world_size) if is_open else found
 
 
 def with_scaled_rate(recipe: Recipe, original: Recipe, request: PlanRequest) -> Recipe:

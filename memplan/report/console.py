@@ -123,7 +123,8 @@ def plan_view(report: RunReport) -> RenderableType:
 
 def _recommendation(plan: Plan) -> RenderableType:
     """Say what is recommended and why, or that nothing needs to change."""
-    if plan.changes_anything:
+    is_start_memplans = plan.command is not None and plan.config_path is None
+    if plan.changes_anything or is_start_memplans:
         head = Text("Recommended: ", style="bold").append(str(plan.recipe), style=GOOD)
         if plan.recipe.learning_rate is not None:
             head.append(f", learning rate {plan.recipe.learning_rate:g}", style=GOOD)

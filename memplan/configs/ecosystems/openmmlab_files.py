@@ -78,10 +78,19 @@ def remark_on_name(path: Path, micro_batch_size: int) -> str | None:
 
 
 def at_run_time(values: Mapping[str, Any], recipe: Recipe) -> Recipe:
-    """Return the recipe with the learning rate that the runner will really use, on one replica."""
+    """Return the recipe with the learning rate that the runner will really use, on as many replicas."""
     if recipe.learning_rate is None:
         return recipe
     return replace(recipe, learning_rate=without_noise(recipe.learning_rate * _factor(values, recipe)))
+
+
+def on_replicas(values: Mapping[str, Any], recipe: Recipe, world_size: int) -> Recipe:
+    """Return a recipe for another number of replicas, with the learning rate that the runner uses there."""
+    moved = replace(recipe, world_size=world_size)
+    if recipe.learning_rate is None:
+        return moved
+    rate = recipe.learning_rate * _factor(values, moved) / _factor(values, recipe)
+    return replace(moved, learning_rate=without_noise(rate))
 
 
 def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
@@ -107,4 +116,4 @@ def remarks_on_runtime_rate(values: Mapping[str, Any]) -> list[str]:
 def _factor(values: Mapping[str, Any], recipe: Recipe) -> float:
     base = get(values, "auto_scale_lr.base_batch_size")
     is_enabled = get(values, "auto_scale_lr.enable") is True and isinstance(base, int) and base > 0
-    return recipe.micro_batch_size / base if is_enabled else 1.0
+    return recipe.micro_batch_size * recipe.world_size / base if is_enabled else 1.0

@@ -204,6 +204,20 @@ def test_what_rate_and_schedule_start_from_is_said(tmp_path: Path, text: str, sa
     assert for_replicas(config, 8).notes == config.notes
 
 
+def test_the_rate_of_a_runner_that_scales_it_itself_is_that_of_all_replicas(tmp_path: Path) -> None:
+    subject = subject_of(tmp_path, "net.py", MMDET + BASE_BATCH.format(True), 8)
+    assert subject.current == Recipe(micro_batch_size=2, learning_rate=0.02, world_size=8)  # 8 x 2 is the base batch
+    wider = Recipe(micro_batch_size=4, world_size=8)
+    assert scale(wider, subject, PlanRequest(), "SGD").recipe.learning_rate == 0.04
+    once = patched(subject, wider, tmp_path, "net_memplan.py")
+    assert once.config is not None
+    assert get(once.config.values, "optimizer.lr") == 0.02
+    assert once.current == replace(wider, learning_rate=0.04)
+    on_two = subject_of_config(read_config(tmp_path / "net_memplan.py", workload_target="a:b"), world_size=2)
+    assert on_two.current == Recipe(micro_batch_size=4, learning_rate=0.01, world_size=2)
+    assert scale(on_two.current, on_two, PlanRequest(), "SGD").recipe == on_two.current
+
+
 def test_a_rate_that_the_commands_flag_scales_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(MMDET + BASE_BATCH.format(False))

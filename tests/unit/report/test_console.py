@@ -110,6 +110,12 @@ def test_a_narrow_terminal_breaks_cells_and_cuts_no_figure() -> None:
     assert {"280.0", "690.0", "300.0", "700.0"} <= set(said.split())
 
 
+def test_where_memplan_chose_the_first_recipe_of_a_command_that_is_recommended() -> None:
+    kept = replace(PLAN, recipe=PLAN.current, chosen=CURRENT, command="python t.py 4", config_patch=None)
+    said = rendered(plan_view(report_run("run-1", kept.trials, kept)))
+    assert "Recommended: fp32, 4 x 1, learning rate 0.1  (started from fp32, 4 x 1)" in said
+
+
 def test_a_plan_that_changes_nothing(golden) -> None:
     settled = replace(
         PLAN, recipe=PLAN.current, chosen=CURRENT, trials=(CURRENT,), config_patch=None, precisions=(), notes=()
