@@ -1,4 +1,4 @@
-"""Bytes as integers: binary units, rounding, and their one way into and out of text."""
+"""Bytes as integers, in binary units, with their one way into and out of text; and how numbers are rounded."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def parse_bytes(text: str) -> int:
     if match is None or factor is None or float(match[1]) <= 0:
         raise UnitError(f"size {text!r} is not understood", hint="write it like 24GiB, 800MiB or 1.5GB")
     return round(float(match[1]) * factor)
+
+
+def without_noise(value: float) -> float:
+    """Return the number rounded to twelve significant digits, so that 2e-4 * 3 is 0.0006."""
+    return float(f"{value:.12g}")

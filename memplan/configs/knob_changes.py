@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
-from memplan.configs.languages.literals import without_noise
 from memplan.configs.precision_words import spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
+from memplan.units import without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -37,6 +37,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
+from memplan.units import without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
-_SIGNIFICANT_DIGITS = 12
 _ADAPTIVE = ("adam", "lamb", "adagrad", "adadelta", "rmsprop", "adafactor", "lion", "shampoo", "sophia", "adan")
 
 
@@ -56,9 +56,7 @@ class LearningRateRule(StrEnum):
     NONE = "none"
 
 
-def scale_learning_rate(
-    learning_rate: float, *, ratio: float | Fraction, rule: LearningRateRule = LearningRateRule.LINEAR
-) -> float:
+def scale_learning_rate(learning_rate: float, *, ratio: float | Fraction, rule: LearningRateRule) -> float:
     """Return the learning rate that goes with a global batch ``ratio`` times as large, without float noise.
 
     Raises:
@@ -71,7 +69,7 @@ def scale_learning_rate(
         LearningRateRule.SQRT: math.sqrt(ratio),
         LearningRateRule.NONE: 1.0,
     }
-    return float(f"{learning_rate * factors[rule]:.{_SIGNIFICANT_DIGITS}g}")
+    return without_noise(learning_rate * factors[rule])
 
 
 def rule_remark(

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import same_kind
-from memplan.configs.languages.literals import without_noise
 from memplan.configs.layout.child_file import python_child_form
 from memplan.configs.layout.command_lines import cfg_options
 from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.units import without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

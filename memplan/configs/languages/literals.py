@@ -13,8 +13,8 @@ import yaml
 
 from memplan.configs.languages.yaml_source import EXPONENT_FLOAT
 from memplan.errors import PatchError
+from memplan.units import without_noise
 
-_SIGNIFICANT_DIGITS = 12
 _QUOTED = re.compile(r"""(?s)(["']).*\1""")
 _TUPLE = re.compile(r"\([\d, ]*\)")  # text to YAML; its commas are harmless where the one it replaces had them
 _CASES = (str.title, str.upper, str.lower)
@@ -25,11 +25,6 @@ class PythonName(str):
     """Text that is a name in a Python config, written without quotes."""
 
     __slots__ = ()
-
-
-def without_noise(value: float) -> float:
-    """Return the number rounded to twelve significant digits, so that 2e-4 * 3 is written as 0.0006."""
-    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
 
 
 def write_python(value: Any, *, like: str | None = None) -> str:

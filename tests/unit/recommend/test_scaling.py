@@ -34,12 +34,12 @@ def test_a_batch_four_times_as_large_scales_the_rate_by_the_rule(rule: LearningR
 
 def test_the_scaled_rate_has_no_float_noise() -> None:
     assert 2e-4 * 3 != 6e-4
-    assert scale_learning_rate(2e-4, ratio=3) == 6e-4
+    assert scale_learning_rate(2e-4, ratio=3, rule=LearningRateRule.LINEAR) == 6e-4
 
 
 def test_a_ratio_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="ratio 0"):
-        scale_learning_rate(1e-3, ratio=0)
+        scale_learning_rate(1e-3, ratio=0, rule=LearningRateRule.LINEAR)
 
 
 def test_passes_shrink_with_the_micro_batch_and_not_with_accumulation() -> None:

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan.configs.languages.literals import without_noise, write_json, write_python, write_yaml
+from memplan.configs.languages.literals import write_json, write_python, write_yaml
 from memplan.errors import PatchError
+from memplan.units import without_noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
