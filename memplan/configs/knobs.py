@@ -122,7 +122,11 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
         ConfigError: there is no micro-batch size, or a value is out of range.
     """
     if not keys.get(KnobName.MICRO_BATCH_SIZE):
-        raise _without_batch(document)
+        raise ConfigError(
+            "the config sets no micro-batch size that memplan knows",
+            where=str(document.path),
+            hint=_where_the_batch_may_be(document),
+        )
     rate_keys = keys.get(KnobName.LEARNING_RATE, ())
     micro_batch_size = count_at(document, keys[KnobName.MICRO_BATCH_SIZE][0])
     return Recipe(
@@ -134,26 +138,23 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
     )
 
 
-def _without_batch(document: Document) -> ConfigError:
-    """Return the error where no key is known to hold the micro-batch, naming keys that look like a training batch.
+def _where_the_batch_may_be(document: Document) -> str:
+    """Say what to do where no key is known to hold the micro-batch."""
+    if found := _likely_batch_sizes(document):
+        return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(found[:_MOST_NAMED])}"
+    made = _WHERE_TO_SET.get(document.syntax.name, "set it in the config")
+    return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"
 
-    Raises:
-        ConfigError: there are only such whose value is no number.
-    """
+
+def _likely_batch_sizes(document: Document) -> list[str]:
+    """Return the keys of numbers that look like the size of a training batch; refuse such a key whose value is none."""
     named = [each for each in leaves(document.values) if _may_be_batch(each)]
     counts = [each for each in named if is_count(get(document.values, each))]
-    for each in () if counts else named:
-        if "batch_size" in each.lower():
+    if not counts:
+        counts = [each for each in named if "batch_size" in each.lower()]
+        for each in counts:
             count_at(document, each)
-            counts.append(each)  # a whole number with a decimal point
-    return ConfigError(
-        "the config sets no micro-batch size that memplan knows",
-        where=str(document.path),
-        hint=f"name its key with --map micro_batch_size=KEY, such as {' or '.join(counts[:_MOST_NAMED])}"
-        if counts
-        else f"{_WHERE_TO_SET.get(document.syntax.name, 'set it in the config')}, and name it with "
-        "--map micro_batch_size=KEY; memplan estimate needs none with --batch-size",
-    )
+    return counts
 
 
 def _may_be_batch(key: str) -> bool:
