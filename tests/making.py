@@ -11,6 +11,7 @@ from rich.console import Console
 from memplan.children.pickling import pickled
 from memplan.configs import RecipeChange, UserConfig, plan_patch, read_config
 from memplan.devices.cards import ContextSize, DeviceKind, DeviceSpec
+from memplan.estimators.step_trace import StepTrace
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.planning.question import Question
 from memplan.planning.subject import Subject
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.estimators.lowering.temporary_bytes import Blocks
+    from memplan.estimators.step_trace import Timeline
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1000 * MIB)
 CARD = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=1000 * MIB, live_index=0)
@@ -137,6 +139,22 @@ def plan(current: Recipe, recipe: Recipe, *, peak_mib: int = 700, **fields: Any)
         "config_patch": None,
     }
     return Plan(current=current, recipe=recipe, **{**values, **fields})
+
+
+def step_trace(*timelines: Timeline, **fields: Any) -> StepTrace:
+    """A trace of two micro-batches on a card of which only the size is known."""
+    values: dict[str, Any] = {
+        "workload_name": "net",
+        "recipe": Recipe(micro_batch_size=2),
+        "device_kind": DeviceKind.CUDA,
+        "compute_capability": None,
+        "traced_batch_sizes": (2, 3),
+        "parameter_count": 1,
+        "uses_batch_norm": False,
+        "optimizer_name": "SGD",
+        "method": "fake-tensor trace",
+    }
+    return StepTrace(timelines=timelines, **{**values, **fields})
 
 
 def write_files(folder: Path, texts: dict[str, str]) -> None:

@@ -13,10 +13,9 @@ from memplan.estimators.answers import estimate, largest_micro_batch, process_pe
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, StepTrace, Timeline
 from memplan.estimators.temporaries.convolutions import SizedWorkspaces
-from memplan.recipe import Recipe
 from memplan.results import Component, ContextBasis, OutcomeKind, PeakShare, Phase
 from memplan.units import GIB, MIB
-from tests.making import context
+from tests.making import context, step_trace
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=8 * GIB)
 
@@ -38,19 +37,7 @@ def timeline(activation_mib: float, per_sample_mib: float) -> Timeline:
 
 
 def trace(*timelines: Timeline, sizes: tuple[int, ...] = (2, 3)) -> StepTrace:
-    return StepTrace(
-        workload_name="made by hand",
-        recipe=Recipe(micro_batch_size=2),
-        device_kind=DeviceKind.CPU,
-        compute_capability=None,
-        timelines=timelines,
-        traced_batch_sizes=sizes,
-        parameter_count=MIB,
-        uses_batch_norm=False,
-        optimizer_name="SGD",
-        method="by hand",
-        host_context_bytes=100 * MIB,
-    )
+    return step_trace(*timelines, device_kind=DeviceKind.CPU, traced_batch_sizes=sizes, host_context_bytes=100 * MIB)
 
 
 def test_the_peak_and_what_holds_it_are_read_off_the_timeline() -> None:

@@ -18,7 +18,7 @@ from memplan.recipe import Recipe
 from memplan.report.facts import compare
 from memplan.results import Component, ContextBasis
 from memplan.units import MIB
-from tests.making import CPU, SOURCE, command, measurement
+from tests.making import CPU, SOURCE, command, measurement, step_trace
 
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
 RECIPE = Recipe(micro_batch_size=4)
@@ -37,17 +37,11 @@ def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: 
         module_names=("",),
         operator_names=("aten.relu",),
     )
-    return StepTrace(
-        workload_name="net",
+    return step_trace(
+        timeline,
         recipe=recipe,
         device_kind=device.kind,
         compute_capability=device.compute_capability,
-        timelines=(timeline,),
-        traced_batch_sizes=(2, 3),
-        parameter_count=1,
-        uses_batch_norm=False,
-        optimizer_name="SGD",
-        method="fake-tensor trace",
         host_context_bytes=90 * MIB if device.kind is DeviceKind.CPU else None,
     )
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from memplan.errors import TraceError
 from memplan.estimators.allocators.host_heap import HeapConfig, HeapPeaks, replay_heap
 from memplan.units import KIB, MIB
+from tests.allocation_events import event_sequences
 
 IN_HEAP = HeapConfig(mmap_threshold_bytes=1024 * MIB, trim_threshold_bytes=1024 * MIB, top_pad_bytes=0, dynamic=False)
 PAGE = 4 * KIB
@@ -110,20 +111,8 @@ def test_events_that_contradict_each_other_are_refused() -> None:
         replay_heap([3, 3], [64, 64])
 
 
-@st.composite
-def event_sequences(draw: st.DrawFn) -> list[tuple[int, int]]:
-    events: list[tuple[int, int]] = []
-    live: list[int] = []
-    for block in range(draw(st.integers(1, 50))):
-        events.append((block, draw(st.one_of(st.integers(1, 4 * KIB), st.integers(1, 40 * MIB)))))
-        live.append(block)
-        freed = min(draw(st.integers(0, 2)), len(live))
-        events += [(live.pop(draw(st.integers(0, len(live) - 1))), 0) for _ in range(freed)]
-    return events
-
-
 @settings(max_examples=150, deadline=None)
-@given(event_sequences(), st.booleans())
+@given(event_sequences(st.one_of(st.integers(1, 4 * KIB), st.integers(1, 40 * MIB)), most=50), st.booleans())
 def test_what_is_alive_is_resident_before_and_after(events: list[tuple[int, int]], dynamic: bool) -> None:
     blocks, sizes = zip(*events, strict=True)
     peaks = replay_heap(blocks, sizes, config=HeapConfig(dynamic=dynamic))

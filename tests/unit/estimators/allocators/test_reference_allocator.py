@@ -12,8 +12,8 @@ from memplan.estimators.allocators.allocator_config import AllocatorConfig, Segm
 from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, replay
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
+from tests.allocation_events import Events, event_sequences
 
-Events = list[tuple[int, int]]
 INFINITE = 1 << 50
 LARGE_BASE = 120 * MIB << 20  # a multiple of every page used here
 
@@ -311,22 +311,8 @@ configs = st.builds(
 limits = st.one_of(st.none(), st.integers(40 * MIB, 400 * MIB))
 
 
-@st.composite
-def event_sequences(draw: st.DrawFn) -> Events:
-    """Allocations and frees, the most recent blocks freed more often, as in a training step."""
-    events: Events = []
-    live: list[int] = []
-    for name in range(draw(st.integers(1, 60))):
-        events.append((name, draw(request_bytes)))
-        live.append(name)
-        for _ in range(draw(st.integers(0, 2))):
-            if live:
-                events.append((live.pop(draw(st.integers(0, len(live) - 1))), 0))
-    return events
-
-
 @settings(max_examples=200, deadline=None)
-@given(event_sequences(), configs, limits)
+@given(event_sequences(request_bytes), configs, limits)
 def test_the_fast_allocator_agrees_with_the_naive_one(
     events: Events, config: AllocatorConfig, limit_bytes: int | None
 ) -> None:
@@ -336,7 +322,7 @@ def test_the_fast_allocator_agrees_with_the_naive_one(
 
 
 @settings(max_examples=100, deadline=None)
-@given(event_sequences(), configs, limits)
+@given(event_sequences(request_bytes), configs, limits)
 def test_requested_is_at_most_allocated_and_allocated_at_most_reserved(
     events: Events, config: AllocatorConfig, limit_bytes: int | None
 ) -> None:
@@ -346,7 +332,7 @@ def test_requested_is_at_most_allocated_and_allocated_at_most_reserved(
 
 
 @settings(max_examples=100, deadline=None)
-@given(event_sequences(), configs)
+@given(event_sequences(request_bytes), configs)
 def test_a_limit_that_is_never_reached_changes_nothing(events: Events, config: AllocatorConfig) -> None:
     names, sizes = zip(*events, strict=True)
     without_collection = AllocatorConfig(
@@ -358,7 +344,7 @@ def test_a_limit_that_is_never_reached_changes_nothing(events: Events, config: A
 
 
 @settings(max_examples=300, deadline=None)
-@given(event_sequences(), configs)
+@given(event_sequences(request_bytes), configs)
 def test_the_reserved_peak_alone_is_that_of_the_full_replay(events: Events, config: AllocatorConfig) -> None:
     names, sizes = zip(*events, strict=True)
     full = replay(names, sizes, config=config).peak_reserved_bytes

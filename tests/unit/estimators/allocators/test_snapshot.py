@@ -15,6 +15,7 @@ from memplan.estimators.allocators.allocator_config import AllocatorConfig
 from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.allocators.snapshot import predicted_snapshot, snapshot_bytes
 from memplan.units import MIB
+from tests.allocation_events import event_sequences
 
 LABELS = [("aten::convolution", "layer1.conv", "forward"), ("aten::relu", "layer1", "forward"), ("aten::add", "", "")]
 EVENTS = ([0, 1, 0, 2], [15 * MIB, 8 * MIB, 0, 512])
@@ -83,21 +84,9 @@ def test_a_block_that_is_not_allocated_cannot_be_freed() -> None:
         predicted_snapshot([1], [0], LABELS)
 
 
-@st.composite
-def event_sequences(draw: st.DrawFn) -> list[tuple[int, int]]:
-    events: list[tuple[int, int]] = []
-    live: list[int] = []
-    for block in range(draw(st.integers(1, 30))):
-        events.append((block, draw(st.integers(1, 40 * MIB))))
-        live.append(block)
-        if draw(st.booleans()):
-            events.append((live.pop(draw(st.integers(0, len(live) - 1))), 0))
-    return events
-
-
 @settings(max_examples=60, deadline=None)
 @given(
-    event_sequences(),
+    event_sequences(st.integers(1, 40 * MIB), most=30),
     st.booleans(),
     st.one_of(st.none(), st.integers(60 * MIB, 300 * MIB)),
     st.sets(st.integers(0, 30), max_size=3),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from memplan.children import ChildEnding
-from memplan.devices.cards import DeviceKind
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
 from memplan.estimators.cudnn.heuristics import strides_of
@@ -18,6 +17,7 @@ from memplan.estimators.temporaries.convolutions import Convolution, GrowingConv
 from memplan.recipe import Recipe
 from memplan.results import Component
 from memplan.units import MIB
+from tests.making import step_trace
 
 needs_cudnn = pytest.mark.skipif(not library_folders(), reason="cuDNN is not installed")
 
@@ -161,18 +161,7 @@ def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> 
         operator_names=("inside aten.convolution",),
         workspaces=workspaces,
     )
-    return StepTrace(
-        workload_name="net",
-        recipe=Recipe(micro_batch_size=10),
-        device_kind=DeviceKind.CUDA,
-        compute_capability=capability,
-        timelines=(timeline,),
-        traced_batch_sizes=(2, 3),
-        parameter_count=1,
-        uses_batch_norm=False,
-        optimizer_name="SGD",
-        method="fake-tensor trace",
-    )
+    return step_trace(timeline, recipe=Recipe(micro_batch_size=10), compute_capability=capability)
 
 
 def growing_call() -> GrowingConvolution:

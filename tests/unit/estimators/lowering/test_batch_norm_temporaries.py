@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from memplan.estimators.lowering.batch_norm_temporaries import batch_norm_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from tests import tensors
 from tests.making import sizes
+from tests.tensors import in_channels_last
 
 RULES = batch_norm_rules((8, 0), 108)
 
 
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def in_channels_last(image: torch.Tensor) -> torch.Tensor:
-    return image.to(memory_format=torch.channels_last)
+meta = partial(tensors.meta, dtype=torch.bfloat16)
 
 
 def forward(image: torch.Tensor, *, training: bool = True) -> TemporaryBytes:

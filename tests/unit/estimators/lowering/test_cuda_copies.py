@@ -8,15 +8,7 @@ import torch
 from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.units import KIB, MIB
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last)
-
+from tests.tensors import in_channels_last, meta
 
 SMALL, LARGE = meta(4, 64, 32, 32), meta(4, 64, 64, 64)  # 1 and 4 MiB
 SAME = meta(1).expand(4, 64, 32, 32)  # the gradient of a sum

@@ -9,10 +9,7 @@ from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.making import sizes
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
+from tests.tensors import meta
 
 
 def test_an_operator_without_a_rule_hides_nothing() -> None:

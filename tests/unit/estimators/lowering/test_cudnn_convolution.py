@@ -12,6 +12,7 @@ from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, Temporar
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass
 from memplan.units import MIB
 from tests.making import sizes
+from tests.tensors import in_channels_last
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
@@ -61,10 +62,6 @@ def asked(blocks: Blocks) -> Convolution:
     workspace = blocks[-1]
     assert isinstance(workspace, ConvolutionWorkspace)
     return workspace.call
-
-
-def in_channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last)
 
 
 def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:

@@ -11,13 +11,10 @@ from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.making import sizes
+from tests.tensors import meta
 
 RULES = embedding_rules(108)
 EACH = 80 * KIB  # 10240 * 8
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def hidden(count: int, rows: int, *, by_frequency: bool = False, dtype: torch.dtype = torch.float32) -> TemporaryBytes:

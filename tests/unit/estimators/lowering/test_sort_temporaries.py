@@ -11,12 +11,9 @@ from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.units import KIB, MIB
 from tests.making import sizes
+from tests.tensors import meta
 
 LONG = 8192
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.units import KIB, MIB
-
-
-def meta(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, device="meta")
+from tests.tensors import meta
 
 
 def test_suppression_compares_each_pair_of_boxes() -> None:
