@@ -12,7 +12,7 @@ from memplan.units import MIB
 from tests.convolution_calls import call, of_all_passes
 
 VOLTA, TURING, A100, AMPERE, HOPPER, BLACKWELL = (7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (12, 0)
-IN_THREES, IN_THREES_OF_PHOTOGRAPHS = (64, 64, 3, 3), (64, 3, 3, 3)
+IN_THREES_OF_PHOTOGRAPHS = (64, 3, 3, 3)
 PHOTOGRAPH = (1, 3, 64, 64)
 
 
