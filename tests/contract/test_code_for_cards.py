@@ -207,7 +207,8 @@ class CardIdioms(nn.Linear):
         beside, start, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event()
         state = torch.cuda.get_rng_state(device=batch.get_device())
         start.record()
-        with torch.cuda.device(batch.device), torch.cuda.stream(beside), torch.cuda.nvtx.range("layer"):
+        same = torch.cuda.current_stream()
+        with torch.cuda.device(batch.device), torch.cuda.stream(same), torch.cuda.nvtx.range("layer"):
             result = super().forward(batch) + torch.cuda.FloatTensor(1).fill_(1)
         noise = torch.randn(1, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
         result = result + noise + torch.ones(1, device=batch.get_device()) + torch.ones(1, device="cpu").to(0)
@@ -223,6 +224,20 @@ class CardIdioms(nn.Linear):
 def test_streams_events_and_random_states_of_a_card_are_stood_in_for() -> None:
     trace = trace_of(lambda: CardIdioms(WIDTH, WIDTH))
     assert (trace.method, trace.notes) == ("fake-tensor trace", ())
+
+
+class OnSideStream(nn.Linear):
+    """Runs on a stream of its own."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return super().forward(batch)
+
+
+def test_what_runs_on_a_stream_of_its_own_is_told() -> None:
+    (note,) = trace_of(lambda: OnSideStream(WIDTH, WIDTH)).notes
+    assert "one stream" in note
+    assert "test_code_for_cards.py" in note
 
 
 class ReturningCache(nn.Linear):

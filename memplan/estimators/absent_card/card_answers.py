@@ -79,7 +79,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         total_memory=device.total_bytes,
         multi_processor_count=device.sm_count,
     )
-    free_bytes = device.total_bytes - device.context_bytes
+    free_bytes, stream = device.total_bytes - device.context_bytes, StandInStream()
     fixed = {
         "get_device_properties": properties,
         "get_device_capability": capability,
@@ -89,9 +89,8 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "memory_stats": defaultdict(int),
         "memory_summary": "",
         "device_of": nullcontext(),
-        "stream": nullcontext(),
-        "current_stream": StandInStream(),
-        "default_stream": StandInStream(),
+        "current_stream": stream,
+        "default_stream": stream,
     }
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
     answers |= {name: always(None) for name in _RETURNING_NONE}

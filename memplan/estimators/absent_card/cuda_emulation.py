@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -25,15 +25,20 @@ from memplan.estimators.absent_card.card_answers import (
 )
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
-from memplan.user_places import is_called_by_user
+from memplan.user_places import is_called_by_user, users_place_of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from memplan.devices.cards import DeviceSpec
 
 _CARD = torch.device("cuda", 0)
+_ONE_STREAM = (
+    "all blocks are replayed as of one stream: those made on another ({places}) are cached apart on a card, which may "
+    "reserve more"
+)
 _PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
     vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
@@ -68,7 +73,8 @@ class CudaEmulation(TorchFunctionMode):
         super().__init__()
         self.presence = CardPresence(device.name, is_seen=is_seen)
         self.host_copies = HostCopies()
-        self._answers = card_answers(device, capability)
+        self._answers = {**card_answers(device, capability), "stream": self._entering_stream}
+        self._streams_entered: dict[str, None] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -98,6 +104,18 @@ class CudaEmulation(TorchFunctionMode):
         while self._replaced:
             setattr(*self._replaced.pop())
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say where user code checked for a GPU, and where it enters streams of its own."""
+        entered = ", ".join(self._streams_entered)
+        return (*self.presence.notes, *((_ONE_STREAM.format(places=entered),) if entered else ()))
+
+    def _entering_stream(self, stream: Any) -> AbstractContextManager[None]:
+        place = users_place_of_caller()
+        if place is not None and stream not in (None, torch.cuda.default_stream()):
+            self._streams_entered.setdefault(place)
+        return nullcontext()
 
     def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
         self._replaced.append((owner, name, getattr(owner, name)))
