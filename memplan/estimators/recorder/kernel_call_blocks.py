@@ -33,7 +33,22 @@ def growing_workspaces(recordings: Sequence[Recording]) -> Workspaces:
     Args:
         recordings: runs with the same blocks at different micro-batch sizes; a single run gives constants.
     """
-    numbers, found = _numbered(_blocks_of(recordings, Convolution), _growing_convolution)
+    return _fitted_workspaces(recordings, _growing_convolution)
+
+
+def proportional_workspaces(recording: Recording) -> Workspaces:
+    """Return the convolution workspaces of a run; convolutions of more samples are in proportion, and otherwise alike.
+
+    Args:
+        recording: a run whose samples differ in size from those of other runs.
+    """
+    return _fitted_workspaces([recording], _proportional_convolution)
+
+
+def _fitted_workspaces(
+    recordings: Sequence[Recording], fit: Callable[[Sequence[Convolution], Sequence[int]], GrowingConvolution]
+) -> Workspaces:
+    numbers, found = _numbered(_blocks_of(recordings, Convolution), fit)
     if not found:
         return workspaces_as_traced(recordings[0])
     blocks, of_blocks = _columns(found)
@@ -91,6 +106,11 @@ def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> 
     """Return one block's convolution as a function of the micro-batch, by its first two runs."""
     at_zero, per_item = _line([each.samples for each in calls], sizes)
     return GrowingConvolution(convolution=calls[0].with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
+
+
+def _proportional_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution:
+    per_item, others = divmod(calls[0].samples, sizes[0])
+    return GrowingConvolution(convolution=calls[0].with_samples(0), samples_at_zero=others, samples_per_item=per_item)
 
 
 def _growing_rule(calls: Sequence[RuledBlock], sizes: Sequence[int]) -> GrowingRuledBlock:

@@ -10,6 +10,7 @@ import numpy as np
 from memplan.estimators.recorder.kernel_call_blocks import (
     growing_ruled_blocks,
     growing_workspaces,
+    proportional_workspaces,
     workspaces_as_traced,
 )
 from memplan.estimators.step_trace import Timeline
@@ -96,7 +97,8 @@ def proportional_timeline(recordings: Sequence[Recording]) -> Timeline:
     Args:
         recordings: runs of one structure on batches whose samples differ in size.
     """
-    return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings)[-1]))
+    scaled = _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings)[-1]))
+    return replace(scaled, workspaces=proportional_workspaces(recordings[-1]))
 
 
 def envelope_timeline(recordings: Sequence[Recording]) -> Timeline:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.estimators.recorder.kernel_call_blocks import growing_ruled_blocks, growing_workspaces
+from memplan.estimators.recorder.kernel_call_blocks import (
+    growing_ruled_blocks,
+    growing_workspaces,
+    proportional_workspaces,
+)
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.temporaries.reductions import Reduction
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock, ruled_blocks
@@ -52,6 +56,13 @@ def test_where_more_than_the_batch_grows_a_rule_is_all_there_is() -> None:
     found = growing_workspaces([run(2, CALL), run(3, wider)])
     assert found.convolutions == ()
     assert found.has_any
+
+
+def test_of_one_run_alone_more_samples_are_in_proportion() -> None:
+    found = proportional_workspaces(run(4, None, CALL.with_samples(12), CALL.with_samples(6)))
+    assert found.blocks.tolist() == [1, 2]
+    assert set(found.calls_at(4)) == {CALL.with_samples(12), CALL.with_samples(6)}
+    assert set(found.calls_at(8)) == {CALL.with_samples(24), CALL.with_samples(10)}  # of six, two belong to no sample
 
 
 def test_three_runs_that_lie_on_no_line_are_left_to_rules() -> None:
