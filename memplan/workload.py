@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
     from torch import nn
@@ -36,6 +36,9 @@ class Workload:
         typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind. Both
             alternate in estimates and in the warm-up of live trials, because the allocator keeps blocks of
             each size; trials report its memory and speed beside those of the worst. None where all batches are alike.
+        sample_sizes: -> how large the samples of the training set are, in any unit, where a batch is padded to its
+            largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
+            drawn at random. None where samples are alike, or packed.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
 
     Raises:
@@ -53,6 +56,7 @@ class Workload:
     channels_last: bool = False
     ema: bool = False
     typical_batch: Callable[[int], Any] | None = None
+    sample_sizes: Callable[[], Sequence[float]] | None = None
     loader: Callable[[int], Any] | None = None
 
     def __post_init__(self) -> None:

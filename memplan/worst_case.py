@@ -44,6 +44,7 @@ class WorstBatches:
         collate: makes a batch of a list of samples.
         worst_first: positions in the data set, the largest first.
         by_typicality: the same, the most typical first.
+        shares: how large each sample is, as a share of the largest; see :meth:`sample_sizes`.
         notes: what the user should know of the sizes, one phrase each.
     """
 
@@ -54,6 +55,7 @@ class WorstBatches:
         *,
         worst_first: Sequence[int],
         by_typicality: Sequence[int],
+        shares: Sequence[float],
         notes: tuple[str, ...],
     ) -> None:
         self.notes = notes
@@ -61,6 +63,7 @@ class WorstBatches:
         self._collate = collate
         self._worst_first = tuple(worst_first)
         self._by_typicality = tuple(by_typicality)
+        self._shares = tuple(shares)
 
     def __call__(self, micro_batch_size: int) -> Any:
         """Return a batch of the largest samples; they repeat where the data set has fewer."""
@@ -69,6 +72,10 @@ class WorstBatches:
     def typical(self, micro_batch_size: int) -> Any:
         """Return a batch of the samples nearest to the median in size."""
         return self._batch(self._by_typicality, micro_batch_size)
+
+    def sample_sizes(self) -> tuple[float, ...]:
+        """Return how large samples are, as shares of the largest, in the measure where each is largest."""
+        return self._shares
 
     def _batch(self, order: Sequence[int], size: int) -> Any:
         return self._collate([self._dataset[index] for index in itertools.islice(itertools.cycle(order), size)])
@@ -85,7 +92,8 @@ def worst_batch(
 ) -> WorstBatches:
     """Look at a data set's samples and return what makes its worst batches: ``Workload(batch=worst_batch(...), ...)``.
 
-    The samples are read once, now. ``Workload(typical_batch=batches.typical)`` has the typical batch reported beside.
+    The samples are read once, now. ``Workload(typical_batch=batches.typical)`` has the typical batch reported beside,
+    and with ``sample_sizes=batches.sample_sizes`` estimates tell what steps on batches drawn at random come to hold.
 
     Args:
         dataset: map-style data set; only ``len`` and indexing are used.
@@ -108,7 +116,12 @@ def worst_batch(
         raise WorkloadError(f"worst_batch leaves no samples: all are larger than the guard {guard:g}")
     notes = (*_partly_read(dataset, measured), *_left_out(measured, kept, guard), *kept.outliers())
     return WorstBatches(
-        dataset, collate, worst_first=kept.worst_first(), by_typicality=kept.by_typicality(), notes=notes
+        dataset,
+        collate,
+        worst_first=kept.worst_first(),
+        by_typicality=kept.by_typicality(),
+        shares=kept.shares(),
+        notes=notes,
     )
 
 
@@ -155,6 +168,11 @@ class _Sizes:
             return max(abs(figures[place] - median) / (median or 1.0) for figures, median in medians)
 
         return [self.indices[place] for place in sorted(range(len(self.indices)), key=distance)]
+
+    def shares(self) -> list[float]:
+        """Sizes as shares of the largest, in the measure where a sample is largest."""
+        largest = [(figures, max(figures) or 1.0) for figures in self._figures()]
+        return [max(figures[place] / most for figures, most in largest) for place in range(len(self.indices))]
 
     def outliers(self) -> list[str]:
         """Name the samples that are many times as large as nearly all others."""

@@ -11,6 +11,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
+from memplan.estimators.drawn_batches import drawn_steps
 from memplan.estimators.figures import (
     Figures,
     Peaks,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.process_allocators import ProcessAllocators
     from memplan.estimators.step_trace import StepTrace
+    from memplan.results import DrawnSteps
 
 _INTERPOLATIONS = 8
 _SMALLER_SIZES = 16
@@ -74,6 +76,7 @@ def estimate(
         outcome=step.outcome(figures.peaks, context_bytes or 0),
         context_basis=ContextBasis.TRACE if device.context is None else device.context.basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
+        drawn=step.drawn(context_bytes or 0),
         samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
@@ -220,6 +223,13 @@ class _SizedStep:
         """Return what is alive at most while cuDNN searches for algorithms; None between two traced sizes."""
         timeline = self.trace.timeline_at(self.micro_batch_size)
         return None if timeline is None else search_peak_bytes(timeline, self.micro_batch_size)
+
+    def drawn(self, context_bytes: int) -> DrawnSteps | None:
+        """Return what steps on batches drawn at random hold; None where batches are alike, and on the CPU."""
+        if self.trace.drawn is None or self.device.kind is DeviceKind.CPU:
+            return None
+        room_bytes = self.device.total_bytes - context_bytes
+        return drawn_steps(self.trace.drawn, self.micro_batch_size, self.allocators.cuda, limit_bytes=room_bytes)
 
     def outcome(self, peaks: Peaks, context_bytes: int) -> OutcomeKind:
         """Say how the step ends; between two traced sizes one whose blocks have room is one of retries."""

@@ -79,6 +79,26 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnBatches:
+    """How the blocks of a step follow the size of its batch, where samples vary and are padded to the largest of them.
+
+    Args:
+        timeline: steps on the worst batch; the last one repeats the one before.
+        step_starts: first event of each of them.
+        handed_on: blocks of the step before that the last one frees and, in the second row, the block that it leaves in
+            the place of each; shape (2, n).
+        exponents: a block takes what it takes for the worst batch times the batch's share of that to this power.
+        sample_shares: sizes of samples as shares of the largest, ascending.
+    """
+
+    timeline: Timeline
+    step_starts: npt.NDArray[np.int32]
+    handed_on: npt.NDArray[np.int32]
+    exponents: npt.NDArray[np.float64]
+    sample_shares: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrace:
     """What one workload and recipe allocate, for any micro-batch size.
 
@@ -98,6 +118,7 @@ class StepTrace:
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
         envelope: the timeline with every sample as large as those of the batch that takes most for each; None where
             samples are alike, or the number of allocations depends on them.
+        drawn: how its blocks follow the size of a batch; None where that is not known, or batches are alike.
         uncounted: what is known to be missing, one phrase each.
         notes: what a reader should know, one phrase each.
     """
@@ -115,6 +136,7 @@ class StepTrace:
     is_in_benchmark_mode: bool = False
     host_context_bytes: int | None = None
     envelope: Timeline | None = None
+    drawn: DrawnBatches | None = None
     uncounted: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
 

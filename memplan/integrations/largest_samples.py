@@ -28,12 +28,23 @@ def largest_samples(dataset: Any, *, look_at: int = _IMAGES) -> WorstBatches:
     Raises:
         WorkloadError: the dataset is empty.
     """
-    is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    samples = dataset if is_indexed else list(itertools.islice(iter(dataset), min(look_at, _FROM_STREAM)))
+    samples = dataset if _is_indexed(dataset) else list(itertools.islice(iter(dataset), min(look_at, _FROM_STREAM)))
     if not len(samples):
         raise WorkloadError("the training dataset is empty")
-    are_alike = len({size_of(samples[index]) for index in spread_over(len(samples), _ALIKE)}) == 1
-    return worst_batch(samples, collate=list, size=size_of, look_at=_ALIKE if are_alike else look_at)
+    return worst_batch(samples, collate=list, size=size_of, look_at=look_at if _differ(samples) else _ALIKE)
+
+
+def samples_vary(dataset: Any) -> bool:
+    """Whether a few samples from all over a dataset differ in size; one that can only be iterated is not looked at."""
+    return _is_indexed(dataset) and _differ(dataset)
+
+
+def _is_indexed(dataset: Any) -> bool:
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+
+
+def _differ(samples: Any) -> bool:
+    return len({size_of(samples[index]) for index in spread_over(len(samples), _ALIKE)}) > 1
 
 
 def size_of(sample: Any, depth: int = 0) -> int:

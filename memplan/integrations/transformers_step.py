@@ -23,7 +23,7 @@ from memplan.integrations.largest_samples import largest_samples
 from memplan.training.skipped_initialisation import initialisation_skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -118,12 +118,15 @@ class TrainerStep(FrameworkStep):
 
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
         """Collate the longest samples, as the Trainer's own loader does."""
-        if self._trainer is None:
-            with initialisation_skipped():  # only the signature of its forward pass is wanted
-                self.model()
-        samples = self._largest(micro_batch_size)
-        loader = self._trainer_of(self._trainer.model, samples, micro_batch_size).get_train_dataloader()
-        return dict(next(iter(loader)))
+        return self._collated(self._largest(micro_batch_size))
+
+    def typical_batch(self, micro_batch_size: int) -> dict[str, Any]:
+        """Collate the samples nearest to the median in length."""
+        return self._collated(self._largest.typical(micro_batch_size))
+
+    def sample_sizes(self) -> Sequence[float]:
+        """Return how long the samples are that were looked at."""
+        return self._largest.sample_sizes()
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
         """Run ``compute_loss``."""
@@ -135,6 +138,12 @@ class TrainerStep(FrameworkStep):
         with borrowed_parameters(self._trainer.model, parameters):
             self._trainer.optimizer = None
             return self._trainer.create_optimizer()  # type: ignore[no-any-return]  # by its interface
+
+    def _collated(self, samples: list[Any]) -> dict[str, Any]:
+        if self._trainer is None:
+            with initialisation_skipped():  # only the signature of its forward pass is wanted
+                self.model()
+        return dict(next(iter(self._trainer_of(self._trainer.model, samples, len(samples)).get_train_dataloader())))
 
     def _trainer_of(self, module: nn.Module, samples: list[Any], micro_batch_size: int) -> Any:
         parts = self._parts

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from memplan.results import Estimate, LargestMicroBatch, PeakShare, Saving
+    from memplan.results import DrawnSteps, Estimate, LargestMicroBatch, PeakShare, Saving
 
 _SHARES_SHOWN = 8
 _REMARK_INDENT = 2
@@ -28,10 +28,11 @@ def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
     first = estimates[0]
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     searches = _searches_beyond_peaks(estimates)
+    fragments = any(each.fragments for each in estimates)
     table = plain_table(
         f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
         "recipe", "allocated", "reserved", "process", "util", "peak in",
-        *(("search",) if searches else ()), *(() if all_fit else ("outcome",)),
+        *(("search",) if searches else ()), *(("drawn",) if fragments else ()), *(() if all_fit else ("outcome",)),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
@@ -42,6 +43,7 @@ def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
             Text(share_text(each.utilisation), style=GOOD if each.utilisation <= 1 else BAD),
             str(each.peak_phase),
             *((bytes_text(each.peak_search_bytes),) if searches else ()),
+            *((bytes_text(each.drawn.peak_reserved_bytes if each.drawn else None),) if fragments else ()),
             *(() if all_fit else (outcome_text(each.outcome),)),
         )
     return Group(table, _quiet_lines(_legend(estimates)))
@@ -52,11 +54,21 @@ def _searches_beyond_peaks(estimates: Sequence[Estimate]) -> bool:
     return any((each.peak_search_bytes or 0) > each.peak_allocated_bytes for each in estimates)
 
 
+def _legend_of_drawn(drawn: Sequence[DrawnSteps]) -> Iterator[str]:
+    """Say what the allocator comes to hold where samples vary, and what keeps it from that."""
+    if not drawn:
+        return
+    steps, most_bytes = drawn[0].steps, max(each.peak_reserved_expandable_bytes for each in drawn)
+    yield f"drawn: reserved within {steps} steps on batches of random samples, as blocks of one size seldom fit another"
+    yield f"  PYTORCH_ALLOC_CONF=expandable_segments:True keeps it within {bytes_text(most_bytes)}"
+
+
 def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
     """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
     yield f"recipe: precision, {RECIPE_SIZES}"
     if _searches_beyond_peaks(estimates):
         yield "search: allocated in the first step while cuDNN tries its algorithms (benchmark mode), if there is room"
+    yield from _legend_of_drawn([each.drawn for each in estimates if each.drawn and each.fragments])
     if any(each.outcome is OutcomeKind.ALLOCATOR_RETRIES for each in estimates):
         short = outcome_text(OutcomeKind.ALLOCATOR_RETRIES)
         yield f"{short}: runs, but only by returning cached memory to the driver, which is slow"

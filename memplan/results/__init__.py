@@ -6,7 +6,7 @@ On the CPU no reserved peak is measured (None), process is the resident set, and
 """
 
 from memplan.results.breakdown import COMPONENTS, BreakdownBytes, Component, PeakShare, Phase
-from memplan.results.estimates import ContextBasis, Estimate, LargestMicroBatch, Saving
+from memplan.results.estimates import ContextBasis, DrawnSteps, Estimate, LargestMicroBatch, Saving
 from memplan.results.outcome_kinds import OutcomeKind, RunStatus
 from memplan.results.trials import Measurement, Outcome, PrecisionVerdict, ProbeResult, Trial, TypicalStep
 
@@ -15,6 +15,7 @@ __all__ = [
     "BreakdownBytes",
     "Component",
     "ContextBasis",
+    "DrawnSteps",
     "Estimate",
     "LargestMicroBatch",
     "Measurement",

@@ -12,6 +12,8 @@ from memplan.results.breakdown import BreakdownBytes, PeakShare, Phase
 from memplan.results.outcome_kinds import OutcomeKind
 from memplan.units import format_bytes
 
+_NOTABLE = 1.05
+
 
 class ContextBasis(StrEnum):
     """Where an estimate's figure for the context comes from."""
@@ -20,6 +22,23 @@ class ContextBasis(StrEnum):
     CALIBRATED = "measured on such a card here before"
     FIRST_TRIAL = "measured by the first trial"
     TRACE = "measured in the tracing process"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSteps:
+    """What PyTorch comes to hold in steps on batches that are drawn at random, of samples that vary in size.
+
+    Args:
+        steps: how many.
+        peak_reserved_bytes: largest amount held from the driver, on a card with as much room; median of three draws.
+        peak_reserved_expandable_bytes: the same with ``expandable_segments:True``.
+        outcome: how the worst of the three ends on the device with nothing else on it.
+    """
+
+    steps: int
+    peak_reserved_bytes: int
+    peak_reserved_expandable_bytes: int
+    outcome: OutcomeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +68,8 @@ class Estimate:
         peak_process_range_bytes: the process peak with the least and the most that the context may take, as far as
             published figures tell, and at most with every sample as large as those of the traced batch that takes most
             for each; what ``uncounted`` names comes on top. None where the context is measured and samples are alike.
+        drawn: steps on batches drawn at random; None where samples are alike, or nobody tells their sizes, and on the
+            CPU.
         samples_vary: whether the upper end of that range is for larger samples than those of the batch.
         top_modules: largest holders at the peak by module path, largest first.
         top_operators: largest holders at the peak by operator, largest first.
@@ -71,6 +92,7 @@ class Estimate:
     outcome: OutcomeKind = OutcomeKind.FITS
     context_basis: ContextBasis | None = None
     peak_process_range_bytes: tuple[int, int] | None = None
+    drawn: DrawnSteps | None = None
     samples_vary: bool = False
     top_modules: tuple[PeakShare, ...] = ()
     top_operators: tuple[PeakShare, ...] = ()
@@ -81,6 +103,11 @@ class Estimate:
     def utilisation(self) -> float:
         """Process peak over the device's total; other processes on the card are not counted."""
         return self.peak_process_bytes / self.device_total_bytes
+
+    @property
+    def fragments(self) -> bool:
+        """Whether steps on batches drawn at random come to hold much more than the worst batch alone."""
+        return self.drawn is not None and self.drawn.peak_reserved_bytes > _NOTABLE * self.peak_reserved_bytes
 
     def __str__(self) -> str:
         """Write the peaks in one line each, as ``print`` shows them in a notebook."""

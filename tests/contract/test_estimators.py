@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import memplan
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import (
@@ -529,6 +531,24 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     assert found[1].peak_allocated_bytes == found[0].peak_allocated_bytes
     assert found[1].peak_reserved_bytes >= found[0].peak_reserved_bytes + 24 * MIB
     assert "typical and worst batches alternate" in " ".join(found[1].notes)
+
+
+def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> None:
+    batches = memplan.worst_batch(
+        [torch.zeros(rows, 512) for rows in (1024, 512, 256, 768, 640)],
+        collate=lambda samples: torch.zeros(len(samples), max(each.shape[0] for each in samples), 512),
+        size=len,
+    )
+    plain = linear_workload(batch=batches, typical_batch=batches.typical)
+    told = linear_workload(batch=batches, typical_batch=batches.typical, sample_sizes=batches.sample_sizes)
+    recipe = Recipe(micro_batch_size=2)
+    on_card = [
+        estimate(traced(source_of(each), recipe, CARD), micro_batch_size=2, device=CARD) for each in (plain, told)
+    ]
+    assert on_card[0].drawn is None
+    assert on_card[1].drawn is not None
+    assert replace(on_card[1], drawn=None) == on_card[0]
+    assert estimate(traced(source_of(told), recipe, CPU), micro_batch_size=2, device=CPU).drawn is None
 
 
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])

@@ -35,6 +35,12 @@ def test_the_typical_batch_is_made_of_those_nearest_to_the_median() -> None:
     assert sorted(lengths_of(of_texts(1, 90, 50, 49, 52).typical(3))) == [49, 50, 52]
 
 
+def test_sizes_of_samples_are_shares_of_the_largest_in_their_largest_measure() -> None:
+    assert of_texts(3, 9, 6).sample_sizes() == (1 / 3, 1.0, 2 / 3)
+    both = memplan.worst_batch([0, 1, 2], collate=list, sizes={"frames": [10, 5, 0], "letters": [1, 3, 4]})
+    assert both.sample_sizes() == (1.0, 0.75, 1.0)
+
+
 def test_where_most_samples_hold_nothing_the_typical_batch_holds_nothing() -> None:
     assert lengths_of(of_texts(1, 0, 5, 0, 0).typical(3)) == [0, 0, 0]
 

@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.step_trace import DrawnBatches
 from memplan.estimators.temporaries.convolutions import Workspaces
+from memplan.results import Component
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.step_trace import Timeline
+
+
+_ALIKE = 0.95  # a typical batch of this share of the worst tells too little of how blocks follow
+_QUANTILES = 1001
 
 
 def repeat_last_step(recording: Recording) -> None:
@@ -28,13 +36,10 @@ def repeat_last_step(recording: Recording) -> None:
     Blocks of the step before that the last step freed correspond to blocks that the last step left. Nothing is appended
     where these differ, because no copy could free them.
     """
-    begin, end = recording.step_starts[-1], len(recording.event_blocks)
-    made = {recording.event_blocks[each] for each in range(begin, end) if recording.event_allocates[each]}
-    freed = {recording.event_blocks[each] for each in range(begin, end) if not recording.event_allocates[each]}
-    found, left = sorted(freed - made), sorted(made - freed)
-    if [_kind(recording, block) for block in found] != [_kind(recording, block) for block in left]:
+    successors = _successors(recording)
+    if successors is None:
         return
-    successors = dict(zip(found, left, strict=True))
+    begin, end = recording.step_starts[-1], len(recording.event_blocks)
     recording.step_starts.append(end)
     recording.cache_returns += [each + end - begin for each in recording.cache_returns if begin <= each < end]
     for event in range(begin, end):
@@ -44,6 +49,54 @@ def repeat_last_step(recording: Recording) -> None:
         recording.event_blocks.append(successors[block])
         recording.event_allocates.append(recording.event_allocates[event])
         recording.event_phases.append(recording.event_phases[event])
+
+
+def _successors(recording: Recording) -> dict[int, int] | None:
+    """Return what the last step leaves in the place of each block of the step before that it frees."""
+    begin, end = recording.step_starts[-1], len(recording.event_blocks)
+    made = {recording.event_blocks[each] for each in range(begin, end) if recording.event_allocates[each]}
+    freed = {recording.event_blocks[each] for each in range(begin, end) if not recording.event_allocates[each]}
+    found, left = sorted(freed - made), sorted(made - freed)
+    if [_kind(recording, block) for block in found] != [_kind(recording, block) for block in left]:
+        return None
+    return dict(zip(found, left, strict=True))
+
+
+def drawn_batches(
+    timeline: Timeline, worst: Recording, typical: Recording, sample_sizes: Sequence[float]
+) -> DrawnBatches | None:
+    """Return how blocks follow the size of a batch; None where the typical batch is nearly as large as the worst.
+
+    A block that is the same for both does not depend on the batch; one that shrinks as the inputs do follows it, one
+    that shrinks with their square is quadratic, as scores of attention are.
+
+    Args:
+        timeline: steps on the worst batch.
+        worst: one of the runs behind the timeline.
+        typical: a run of the same structure and micro-batch size on a typical batch.
+        sample_sizes: how large samples are, in any unit.
+    """
+    successors = _successors(worst)
+    share = _input_bytes(typical) / max(_input_bytes(worst), 1)
+    largest = max(sample_sizes, default=0)
+    if successors is None or not 0 < share < _ALIKE or not largest > 0:
+        return None
+    shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
+    follows = shares > 0
+    exponents = np.log(shares, out=np.zeros_like(shares), where=follows) / np.log(share)
+    quantiles = np.quantile(np.array(sample_sizes, dtype=np.float64) / largest, np.linspace(0, 1, _QUANTILES))
+    return DrawnBatches(
+        timeline=timeline,
+        step_starts=np.array(worst.step_starts, dtype=np.int32),
+        handed_on=np.array([list(successors), list(successors.values())], dtype=np.int32),
+        exponents=np.clip(exponents, 0.0, 2.0),
+        sample_shares=quantiles,
+    )
+
+
+def _input_bytes(recording: Recording) -> int:
+    pairs = zip(recording.components, recording.block_bytes, strict=True)
+    return sum(size for component, size in pairs if component is Component.INPUTS)
 
 
 def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Recording) -> Timeline:

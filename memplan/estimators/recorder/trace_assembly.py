@@ -10,13 +10,14 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
-from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
+from memplan.estimators.recorder.repeated_steps import drawn_batches, interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
 from memplan.estimators.recorder.wrapped_models import wrapper_notes
 from memplan.estimators.step_trace import StepTrace
 
 if TYPE_CHECKING:
-    from memplan.estimators.recorder.recording import Recording
+    from collections.abc import Sequence
+
     from memplan.estimators.recorder.size_runs import SizeRuns
     from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
     from memplan.estimators.step_trace import Timeline
@@ -34,13 +35,16 @@ _ALTERNATING = "typical and worst batches alternate: the allocator keeps memory 
 _ONLY_WORST = "the typical batch makes other allocations than the worst: only the worst is replayed"
 
 
-def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None) -> StepTrace:
+def assemble_trace(
+    recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None, sample_sizes: Sequence[float] = ()
+) -> StepTrace:
     """Return the trace of the runs.
 
     Args:
         recorder: recorded the runs.
         found: runs at several sizes.
         typical: a run on a typical batch; None if the workload names none.
+        sample_sizes: how large samples are, in any unit; none where the workload does not tell.
     """
     runs, recordings = found.runs, found.recordings
     for recording in (*recordings, *(() if typical is None else (typical.recording,))):
@@ -48,9 +52,13 @@ def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun
             repeat_last_step(recording)
     timelines, notes = _timelines(found)
     envelope = envelope_timeline(recordings) if found.samples_vary and len(timelines) == 1 else None
-    if typical is not None:
-        timelines, more_notes = _with_typical(timelines, found.reference, typical.recording)
-        notes += more_notes
+    drawn = None
+    if typical is not None and len(timelines) == 1 and same_structure([found.reference, typical.recording]):
+        drawn = drawn_batches(timelines[0], found.reference, typical.recording, sample_sizes)
+        timelines = (interleave_typical_steps(timelines[0], found.reference, typical.recording),)
+        notes += (_ALTERNATING,)
+    elif typical is not None:
+        notes += (_ONLY_WORST,)
     if torch.backends.cudnn.benchmark:
         timelines = tuple(_searching(each) for each in timelines)
     model, device = recorder.model, recorder.device
@@ -61,6 +69,7 @@ def assemble_trace(recorder: StepRecorder, found: SizeRuns, typical: RecordedRun
         compute_capability=device.compute_capability,
         timelines=timelines,
         envelope=envelope,
+        drawn=None if torch.backends.cudnn.benchmark else drawn,  # where each new size is searched for again
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
         parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
@@ -91,12 +100,3 @@ def _searching(timeline: Timeline) -> Timeline:
     """Return cached memory after each search for an algorithm (``get_plans_from_find`` in ``Conv_v8.cpp``)."""
     searches = timeline.allocations_of(timeline.workspaces.first_calls().blocks)
     return replace(timeline, cache_returns=np.union1d(timeline.cache_returns, searches))
-
-
-def _with_typical(
-    timelines: tuple[Timeline, ...], worst: Recording, typical: Recording
-) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
-    """Alternate typical and worst batches, if both make the same blocks."""
-    if len(timelines) > 1 or not same_structure([worst, typical]):
-        return timelines, (_ONLY_WORST,)
-    return (interleave_typical_steps(timelines[0], worst, typical),), (_ALTERNATING,)

@@ -34,7 +34,7 @@ from memplan.training.workload_contract import check_batches
 from memplan.units import GIB, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
     from memplan.estimators.absent_card.host_copies import HostCopies
@@ -148,7 +148,8 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
     if samples_vary(batches) and len(request.batch_sizes) > 2:
         batches |= made_batches(recorder.workload, request.batch_sizes[2:])
     runs = runner.runs_of_varying_samples() if samples_vary(batches) else runner.runs_of_equal_samples()
-    return assemble_trace(recorder, runs, _typical_run(recorder, runs.reference.micro_batch_size, recorded.draws()))
+    typical = _typical_run(recorder, runs.reference.micro_batch_size, recorded.draws())
+    return assemble_trace(recorder, runs, typical, _sample_sizes(recorder.workload))
 
 
 def _is_affordable(run: RecordedRun, size: int) -> bool:
@@ -164,6 +165,12 @@ def _typical_run(recorder: StepRecorder, size: int, draws: RandomDraws) -> Recor
     if typical_batch is None:
         return None
     return recorder.record(size, call_user("typical batch function", typical_batch, size), draws)
+
+
+def _sample_sizes(workload: Workload) -> Sequence[float]:
+    if workload.sample_sizes is None:
+        return ()
+    return call_user("sample sizes function", workload.sample_sizes)  # type: ignore[no-any-return]  # by its contract
 
 
 def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any], error: WorkloadError) -> StepTrace:

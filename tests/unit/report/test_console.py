@@ -20,8 +20,8 @@ from memplan.report.html import run_to_html
 from memplan.report.layout import hanging
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, precision_table, range_table, trial_lines
 from memplan.report.wording import rate_text
-from memplan.results import LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
-from memplan.units import GIB, MIB
+from memplan.results import DrawnSteps, LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
+from memplan.units import GIB, MIB, format_bytes
 from tests import making
 from tests.making import estimate, trial
 
@@ -235,6 +235,23 @@ def test_a_search_that_takes_more_than_later_steps_has_a_column() -> None:
     assert "search: allocated in the first step while cuDNN tries its algorithms" in " ".join(said.split())
     smaller = replace(plain, peak_search_bytes=plain.peak_allocated_bytes)
     assert rendered(estimates_view([smaller])) == rendered(estimates_view([plain]))
+
+
+def test_where_samples_vary_what_the_allocator_comes_to_hold_has_a_column() -> None:
+    plain = estimate(600, Recipe(micro_batch_size=8))
+    held_bytes = 2 * plain.peak_reserved_bytes
+    drawn = DrawnSteps(
+        steps=30,
+        peak_reserved_bytes=held_bytes,
+        peak_reserved_expandable_bytes=plain.peak_reserved_bytes,
+        outcome=OutcomeKind.FITS,
+    )
+    said = " ".join(rendered(estimates_view([replace(plain, drawn=drawn)]), width=200).split())
+    assert format_bytes(held_bytes) in said
+    assert "drawn: reserved within 30 steps on batches of random samples" in said
+    assert f"expandable_segments:True keeps it within {format_bytes(plain.peak_reserved_bytes)}" in said
+    little = replace(drawn, peak_reserved_bytes=plain.peak_reserved_bytes)
+    assert rendered(estimates_view([replace(plain, drawn=little)])) == rendered(estimates_view([plain]))
 
 
 def test_a_range_estimated_with_a_reckoned_context_stands_beside_what_was_measured(golden) -> None:

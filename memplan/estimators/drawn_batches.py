@@ -1,0 +1,93 @@
+"""Steps on batches drawn at random, where samples vary in size: what PyTorch's allocator comes to hold meanwhile.
+
+A block of one size seldom fits a request of another, so that the allocator takes ever more segments, up to several
+times what the worst batch alone needs, until the card is full and cached memory is returned.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from memplan.estimators.allocators.caching_allocator import replay
+from memplan.estimators.figures import outcome_of
+from memplan.results import DrawnSteps, OutcomeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from memplan.estimators.allocators.allocator_config import AllocatorConfig
+    from memplan.estimators.step_trace import DrawnBatches
+
+STEPS = 30
+_DRAWS = 3
+_WORST_FIRST = (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES)
+
+
+class _Events(NamedTuple):
+    blocks: list[int]
+    requests_bytes: list[int]
+
+
+def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int) -> DrawnSteps:
+    """Replay steps on batches of samples drawn at random, three times.
+
+    Args:
+        drawn: how the blocks of a step follow the size of its batch.
+        micro_batch_size: samples of a batch.
+        config: settings of the caching allocator.
+        limit_bytes: what the allocator may hold, for the outcome alone.
+    """
+    runs = [_events(drawn, micro_batch_size, _drawn_shares(drawn, micro_batch_size, seed)) for seed in range(_DRAWS)]
+    peaks_bytes = [replay(*each, config=config).peak_reserved_bytes for each in runs]
+    median_bytes = statistics.median_low(peaks_bytes)
+    median_run = runs[peaks_bytes.index(median_bytes)]
+    expandable = replay(*median_run, config=replace(config, expandable_segments=True))
+    tight = [each for each, peak_bytes in zip(runs, peaks_bytes, strict=True) if peak_bytes > limit_bytes]
+    ends = {outcome_of(replay(*each, config=config, limit_bytes=limit_bytes)) for each in tight}
+    return DrawnSteps(
+        steps=STEPS,
+        peak_reserved_bytes=median_bytes,
+        peak_reserved_expandable_bytes=expandable.peak_reserved_bytes,
+        outcome=next((kind for kind in _WORST_FIRST if kind in ends), OutcomeKind.FITS),
+    )
+
+
+def _drawn_shares(drawn: DrawnBatches, micro_batch_size: int, seed: int) -> npt.NDArray[np.float64]:
+    """Return the size of each step's batch as a share of the worst's: that of its largest sample."""
+    samples = np.random.default_rng(seed).choice(drawn.sample_shares, size=(STEPS, micro_batch_size))
+    found: npt.NDArray[np.float64] = samples.max(axis=1)
+    return found
+
+
+def _events(drawn: DrawnBatches, micro_batch_size: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> _Events:
+    """Return the recorded steps, and copies of the last one, each with its blocks in the size of its own batch."""
+    timeline, starts = drawn.timeline, drawn.step_starts
+    worst_bytes = timeline.block_bytes(micro_batch_size)
+    allocations = timeline.allocations_of(np.arange(worst_bytes.size, dtype=np.int32))
+    steps = np.searchsorted(starts, allocations, side="right") - 1
+    batch_shares = np.where(steps < 0, 1.0, np.asarray(shares)[np.maximum(steps, 0)])
+    sizes = [worst_bytes * batch_shares**drawn.exponents]
+    blocks, allocates = [timeline.event_blocks], [timeline.event_allocates]
+
+    last_blocks, last_allocates = timeline.event_blocks[starts[-1] :], timeline.event_allocates[starts[-1] :]
+    made = np.unique(last_blocks[last_allocates])
+    numbers = np.arange(worst_bytes.size, dtype=np.int32)  # of each block of the last step, in the copy before
+    for copy, share in enumerate(shares[len(starts) :]):
+        found, left = drawn.handed_on
+        before = numbers[left]
+        numbers[made] = worst_bytes.size + copy * made.size + np.arange(made.size)
+        numbers[found] = before
+        blocks.append(numbers[last_blocks])
+        allocates.append(last_allocates)
+        sizes.append(worst_bytes[made] * share ** drawn.exponents[made])
+    block_bytes = np.rint(np.concatenate(sizes)).astype(np.int64)
+    event_blocks = np.concatenate(blocks)
+    kept = block_bytes[event_blocks] > 0
+    requests = np.where(np.concatenate(allocates), block_bytes[event_blocks], 0)
+    return _Events(event_blocks[kept].tolist(), requests[kept].tolist())
