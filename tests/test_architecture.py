@@ -63,6 +63,7 @@ LAYERS_OF_ESTIMATORS = (
     ("allocators",),
     ("breakdown",),
     ("figures",),
+    ("drawn_steps",),
     ("answers",),
     ("step_snapshot",),
 )

@@ -11,7 +11,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.allocators.reserved_peak import ReservedPeaks
-from memplan.estimators.drawn_batches import drawn_steps
+from memplan.estimators.drawn_steps import drawn_steps
 from memplan.estimators.figures import (
     Figures,
     Peaks,

@@ -9,24 +9,16 @@ from typing import TYPE_CHECKING
 from memplan.errors import PatchError
 from memplan.planning.commands import command_to_run
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
+from memplan.planning.writing.fragmentation import fragmentation_notes
 from memplan.planning.writing.patching import write_patch
 from memplan.planning.writing.rate_check import with_proven_rate
 from memplan.plans import Plan, evidence_of
-from memplan.results import OutcomeKind
-from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.children import Template
     from memplan.patches import ConfigPatch
     from memplan.planning.question import Question
     from memplan.planning.recommendation import Recommendation
-    from memplan.results import Estimate
-
-_END_OF_DRAWN = {
-    OutcomeKind.FITS: "",
-    OutcomeKind.ALLOCATOR_RETRIES: ", and where that is not there, returns its cache and asks again, which is slow",
-    OutcomeKind.DEVICE_OUT_OF_MEMORY: ", and where that is not there, runs out of memory",
-}
 
 
 def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, template: Template) -> Plan:
@@ -61,24 +53,13 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
             *trouble,
             *(config.notes if config else ()),
             *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
-            *(_fragmentation_notes(estimate) if estimate else ()),
+            *(fragmentation_notes(estimate) if estimate else ()),
             *(estimate.notes if estimate else ()),
         ),
         request=replace(request, store=request.store.absolute()),
         config_path=str(config.path) if config else None,
         command=command_to_run(subject, wanted.recipe),
     )
-
-
-def _fragmentation_notes(estimate: Estimate) -> tuple[str, ...]:
-    """Say what PyTorch comes to hold where samples vary, and what keeps it from that."""
-    drawn = estimate.drawn
-    if drawn is None or not estimate.fragments:
-        return ()
-    held, wanted = format_bytes(drawn.peak_reserved_bytes), format_bytes(drawn.peak_reserved_expandable_bytes)
-    grows = f"PyTorch comes to reserve {held} within {drawn.steps} steps on batches drawn at random"
-    remedy = f"PYTORCH_ALLOC_CONF=expandable_segments:True keeps that at {wanted}"
-    return (f"samples vary in size: {grows}{_END_OF_DRAWN[drawn.outcome]}; {remedy}",)
 
 
 def _patch(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.drawn_batches import STEPS, drawn_steps
+from memplan.estimators.drawn_steps import STEPS, drawn_steps
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.repeated_steps import drawn_batches, repeat_last_step
 from memplan.estimators.recorder.size_fits import fit_timeline
