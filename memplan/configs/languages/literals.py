@@ -15,6 +15,7 @@ from memplan.configs.languages.yaml_source import EXPONENT_FLOAT
 from memplan.errors import PatchError
 from memplan.units import without_noise
 
+_PLAIN_POWERS = (-1, 0, 1)  # of ten: nobody writes 4.4e+0
 _QUOTED = re.compile(r"""(?s)(["']).*\1""")
 _TUPLE = re.compile(r"\([\d, ]*\)")  # text to YAML; its commas are harmless where the one it replaces had them
 _CASES = (str.title, str.upper, str.lower)
@@ -155,13 +156,15 @@ def _float(value: float, *, like: str | None, dotted: bool) -> str:
 
     Args:
         value: the number.
-        like: literal that it replaces; if that has an exponent, the result has one.
+        like: literal that it replaces; if that has an exponent, the result has one, unless it is a plain number.
         dotted: whether the language wants a dot and a signed exponent.
     """
     text = repr(value)
     if "e" not in text and "e" not in (like or "").lower():
         return text
     number = Decimal(text)
+    if number.adjusted() in _PLAIN_POWERS:
+        return text
     mantissa, power = format(number.scaleb(-number.adjusted()).normalize(), "f"), number.adjusted()
     if not dotted:
         return f"{mantissa}e{power}"

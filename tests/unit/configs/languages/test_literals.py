@@ -47,6 +47,8 @@ def test_python_literals_keep_their_notation(value: object, like: str | None, ex
     [
         (1e-4, "1e-4", "1.0e-4"),
         (1e-4, "0.0002", "0.0001"),
+        (4.425, "1e-1", "4.425"),
+        (0.4, "5e-2", "0.4"),
         (6e-05, "0.0002", "6.0e-5"),
         (3e7, "1.0e+7", "3.0e+7"),
         (True, "False", "True"),
