@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from memplan.configs import KnobName
+from memplan.configs.knobs import LENGTH_KNOBS
 from memplan.probe.commands.template import PlaceholderName, parse_template
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
     from memplan.probe.commands.template import CommandTemplate
     from memplan.recipe import Recipe
     from memplan.results import Trial
 
+_WITHOUT_PLACEHOLDER = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS)
+_FLAG = re.compile(r"--(?P<name>[\w-]+) \S+")
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 _NOTICEABLE_WAIT_S = 60.0
 
@@ -37,6 +44,18 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     if template.has(PlaceholderName.STEPS):
         notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
+
+
+def note_on_left_out(subject: Subject, patch: ConfigPatch | None) -> tuple[str, ...]:
+    """Name the flags of a change by flags alone that the line to run lacks, as there is no placeholder for them."""
+    config, source = subject.config, subject.source
+    if config is None or patch is None or patch.files or not isinstance(source, TrainingCommand):
+        return ()
+    keys = {each.key for each in config.knobs if each.name in _WITHOUT_PLACEHOLDER}
+    said = {each.partition("=")[0] for each in shlex.split(source.template)}
+    flags = [each for each in _FLAG.finditer(patch.override_line or "") if each["name"].replace("-", "_") in keys]
+    left = [each[0] for each in flags if f"--{each['name']}" not in said]
+    return (f"the line to run leaves out {' '.join(left)}, which belongs to the change",) if left else ()
 
 
 def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:

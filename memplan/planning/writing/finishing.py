@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
+from memplan.planning.command_notes import note_on_left_out
 from memplan.planning.commands import command_to_run
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.planning.writing.fragmentation import fragmentation_notes
@@ -51,6 +52,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         notes=(
             *wanted.notes,
             *trouble,
+            *note_on_left_out(subject, patch),
             *(config.notes if config else ()),
             *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
             *(fragmentation_notes(estimate) if estimate else ()),

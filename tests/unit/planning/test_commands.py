@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import apply_patch, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning
-from memplan.planning.command_notes import command_notes
+from memplan.planning.command_notes import command_notes, note_on_left_out
 from memplan.planning.commands import CommandOptions, command_options, command_to_run, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.present import is_settled
@@ -66,6 +66,18 @@ def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(t
     patch = write_patch(bf16, subject, request, why="it fits")
     assert patch is not None
     assert patch.override_line == "--bs 9"
+
+
+def test_flags_of_a_change_that_the_line_to_run_lacks_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    declared = ("--batch_size", 4), ("--max_train_steps", 20), ("--num_warmup_steps", 4)
+    path.write_text("".join(f"p.add_argument('{flag}', type=int, default={value})\n" for flag, value in declared))
+    command = CommandOptions(template="t --batch_size {micro_batch_size} --max_train_steps={steps}")
+    subject, request = subject_of_command(command, read_config(path), PlanRequest())
+    patch = write_patch(Recipe(micro_batch_size=8), subject, request, why="it fits")
+    said = "the line to run leaves out --num_warmup_steps 2, which belongs to the change"
+    assert note_on_left_out(subject, patch) == (said,)
+    assert note_on_left_out(subject, None) == ()
 
 
 def test_a_precision_that_only_the_command_can_say_is_the_first_of_the_next_plan(tmp_path: Path) -> None:
