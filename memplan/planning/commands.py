@@ -91,6 +91,8 @@ def config_beside(
     except ConfigError as error:
         if command is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
+        if "--command" in (error.hint or ""):
+            error.hint = None  # a command is given already
         return None, (f"no patch: {error}",)
 
 

@@ -11,7 +11,7 @@ from memplan.configs import apply_patch, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes, note_on_left_out
-from memplan.planning.commands import CommandOptions, command_options, command_to_run, subject_of_command
+from memplan.planning.commands import CommandOptions, command_options, command_to_run, config_beside, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.present import is_settled
 from memplan.planning.question import question_of
@@ -78,6 +78,14 @@ def test_flags_of_a_change_that_the_line_to_run_lacks_are_named(tmp_path: Path) 
     said = "the line to run leaves out --num_warmup_steps 2, which belongs to the change"
     assert note_on_left_out(subject, patch) == (said,)
     assert note_on_left_out(subject, None) == ()
+
+
+def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "train.gin"
+    path.write_text("train.batch_size = 4\n")
+    command = CommandOptions(template="t {config} {micro_batch_size}", config_path=path)
+    found = config_beside(command, [path], format_name=None, knob_keys=None, workload=None)
+    assert found == (None, (f"no patch: {path}: files ending in '.gin' are not configs memplan reads",))
 
 
 def test_a_precision_that_only_the_command_can_say_is_the_first_of_the_next_plan(tmp_path: Path) -> None:
