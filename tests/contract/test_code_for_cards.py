@@ -13,12 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import card_of_size, find_card
-from memplan.estimators import StepTrace, estimate, trace_step, trace_template
+from memplan.estimators import StepTrace, estimate
 from memplan.recipe import Precision, Recipe
 from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import Workload
-from tests.making import source_of
+from tests.contract.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-TEMPLATE = trace_template()
 TOKENS, WIDTH = 512, 64  # scores of one sample in single precision: 1 MiB
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _the_template_ends_with_these_tests():
-    with TEMPLATE:
-        yield
 
 
 def trace_of(
@@ -51,7 +44,7 @@ def trace_of(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
     recipe = Recipe(micro_batch_size=2, precision=precision)
-    return trace_step(source_of(workload), recipe, device or find_card("rtx-3090"), template=TEMPLATE)
+    return traced(workload, device or find_card("rtx-3090"), recipe)
 
 
 class Asking(nn.Linear):

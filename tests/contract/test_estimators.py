@@ -26,7 +26,6 @@ from memplan.estimators import (
     process_peak,
     step_snapshot,
     trace_step,
-    trace_template,
     tracing,
 )
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
@@ -36,7 +35,8 @@ from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Precision, Recipe
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
-from memplan.workload import PickledWorkload, Workload
+from memplan.workload import Workload
+from tests.contract.tracing import FOUR_SAMPLES, traced
 from tests.making import context, source_of
 
 if TYPE_CHECKING:
@@ -68,23 +68,9 @@ def linear_workload(**changes: object) -> Workload:
     return Workload(**{**parts, **changes})
 
 
-TEMPLATE = trace_template()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _the_template_ends_with_these_tests():
-    with TEMPLATE:
-        yield
-
-
-def traced(source: PickledWorkload, recipe: Recipe, device: DeviceSpec, **options: Any) -> StepTrace:
-    """Trace in a fork of a template, which spares the import of torch."""
-    return trace_step(source, recipe, device, template=TEMPLATE, **options)
-
-
 @functools.cache
 def linear_trace(device: DeviceSpec) -> StepTrace:
-    return trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), device)
+    return traced(linear_workload(), device)
 
 
 @DEVICES
@@ -98,7 +84,7 @@ def test_parameters_gradients_and_adam_state_are_exact_to_the_byte(device: Devic
 
 def test_weights_in_half_precision_take_half() -> None:
     recipe = Recipe(micro_batch_size=4, precision=Precision.BF16_TRUE)
-    trace = traced(source_of(linear_workload()), recipe, CARD)
+    trace = traced(linear_workload(), CARD, recipe)
     breakdown = estimate(trace, micro_batch_size=4, device=CARD).breakdown
     assert (breakdown.parameters, breakdown.gradients) == (MIB // 2, MIB // 2)
 
@@ -127,10 +113,11 @@ def test_a_larger_batch_never_needs_less(device: DeviceSpec) -> None:
 
 
 @DEVICES
-def test_the_same_question_gets_the_same_answer(device: DeviceSpec) -> None:
-    again = trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), device)
-    first, second = (estimate(each, micro_batch_size=9, device=device) for each in (linear_trace(device), again))
-    assert first == second
+def test_the_same_question_gets_the_same_answer_in_forks_and_in_a_process_of_its_own(device: DeviceSpec) -> None:
+    forked = linear_trace(device), traced(linear_workload(), device)
+    own = trace_step(source_of(linear_workload()), FOUR_SAMPLES, device)
+    first, *others = (estimate(each, micro_batch_size=9, device=device) for each in (*forked, own))
+    assert others == [first, first]
 
 
 @DEVICES
@@ -174,7 +161,7 @@ def test_the_trace_tells_what_the_planner_asks() -> None:
         model=lambda: nn.Sequential(nn.Linear(512, 512), nn.BatchNorm1d(512)),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(workload, CPU)
     assert trace.parameter_count == 512 * 512 + 512 + 2 * 512
     assert trace.uses_batch_norm
     assert (trace.optimizer_name, trace.workload_name) == ("SGD", "Sequential")
@@ -183,7 +170,7 @@ def test_the_trace_tells_what_the_planner_asks() -> None:
 
 def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
     workload = linear_workload(loss=lambda model, batch: (model(batch) @ batch.T).sum())
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(workload, CPU)
     peak = estimate(trace, micro_batch_size=8192, device=CPU).peak_allocated_bytes
     assert peak > 8192 * 8192 * 4
     assert len(trace.traced_batch_sizes) == 3
@@ -199,7 +186,7 @@ class BranchesOnData(nn.Linear):
 
 def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_estimate_says_so() -> None:
     workload = linear_workload(model=lambda: BranchesOnData(512, 512, bias=False))
-    found = estimate(traced(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=512, device=CARD)
+    found = estimate(traced(workload, CARD), micro_batch_size=512, device=CARD)
     assert found.breakdown.parameters == MIB
     assert "real CPU run" in found.method
     assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
@@ -208,7 +195,7 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
 def test_a_model_that_is_left_in_evaluation_mode_is_told() -> None:
     def notes(loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[str]:
         workload = linear_workload(model=lambda: nn.Linear(512, 512, bias=False).eval(), loss=loss)
-        found = estimate(traced(source_of(workload), Recipe(micro_batch_size=4), CARD), micro_batch_size=4, device=CARD)
+        found = estimate(traced(workload, CARD), micro_batch_size=4, device=CARD)
         return [note for note in found.notes if "evaluation mode" in note]
 
     assert len(notes(lambda model, batch: model(batch).sum())) == 1
@@ -221,7 +208,7 @@ def test_weights_that_the_model_factory_makes_half_as_wide_are_told(precision: s
         model=lambda: nn.Linear(512, 512, bias=False).to(torch.bfloat16),
         loss=lambda model, batch: model(batch.to(torch.bfloat16)).float().sum(),
     )
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4, precision=precision), CARD)
+    trace = traced(workload, CARD, Recipe(micro_batch_size=4, precision=precision))
     found = estimate(trace, micro_batch_size=4, device=CARD)
     assert found.breakdown.parameters == MIB // 2
     assert any("weights are bfloat16" in note for note in found.notes) is is_told
@@ -244,7 +231,7 @@ class RoutesTokens(nn.Module):
     ("device", "method"), [(CARD, "fake-tensor trace"), (CPU, "real CPU run")], ids=["card", "cpu"]
 )
 def test_samples_that_a_score_routes_are_presumed_to_spread_evenly_on_a_card(device: DeviceSpec, method: str) -> None:
-    trace = traced(source_of(linear_workload(model=RoutesTokens)), Recipe(micro_batch_size=4), device)
+    trace = traced(linear_workload(model=RoutesTokens), device)
     assert trace.method.startswith(method)
     found = estimate(trace, micro_batch_size=2048, device=device)
     assert any("taken to be even" in note for note in found.notes) is (device is CARD)
@@ -261,7 +248,7 @@ def loss_that_is_logged(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_loop_that_reads_its_loss_is_traced_all_the_same_and_the_estimate_says_so() -> None:
-    trace = traced(source_of(linear_workload(loss=loss_that_is_logged)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(linear_workload(loss=loss_that_is_logged), CARD)
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
     assert "tests/contract/test_estimators.py:" in note
@@ -269,7 +256,7 @@ def test_a_loop_that_reads_its_loss_is_traced_all_the_same_and_the_estimate_says
 
 
 def test_an_optimizer_may_read_norms() -> None:
-    trace = traced(source_of(linear_workload(optimizer=torch.optim.Adafactor)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(linear_workload(optimizer=torch.optim.Adafactor), CARD)
     assert trace.method == "fake-tensor trace"
     found = estimate(trace, micro_batch_size=1, device=CARD)
     assert found.breakdown.optimizer_state == 2 * 512 * 4  # one row and one column stand for the second moment
@@ -289,7 +276,7 @@ def asking_and_compiled() -> nn.Module:
 
 
 def test_what_a_trace_does_not_follow_is_told() -> None:
-    trace = traced(source_of(linear_workload(model=asking_and_compiled)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(linear_workload(model=asking_and_compiled), CARD)
     assert len(trace.timelines) == 1  # nothing was compiled
     compiled, asked = trace.notes
     assert "uncompiled" in compiled
@@ -303,12 +290,12 @@ def convolving_with_search() -> nn.Module:
 
 
 def test_benchmark_mode_is_among_what_is_not_counted() -> None:
-    trace = traced(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(linear_workload(model=convolving_with_search), CARD)
     assert any("benchmark mode" in each for each in trace.uncounted)
 
 
 def test_in_benchmark_mode_the_cache_is_returned_before_each_first_call() -> None:
-    trace = traced(source_of(linear_workload(model=convolving_with_search)), Recipe(micro_batch_size=4), CARD)
+    trace = traced(linear_workload(model=convolving_with_search), CARD)
     (timeline,) = trace.timelines
     assert timeline.cache_returns.size == 2  # forward pass and gradient of the weight
     assert timeline.workspaces.blocks.size > 2  # of several steps
@@ -323,7 +310,7 @@ class TakesFours(nn.Linear):
 
 def test_a_model_that_takes_only_some_sizes_is_traced_at_multiples_of_the_recipes_own() -> None:
     workload = linear_workload(model=lambda: TakesFours(512, 512, bias=False))
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CPU)
+    trace = traced(workload, CPU)
     assert (trace.method, trace.traced_batch_sizes) == ("fake-tensor trace", (4, 8))
 
 
@@ -341,7 +328,7 @@ def test_a_card_casts_as_cuda_does_and_keeps_one_copy_of_each_weight() -> None:
     workload = linear_workload(
         model=lambda: nn.Linear(512, 512, bias=False), loss=lambda m, b: loss_that_checks_types(m, b) + m(b).sum()
     )
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4, precision=Precision.BF16), CARD)
+    trace = traced(workload, CARD, Recipe(micro_batch_size=4, precision=Precision.BF16))
     assert trace.method == "fake-tensor trace"
     timeline = trace.timelines[0]
     casts = timeline.operators == timeline.operator_names.index("aten._to_copy")
@@ -357,7 +344,7 @@ def loss_under_cuda_autocast(model: nn.Module, batch: torch.Tensor) -> torch.Ten
 
 def test_code_that_names_cuda_is_traced_for_a_card_without_one() -> None:
     workload = linear_workload(loss=loss_under_cuda_autocast)
-    assert traced(source_of(workload), Recipe(micro_batch_size=4), CARD).method == "fake-tensor trace"
+    assert traced(workload, CARD).method == "fake-tensor trace"
 
 
 def fails(*_: object) -> None:
@@ -367,7 +354,7 @@ def fails(*_: object) -> None:
 @pytest.mark.parametrize("part", ["model", "batch", "loss", "optimizer"])
 def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> None:
     with pytest.raises(WorkloadError, match=r"fails raised: ZeroDivisionError: on purpose") as caught:
-        traced(source_of(linear_workload(**{part: fails})), Recipe(micro_batch_size=4), CPU)
+        traced(linear_workload(**{part: fails}), CPU)
     assert "in fails" in caught.value.detail
 
 
@@ -391,7 +378,7 @@ def test_what_the_user_raises_is_told_with_the_users_traceback(part: str) -> Non
 )
 def test_a_broken_contract_names_the_function_that_breaks_it(part: str, function: object, complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint) as caught:
-        traced(source_of(linear_workload(**{part: function})), Recipe(micro_batch_size=4), CPU)
+        traced(linear_workload(**{part: function}), CPU)
     assert "<lambda>" in str(caught.value)
 
 
@@ -414,7 +401,7 @@ def test_an_error_of_the_users_own_is_met_once_and_once_more_only_at_another_siz
 ) -> None:
     log = tmp_path / "log"
     with pytest.raises(WorkloadError) as caught:
-        traced(source_of(linear_workload(loss=counted(log, error))), Recipe(micro_batch_size=own_size), CPU)
+        traced(linear_workload(loss=counted(log, error)), CPU, Recipe(micro_batch_size=own_size))
     assert len(log.read_text().splitlines()) == calls
     assert caught.value.where is not None
     assert caught.value.where.startswith("tests/contract/test_estimators.py:")
@@ -428,17 +415,8 @@ def loss_without_end(*_: object) -> None:
 def test_a_trace_without_end_is_stopped_and_says_how_to_give_it_more_time() -> None:
     workload = linear_workload(loss=loss_without_end)
     with pytest.raises(TraceError, match=r"stopped after 2 s; .*--trace-limit 8 gives it more time") as caught:
-        traced(source_of(workload), Recipe(micro_batch_size=2), CPU, limit_s=2)
+        traced(workload, CPU, Recipe(micro_batch_size=2), limit_s=2)
     assert "most recent call first" in caught.value.detail
-
-
-def test_traces_forked_from_a_template_are_those_of_processes_of_their_own() -> None:
-    with trace_template() as template:
-        forked = [
-            trace_step(source_of(linear_workload()), Recipe(micro_batch_size=4), CARD, template=template) for _ in "ab"
-        ]
-    found = [estimate(each, micro_batch_size=8, device=CARD) for each in (linear_trace(CARD), *forked)]
-    assert found[0] == found[1] == found[2]
 
 
 def test_a_trace_that_takes_too_much_memory_is_stopped() -> None:
@@ -451,12 +429,12 @@ def test_a_trace_that_takes_too_much_memory_is_stopped() -> None:
 
 def test_no_time_at_all_is_refused() -> None:
     with pytest.raises(UsageError, match="trace-limit 0 must be more than 0 seconds"):
-        traced(source_of(linear_workload()), Recipe(micro_batch_size=2), CPU, limit_s=0)
+        traced(linear_workload(), CPU, Recipe(micro_batch_size=2), limit_s=0)
 
 
 def test_a_fused_optimizer_spares_the_copies_of_a_multi_tensor_step() -> None:
     recipe = Recipe(micro_batch_size=4)
-    fused = traced(source_of(linear_workload()), recipe, CARD, fused_optimizer=True)
+    fused = traced(linear_workload(), CARD, recipe, fused_optimizer=True)
     plain, spared = (estimate(each, micro_batch_size=1, device=CARD) for each in (linear_trace(CARD), fused))
     assert (plain.peak_phase, spared.peak_phase) == (Phase.OPTIMIZER_STEP, Phase.BACKWARD)
     assert plain.peak_allocated_bytes > spared.peak_allocated_bytes
@@ -480,7 +458,7 @@ def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(
             model=lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))),
             optimizer=lambda parameters: kind(parameters, lr=rate, **settings),
         )
-        trace = traced(source_of(workload), Recipe(micro_batch_size=2), CARD)
+        trace = traced(workload, CARD, Recipe(micro_batch_size=2))
         return estimate(trace, micro_batch_size=2, device=CARD).peak_allocated_bytes
 
     assert peak(1e-3, foreach=True) > peak(1e-3, foreach=False)
@@ -490,12 +468,12 @@ def test_an_optimizer_steps_as_it_would_by_default_for_parameters_on_a_card(
 def test_an_optimizer_without_a_fused_step_says_so() -> None:
     workload = linear_workload(optimizer=torch.optim.RMSprop)
     with pytest.raises(WorkloadError, match="RMSprop has no fused implementation"):
-        traced(source_of(workload), Recipe(micro_batch_size=2), CARD, fused_optimizer=True)
+        traced(workload, CARD, Recipe(micro_batch_size=2), fused_optimizer=True)
 
 
 def test_gradients_and_optimizer_state_are_held_by_the_module_of_their_parameter() -> None:
     workload = linear_workload(model=lambda: nn.Sequential(nn.Linear(512, 512, bias=False)))
-    trace = traced(source_of(workload), Recipe(micro_batch_size=2), CARD)
+    trace = traced(workload, CARD, Recipe(micro_batch_size=2))
     shares = estimate(trace, micro_batch_size=1, device=CARD).top_modules
     held = {each.name: each.held_bytes for each in shares}
     assert held["0"] >= 4 * MIB
@@ -505,14 +483,14 @@ def test_a_kernel_that_nothing_counts_is_named_with_its_calls_in_a_step() -> Non
     ranks = nn.functional.multilabel_margin_loss
     workload = linear_workload(loss=lambda model, batch: ranks(model(batch), torch.zeros_like(batch, dtype=torch.long)))
     recipe = Recipe(micro_batch_size=4, accumulation_steps=2)
-    found = estimate(traced(source_of(workload), recipe, CARD), micro_batch_size=4, device=CARD)
+    found = estimate(traced(workload, CARD, recipe), micro_batch_size=4, device=CARD)
     kernels = "aten.multilabel_margin_loss_backward (2 calls), aten.multilabel_margin_loss_forward (2 calls)"
     assert found.uncounted == (f"what these kernels take inside: {kernels}",)
 
 
 def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
     recipe = Recipe(micro_batch_size=4, world_size=8)
-    found = estimate(traced(source_of(linear_workload()), recipe, CARD), micro_batch_size=4, device=CARD)
+    found = estimate(traced(linear_workload(), CARD, recipe), micro_batch_size=4, device=CARD)
     assert found.breakdown.gradients == 2 * MIB
     assert found.uncounted == ("NCCL's buffers for sending gradients",)
 
@@ -524,7 +502,7 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     worst = linear_workload(batch=samples(1024))
     alternating = linear_workload(batch=samples(1024), typical_batch=samples(768))
     found = [
-        estimate(traced(source_of(each), Recipe(micro_batch_size=16), CARD), micro_batch_size=16, device=CARD)
+        estimate(traced(each, CARD, Recipe(micro_batch_size=16)), micro_batch_size=16, device=CARD)
         for each in (worst, alternating)
     ]
     # inputs, outputs and their gradients: blocks of 32 MiB, or 24
@@ -554,7 +532,7 @@ def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> No
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])
 def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_late: bool, gradients: int) -> None:
     workload = linear_workload(zero_grad_before_backward=is_late)
-    timeline = traced(source_of(workload), Recipe(micro_batch_size=4), CARD).timelines[0]
+    timeline = traced(workload, CARD).timelines[0]
     is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
     live = live_blocks_at(timeline, int(np.flatnonzero(is_forward & timeline.event_allocates)[-1]))
     assert component_bytes(timeline, live, timeline.block_bytes(4))[Component.GRADIENTS] == gradients
@@ -562,7 +540,7 @@ def test_gradients_zeroed_after_the_forward_pass_live_beside_the_activations(is_
 
 def test_where_the_smallest_batch_takes_a_path_of_its_own_two_larger_ones_are_generalised() -> None:
     workload = linear_workload(loss=lambda model, batch: model(batch)[1:].T.reshape(-1).square().sum())
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    trace = traced(workload, CARD)
     assert (len(trace.timelines), trace.traced_batch_sizes) == (1, (3, 5))  # of two samples, one row needs no copy
 
 
@@ -576,6 +554,6 @@ class ConvertsItself(nn.Linear):
 
 def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
     workload = linear_workload(model=lambda: ConvertsItself(512, 512, bias=False))
-    trace = traced(source_of(workload), Recipe(micro_batch_size=4), CARD)
+    trace = traced(workload, CARD)
     assert trace.method == "fake-tensor trace"
     assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.parameters == MIB

@@ -12,19 +12,17 @@ import torch
 from torch import nn
 
 from memplan.devices.resolving import resolve_device
-from memplan.estimators import estimate, trace_step
+from memplan.estimators import estimate
 from memplan.probe.cpu_readings import attribute_step
 from memplan.probe.known_blocks import visible_storages
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.recipe import Recipe
 from memplan.units import KIB
 from memplan.workload import Workload
-from tests.making import source_of
+from tests.contract.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from memplan.children import Template
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -127,20 +125,20 @@ def measured_peak_bytes(workload: Workload, recipe: Recipe) -> int:
 
 
 @pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
-def test_the_estimated_peak_is_that_of_the_real_step(template: Template, make: Callable[[], Workload]) -> None:
+def test_the_estimated_peak_is_that_of_the_real_step(make: Callable[[], Workload]) -> None:
     workload, recipe = make(), Recipe(micro_batch_size=8)
-    trace = trace_step(source_of(workload), recipe, CPU, template=template)
+    trace = traced(workload, CPU, recipe)
     predicted = estimate(trace, micro_batch_size=8, device=CPU).peak_allocated_bytes
     assert predicted == pytest.approx(measured_peak_bytes(workload, recipe), rel=0.001)
 
 
-def test_a_computed_step_that_drops_layers_keeps_the_state_of_all_of_them(template: Template) -> None:
+def test_a_computed_step_that_drops_layers_keeps_the_state_of_all_of_them() -> None:
     workload = Workload(
         model=DroppingLayers,
         batch=vectors,
         loss=mean_square,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     )
-    trace = trace_step(source_of(workload), Recipe(micro_batch_size=8), CPU, template=template)
+    trace = traced(workload, CPU, Recipe(micro_batch_size=8))
     assert estimate(trace, micro_batch_size=8, device=CPU).breakdown.optimizer_state == 8 * 256 * KIB
     assert "computed on the CPU" in trace.notes[-1]

@@ -7,7 +7,6 @@ hundredth: scalars are lost in the rounding, and cuBLAS's workspaces are left ou
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,32 +18,26 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
-from memplan.estimators import StepTrace, estimate, trace_step
+from memplan.estimators import StepTrace, estimate
 from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Recipe
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
-from tests.making import source_of
+from tests.contract.tracing import FOUR_SAMPLES, traced
 
 if TYPE_CHECKING:
-    from memplan.children import Template
+    from collections.abc import Callable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24 * GIB, compute_capability=(8, 6))
 ROWS = 512
-Trace = Callable[..., StepTrace]
 
 
-@pytest.fixture
-def trace(template: Template) -> Trace:
-    def run(recipe: Recipe | None = None, **parts: Any) -> StepTrace:
-        defaults = {"model": layer, "batch": rows, "loss": total, "optimizer": plain_descent}
-        workload = Workload(**{**defaults, **parts})
-        return trace_step(source_of(workload), recipe or Recipe(micro_batch_size=4), CARD, template=template)
-
-    return run
+def trace(recipe: Recipe = FOUR_SAMPLES, **parts: Any) -> StepTrace:
+    defaults = {"model": layer, "batch": rows, "loss": total, "optimizer": plain_descent}
+    return traced(Workload(**{**defaults, **parts}), CARD, recipe)
 
 
 def layer() -> nn.Module:
@@ -106,7 +99,7 @@ def attention() -> nn.Module:
     return nn.MultiheadAttention(512, 8, bias=False)
 
 
-def test_a_card_gets_the_weights_of_a_module_after_those_of_its_children(trace: Trace) -> None:
+def test_a_card_gets_the_weights_of_a_module_after_those_of_its_children() -> None:
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return model(batch, batch, batch)[0].sum()
 
@@ -115,7 +108,7 @@ def test_a_card_gets_the_weights_of_a_module_after_those_of_its_children(trace: 
     assert names == ["weight", "in_proj_weight"]  # the first is the output projection's
 
 
-def test_an_average_of_the_weights_is_a_second_copy(trace: Trace) -> None:
+def test_an_average_of_the_weights_is_a_second_copy() -> None:
     assert after_forward(trace(ema=True), Component.OPTIMIZER_STATE) == 1
     assert after_forward(trace(), Component.OPTIMIZER_STATE) == 0
 
@@ -127,9 +120,9 @@ def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 SMALL_CARD = replace(CARD, name="one multiprocessor", sm_count=1)
 
 
-def test_the_gradient_of_a_bias_is_summed_from_partial_results_whose_size_follows_no_line(template: Template) -> None:
+def test_the_gradient_of_a_bias_is_summed_from_partial_results_whose_size_follows_no_line() -> None:
     workload = Workload(model=lambda: nn.Linear(512, 512), batch=rows, loss=squares, optimizer=plain_descent)
-    found = trace_step(source_of(workload), Recipe(micro_batch_size=4), SMALL_CARD, template=template)
+    found = traced(workload, SMALL_CARD)
     (timeline,) = found.timelines
     summed = timeline.operators == timeline.operator_names.index("inside aten.sum")
 
@@ -147,7 +140,7 @@ def one_layer_with_bias() -> nn.Module:
     return nn.Linear(512, 256)
 
 
-def test_autocast_casts_the_last_operand_first(trace: Trace) -> None:
+def test_autocast_casts_the_last_operand_first() -> None:
     found = trace(Recipe(micro_batch_size=4, precision="bf16"), model=one_layer_with_bias)
     (timeline,) = found.timelines
     casts = timeline.operators == timeline.operator_names.index("aten._to_copy")
@@ -163,7 +156,7 @@ def frozen(index: int) -> nn.Module:
 
 @pytest.mark.parametrize(("index", "kept"), [(0, 1), (1, 0)], ids=["first", "last"])
 def test_a_frozen_layer_has_neither_gradient_nor_state_and_the_one_after_it_keeps_its_input(
-    trace: Trace, index: int, kept: float
+    index: int, kept: float
 ) -> None:
     found = trace(model=lambda: frozen(index), optimizer=torch.optim.AdamW)
     assert largest(found, Component.PARAMETERS) == 2
@@ -180,7 +173,7 @@ def adapted() -> nn.Module:
     return peft.get_peft_model(named, peft.LoraConfig(r=16, target_modules=["a", "b"], lora_dropout=0.0))
 
 
-def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each(trace: Trace) -> None:
+def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each() -> None:
     pytest.importorskip("peft")
     found = trace(
         model=adapted,
@@ -206,13 +199,13 @@ def test_adapters_of_rank_16_train_four_matrices_of_a_thirty_second_each(trace: 
     ids=["foreach", "foreach with decay", "single", "fused", "capturable", "momentum", "momentum with decay"],
 )
 def test_an_optimizers_step_takes_copies_by_its_implementation(
-    trace: Trace, optimizer: Callable[..., Any], temporaries: float
+    optimizer: Callable[..., Any], temporaries: float
 ) -> None:
     found = trace(model=two_layers, optimizer=optimizer)
     assert at_peak(found, Phase.OPTIMIZER_STEP, Component.TEMPORARIES) == temporaries
 
 
-def test_gradients_are_clipped_all_at_once_as_a_cards_are_and_take_only_their_norms(trace: Trace) -> None:
+def test_gradients_are_clipped_all_at_once_as_a_cards_are_and_take_only_their_norms() -> None:
     found = trace(model=two_layers, grad_clip_norm=1.0)
     assert "aten._foreach_norm" in found.timelines[0].operator_names
     assert at_peak(found, Phase.OPTIMIZER_STEP, Component.TEMPORARIES) == 0
@@ -243,7 +236,7 @@ class Blocks(nn.Module):
     ids=["none", "non-reentrant", "reentrant"],
 )
 def test_checkpointed_blocks_keep_their_inputs_and_run_again(
-    trace: Trace, reentrant: bool | None, kept: float, at_the_peak: float
+    reentrant: bool | None, kept: float, at_the_peak: float
 ) -> None:
     found = trace(model=lambda: Blocks(reentrant=reentrant))
     assert after_forward(found, Component.ACTIVATIONS, size=2048) == kept
@@ -261,7 +254,7 @@ class Remembering(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_state_that_grows_from_step_to_step_is_told(trace: Trace) -> None:
+def test_state_that_grows_from_step_to_step_is_told() -> None:
     (note,) = trace(optimizer=lambda parameters: Remembering(parameters, lr=0.1)).notes
     assert note.startswith("the optimizer's state still grew in the second step")
     assert trace(optimizer=torch.optim.AdamW).notes == ()
@@ -274,19 +267,19 @@ class Searching(torch.optim.LBFGS):
         return super().step(lambda: self.param_groups[0]["params"][0].square().sum())
 
 
-def test_what_a_full_history_of_l_bfgs_holds_is_told(trace: Trace) -> None:
+def test_what_a_full_history_of_l_bfgs_holds_is_told() -> None:
     notes = trace(optimizer=lambda parameters: Searching(parameters, history_size=32)).notes
     assert any(note.endswith("; a full history of 32 updates holds 64.00 MiB") for note in notes)
 
 
-def test_a_loss_scaler_adds_its_scale_and_nothing_else(trace: Trace) -> None:
+def test_a_loss_scaler_adds_its_scale_and_nothing_else() -> None:
     scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):
         assert peak(scaled, phase) == peak(plain, phase)
     assert after_forward(scaled, Component.ACTIVATIONS) == 0.5  # the batch in half precision
 
 
-def test_accumulation_makes_each_further_gradient_beside_the_sum_so_far(trace: Trace) -> None:
+def test_accumulation_makes_each_further_gradient_beside_the_sum_so_far() -> None:
     found = trace(Recipe(micro_batch_size=4, accumulation_steps=2))
     assert at_peak(found, Phase.FORWARD, Component.GRADIENTS) == 1
     assert at_peak(found, Phase.BACKWARD, Component.GRADIENTS) == 1
@@ -294,7 +287,7 @@ def test_accumulation_makes_each_further_gradient_beside_the_sum_so_far(trace: T
 
 
 @pytest.mark.parametrize(("set_to_none", "gradients"), [(True, 0), (False, 1)])
-def test_gradients_that_are_zeroed_in_place_stay(trace: Trace, set_to_none: bool, gradients: float) -> None:
+def test_gradients_that_are_zeroed_in_place_stay(set_to_none: bool, gradients: float) -> None:
     found = trace(zero_grad_set_to_none=set_to_none)
     assert after_forward(found, Component.GRADIENTS) == gradients
 
@@ -322,7 +315,7 @@ class Trusting(torch.optim.SGD):
             weight.sub_(0.1 * trust * weight.grad)
 
 
-def test_an_optimizer_that_branches_on_norms_is_traced_as_for_numbers_that_are_not_zero(trace: Trace) -> None:
+def test_an_optimizer_that_branches_on_norms_is_traced_as_for_numbers_that_are_not_zero() -> None:
     found = trace(optimizer=Trusting)
     assert found.method == "fake-tensor trace"
     assert "that the optimizer compares with others" in found.notes[-1]
@@ -330,7 +323,7 @@ def test_an_optimizer_that_branches_on_norms_is_traced_as_for_numbers_that_are_n
     assert peak(found, Phase.OPTIMIZER_STEP) == weights + gradients + batch + scaled
 
 
-def test_hooks_that_step_the_optimizer_in_the_backward_pass_leave_no_gradient(trace: Trace) -> None:
+def test_hooks_that_step_the_optimizer_in_the_backward_pass_leave_no_gradient() -> None:
     found = trace(model=two_layers, optimizer=descent_in_the_backward_pass)
     assert peak(trace(model=two_layers), Phase.OPTIMIZER_STEP) == peak(found, Phase.OPTIMIZER_STEP) + 2
 
@@ -354,7 +347,7 @@ class Attended(nn.Module):
         return self.layer(batch) + attended.flatten(1)
 
 
-def test_inference_mode_allocates_what_no_gradients_do(trace: Trace) -> None:
+def test_inference_mode_allocates_what_no_gradients_do() -> None:
     in_inference_mode, without_gradients = (
         trace(model=lambda mode=mode: Attended(mode)) for mode in (torch.inference_mode, torch.no_grad)
     )
@@ -368,7 +361,7 @@ def images(count: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_the_memory_format_of_the_batch_is_that_of_all_that_follows(trace: Trace, channels_last: bool) -> None:
+def test_the_memory_format_of_the_batch_is_that_of_all_that_follows(channels_last: bool) -> None:
     found = trace(model=convolution, batch=images, channels_last=channels_last)
     assert largest_input(found) == 1
     assert after_forward(found, Component.ACTIVATIONS, size=4) == 2  # of the convolution, and of the ReLU
@@ -396,7 +389,7 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize("length", [64, 32])
-def test_packed_sequences_keep_what_their_lengths_ask_for(trace: Trace, length: int) -> None:
+def test_packed_sequences_keep_what_their_lengths_ask_for(length: int) -> None:
     found = trace(
         model=Recurrent,
         batch=lambda count: (torch.zeros(count, 64, 256), torch.full((count,), length)),
@@ -415,7 +408,7 @@ def sequences(count: int, *, batch_first: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_batch_first_sequences_are_copied_for_the_gradients_of_the_weights(trace: Trace, batch_first: bool) -> None:
+def test_batch_first_sequences_are_copied_for_the_gradients_of_the_weights(batch_first: bool) -> None:
     found = trace(
         model=lambda: nn.LSTM(256, 256, bias=False, batch_first=batch_first),
         batch=lambda count: sequences(count, batch_first=batch_first),
@@ -437,7 +430,7 @@ class Branches(nn.Module):
         return result.relu() + result.sigmoid() + result.tanh()
 
 
-def test_gradients_that_meet_are_added_into_the_first_of_them(trace: Trace) -> None:
+def test_gradients_that_meet_are_added_into_the_first_of_them() -> None:
     found = trace(model=Branches)
     weights, batch, three_results, two_slopes = 1, 1, 3, 2
     assert peak(found, Phase.BACKWARD) == weights + batch + three_results + two_slopes - 1  # one result is gone by then
@@ -456,7 +449,7 @@ class OneByOne(nn.Module):
         )
 
 
-def test_where_allocations_depend_on_the_samples_the_recipes_own_size_is_traced(trace: Trace) -> None:
+def test_where_allocations_depend_on_the_samples_the_recipes_own_size_is_traced() -> None:
     found = trace(Recipe(micro_batch_size=16), model=OneByOne)
     assert found.traced_batch_sizes == (8, 16)
     assert any("interpolated" in note for note in found.notes)
@@ -472,7 +465,7 @@ def texts(count: int) -> torch.Tensor:
     return torch.zeros(count, max(LENGTHS[:count]), 512)
 
 
-def test_a_padded_batch_is_traced_as_it_is_made_for_the_size_that_is_asked_about(trace: Trace) -> None:
+def test_a_padded_batch_is_traced_as_it_is_made_for_the_size_that_is_asked_about() -> None:
     found = trace(Recipe(micro_batch_size=8), batch=texts)
     assert found.traced_batch_sizes[-1] == 8
     predicted = estimate(found, micro_batch_size=8, device=CARD)
@@ -493,7 +486,7 @@ def kept_rows(count: int) -> dict[str, torch.Tensor]:
     return {"rows": torch.zeros(count, 512, 512), "kept": kept}
 
 
-def test_what_the_values_of_a_batch_select_is_counted_at_the_size_that_is_asked_about(trace: Trace) -> None:
+def test_what_the_values_of_a_batch_select_is_counted_at_the_size_that_is_asked_about() -> None:
     found = trace(Recipe(micro_batch_size=16), model=lambda: KeepsSome(512, 512, bias=False), batch=kept_rows)
     predicted = estimate(found, micro_batch_size=16, device=CARD)
     assert (found.method, found.traced_batch_sizes[-1]) == ("fake-tensor trace", 16)

@@ -6,7 +6,6 @@ Layers are 512 x 512 without bias, 1 MiB of weights, and batches of 512 rows are
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -16,36 +15,28 @@ from torch import nn
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import WorkloadError
-from memplan.estimators import StepTrace, trace_step
-from memplan.estimators.answers import estimate
-from memplan.recipe import Recipe
+from memplan.estimators import StepTrace, estimate
 from memplan.results import Component
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
-from tests.making import source_of
+from tests.contract.tracing import traced
 
 if TYPE_CHECKING:
-    from memplan.children import Template
+    from collections.abc import Callable, Iterable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CARD = DeviceSpec(name="rtx-3090", kind=DeviceKind.CUDA, total_bytes=24 * GIB, compute_capability=(8, 6))
 FAKES = "fake-tensor trace"
-Trace = Callable[..., StepTrace]
 
 
-@pytest.fixture
-def trace(template: Template) -> Trace:
-    def run(
-        model: Callable[[], nn.Module],
-        batch: Callable[[int], Any] = lambda count: torch.zeros(count, 512),
-        loss: Callable[[nn.Module, Any], torch.Tensor] = lambda model, batch: model(batch).sum(),
-        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.Adagrad,
-    ) -> StepTrace:
-        workload = Workload(model=model, batch=batch, loss=loss, optimizer=optimizer)
-        return trace_step(source_of(workload), Recipe(micro_batch_size=4), CARD, template=template)
-
-    return run
+def trace(
+    model: Callable[[], nn.Module],
+    batch: Callable[[int], Any] = lambda count: torch.zeros(count, 512),
+    loss: Callable[[nn.Module, Any], torch.Tensor] = lambda model, batch: model(batch).sum(),
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = torch.optim.Adagrad,
+) -> StepTrace:
+    return traced(Workload(model=model, batch=batch, loss=loss, optimizer=optimizer), CARD)
 
 
 def held(trace: StepTrace) -> tuple[float, float, float]:
@@ -58,15 +49,15 @@ def layer() -> nn.Module:
     return nn.Linear(512, 512, bias=False)
 
 
-def test_a_lazy_layer_learns_its_shape_from_the_batch(trace: Trace) -> None:
-    traced = trace(lambda: nn.LazyLinear(512, bias=False))
-    assert (traced.method, held(traced)) == (FAKES, (1, 1, 1))
+def test_a_lazy_layer_learns_its_shape_from_the_batch() -> None:
+    found = trace(lambda: nn.LazyLinear(512, bias=False))
+    assert (found.method, held(found)) == (FAKES, (1, 1, 1))
 
 
-def test_compiled_torchscript_is_computed(trace: Trace) -> None:
-    traced = trace(lambda: torch.jit.script(layer()))
-    assert "TorchScript runs on real tensors only" in traced.notes[-1]
-    assert (traced.parameter_count, held(traced)) == (512 * 512, (1, 1, 1))
+def test_compiled_torchscript_is_computed() -> None:
+    found = trace(lambda: torch.jit.script(layer()))
+    assert "TorchScript runs on real tensors only" in found.notes[-1]
+    assert (found.parameter_count, held(found)) == (512 * 512, (1, 1, 1))
 
 
 def replaced() -> nn.Module:
@@ -76,23 +67,23 @@ def replaced() -> nn.Module:
     return model
 
 
-def test_a_method_replaced_by_a_closure_trains_the_model_that_is_traced(trace: Trace) -> None:
+def test_a_method_replaced_by_a_closure_trains_the_model_that_is_traced() -> None:
     assert held(trace(replaced)) == (1, 1, 1)
 
 
-def test_a_loss_of_another_model_is_refused(trace: Trace) -> None:
+def test_a_loss_of_another_model_is_refused() -> None:
     other = layer()
     with pytest.raises(WorkloadError, match=r"depends on no parameter of the model it was given; compute"):
         trace(layer, loss=lambda _model, batch: other(batch).sum())
 
 
-def test_an_optimizer_of_another_model_is_refused(trace: Trace) -> None:
+def test_an_optimizer_of_another_model_is_refused() -> None:
     others = [nn.Parameter(torch.zeros(4))]
     with pytest.raises(WorkloadError, match=r"has none of the model's parameters; make it of the parameters that"):
         trace(layer, optimizer=lambda _parameters: torch.optim.SGD(others, lr=0.1))
 
 
-def test_an_optimizer_of_master_weights_is_not_taken_for_one_of_another_model(trace: Trace) -> None:
+def test_an_optimizer_of_master_weights_is_not_taken_for_one_of_another_model() -> None:
     def masters(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         own = list(parameters)
         copies = [each.detach().clone().requires_grad_() for each in own]
@@ -108,12 +99,12 @@ def test_an_optimizer_of_master_weights_is_not_taken_for_one_of_another_model(tr
     assert held(trace(layer, optimizer=masters))[0] == 1
 
 
-def test_sparse_gradients_hold_the_rows_that_the_batch_names(trace: Trace) -> None:
+def test_sparse_gradients_hold_the_rows_that_the_batch_names() -> None:
     words = nn.Embedding(2048, 512, sparse=True)
-    traced = trace(lambda: words, torch.arange, loss=lambda model, batch: model(batch).square().sum())
-    (timeline,) = traced.timelines
+    found = trace(lambda: words, torch.arange, loss=lambda model, batch: model(batch).square().sum())
+    (timeline,) = found.timelines
     gradients = timeline.block_bytes(512)[timeline.components == Component.GRADIENTS]
-    assert (traced.method, set(gradients)) == (FAKES, {MIB, 512 * 8})
+    assert (found.method, set(gradients)) == (FAKES, {MIB, 512 * 8})
 
 
 class Neighbours(nn.Module):
@@ -131,6 +122,6 @@ class Neighbours(nn.Module):
         return self.layer(batch)
 
 
-def test_a_sparse_buffer_counts_with_its_indices_and_values(trace: Trace) -> None:
+def test_a_sparse_buffer_counts_with_its_indices_and_values() -> None:
     parts = estimate(trace(Neighbours), micro_batch_size=512, device=CARD).breakdown
     assert parts.buffers == 2**15 * (2 * 8 + 4)
