@@ -203,10 +203,6 @@ def wider(config: UserConfig) -> RecipeChange:
     return RecipeChange(recipe=recipe, iteration_factor=Fraction(1, 3), optimizer_step_factor=Fraction(1, 3 * steps))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
-
-
 def own_changes(patch: ConfigPatch) -> tuple[ValueChange, ...]:
     """What changes in the config itself, without the files beside it."""
     return tuple(each for each in patch.changes if each.path == patch.files[0].path)

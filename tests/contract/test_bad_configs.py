@@ -11,7 +11,8 @@ from memplan.configs import read_config
 from memplan.configs.documents import MAX_CONFIG_BYTES
 from memplan.configs.ecosystems.registry import ECOSYSTEMS
 from memplan.errors import ConfigError
-from tests.contract.config_cases import BY_LINE, CASES, Case, contents, for_cases, one_of_each, read
+from tests.contract.config_cases import BY_LINE, CASES, Case, for_cases, one_of_each, read
+from tests.refusals import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,17 +34,7 @@ CIRCLES = {
 
 def problem_of(case: Case, path: Path) -> str | None:
     """Return the one line that a config is refused with; None where it is read."""
-    before = contents(path.parent)
-    try:
-        read(case, path)
-    except ConfigError as error:
-        message = str(error)
-        assert "\n" not in message
-        assert message.startswith(str(path.parent))
-        return message
-    finally:
-        assert contents(path.parent) == before
-    return None
+    return refusal(lambda: read(case, path), path.parent)
 
 
 def test_there_is_a_case_of_every_ecosystem() -> None:

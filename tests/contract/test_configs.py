@@ -32,12 +32,12 @@ from tests.contract.config_cases import (
     EVERY_LAYOUT,
     Case,
     applied,
-    contents,
     for_cases,
     own_changes,
     read,
     wider,
 )
+from tests.refusals import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
