@@ -104,8 +104,14 @@ def _columns(found: _Blocks) -> npt.NDArray[np.int32]:
 
 def _growing_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution:
     """Return one block's convolution as a function of the micro-batch, by its first two runs."""
-    at_zero, per_item = _line([each.samples for each in calls], sizes)
-    return GrowingConvolution(convolution=calls[0].with_samples(0), samples_at_zero=at_zero, samples_per_item=per_item)
+    is_in_channels = len({each.input_shape[1] for each in calls}) > 1
+    at_zero, per_item = _line([each.input_shape[1] if is_in_channels else each.samples for each in calls], sizes)
+    return GrowingConvolution(
+        convolution=calls[0].with_channels(0) if is_in_channels else calls[0].with_samples(0),
+        samples_at_zero=at_zero,
+        samples_per_item=per_item,
+        is_in_channels=is_in_channels,
+    )
 
 
 def _proportional_convolution(calls: Sequence[Convolution], sizes: Sequence[int]) -> GrowingConvolution:

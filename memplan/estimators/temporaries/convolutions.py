@@ -82,6 +82,14 @@ class Convolution:
             output_shape=(samples, *self.output_shape[1:]),
         )
 
+    def with_channels(self, channels: int) -> Convolution:
+        """Return the same convolution of images with another number of channels, all in one group."""
+        return replace(
+            self,
+            input_shape=(self.samples, channels, *self.input_shape[2:]),
+            weight_shape=(self.weight_shape[0], channels, *self.weight_shape[2:]),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvolutionWorkspace:
@@ -104,15 +112,21 @@ class GrowingConvolution:
         convolution: the call, at some micro-batch.
         samples_at_zero: constant term of its batch size.
         samples_per_item: linear term.
+        is_in_channels: whether the samples lie where channels do, as where the gradient of the weight is differentiated
+            (``_convolution_double_backward`` in ``aten/src/ATen/native/Convolution.cpp``).
     """
 
     convolution: Convolution
     samples_at_zero: int
     samples_per_item: int
+    is_in_channels: bool = False
 
     def at(self, micro_batch_size: int) -> Convolution:
         """Return the call at a micro-batch."""
-        return self.convolution.with_samples(self.samples_at_zero + self.samples_per_item * micro_batch_size)
+        samples = self.samples_at_zero + self.samples_per_item * micro_batch_size
+        return (
+            self.convolution.with_channels(samples) if self.is_in_channels else self.convolution.with_samples(samples)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

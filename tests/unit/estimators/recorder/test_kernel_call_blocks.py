@@ -51,6 +51,12 @@ def test_a_call_that_does_not_depend_on_the_micro_batch_stays_as_it_is() -> None
     assert found.calls_at(100) == (CALL,)
 
 
+def test_samples_may_lie_where_channels_do() -> None:
+    found = growing_workspaces([run(size, CALL.with_channels(2 * size)) for size in (2, 3)])
+    assert found.calls_at(10) == (CALL.with_channels(20),)
+    assert found.calls_at(10)[0].input_shape[1] == found.calls_at(10)[0].weight_shape[1] == 20
+
+
 def test_where_more_than_the_batch_grows_a_rule_is_all_there_is() -> None:
     wider = replace(CALL.with_samples(2), input_shape=(2, 4, 9, 9))
     found = growing_workspaces([run(2, CALL), run(3, wider)])
