@@ -521,12 +521,12 @@ def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> No
     told = linear_workload(batch=batches, typical_batch=batches.typical, sample_sizes=batches.sample_sizes)
     recipe = Recipe(micro_batch_size=2)
     on_card = [
-        estimate(traced(source_of(each), recipe, CARD), micro_batch_size=2, device=CARD) for each in (plain, told)
+        estimate(traced(each, CARD, recipe), micro_batch_size=2, device=CARD) for each in (plain, told)
     ]
     assert on_card[0].drawn is None
     assert on_card[1].drawn is not None
     assert replace(on_card[1], drawn=None) == on_card[0]
-    assert estimate(traced(source_of(told), recipe, CPU), micro_batch_size=2, device=CPU).drawn is None
+    assert estimate(traced(told, CPU, recipe), micro_batch_size=2, device=CPU).drawn is None
 
 
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])
