@@ -520,9 +520,7 @@ def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> No
     plain = linear_workload(batch=batches, typical_batch=batches.typical)
     told = linear_workload(batch=batches, typical_batch=batches.typical, sample_sizes=batches.sample_sizes)
     recipe = Recipe(micro_batch_size=2)
-    on_card = [
-        estimate(traced(each, CARD, recipe), micro_batch_size=2, device=CARD) for each in (plain, told)
-    ]
+    on_card = [estimate(traced(each, CARD, recipe), micro_batch_size=2, device=CARD) for each in (plain, told)]
     assert on_card[0].drawn is None
     assert on_card[1].drawn is not None
     assert replace(on_card[1], drawn=None) == on_card[0]

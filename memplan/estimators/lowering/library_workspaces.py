@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from memplan.units import KIB, MIB
 
-# Nested tensors run the last two whole (``torch/nested/_internal/ops.py``).
-CUBLAS_OPERATORS = frozenset(
-    f"aten.{name}"
-    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "linear", "matmul")
-)
+# Grids of affine transforms are products (``AffineGridGenerator.cpp``), and nested tensors run linear layers and
+# products whole (``torch/nested/_internal/ops.py``).
+_PRODUCTS = (
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "affine_grid_generator", "linear",
+    "matmul",
+)  # fmt: skip
+CUBLAS_OPERATORS = frozenset(f"aten.{name}" for name in _PRODUCTS)
 
 
 def cublas_workspace_bytes(capability: tuple[int, int]) -> int:

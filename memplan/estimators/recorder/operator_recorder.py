@@ -227,11 +227,13 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 self._ledger.track(value, Component.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator))
                 between = ()
-        self._free(around)
-        after = self._hold(temporaries.after_results, operator)
-        if self._kernels.blas_workspace_bytes and operator in CUBLAS_OPERATORS:
+        if operator in CUBLAS_OPERATORS:
+            around += self._hold(temporaries.after_results, operator)
             self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
-        self._free(after)
+            self._free(around)
+        else:
+            self._free(around)
+            self._free(self._hold(temporaries.after_results, operator))
         self._free(throughout)
         self._free(self._hold(temporaries.before_return, operator))
 
@@ -291,6 +293,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._recording.free(block)
 
     def _allocate_blas_workspace(self, size_bytes: int) -> None:
+        if not size_bytes:
+            return
         # The backward pass runs on another thread, which has a cuBLAS handle of its own.
         in_backward = _is_in_backward()
         if in_backward not in self._phases_with_cublas:

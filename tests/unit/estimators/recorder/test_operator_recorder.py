@@ -172,6 +172,15 @@ def test_a_workspace_of_cublas_is_allocated_beside_the_copies_of_operands() -> N
         assert product.shape == (512, 512)
 
 
+def test_a_grid_of_affine_transforms_is_a_product() -> None:
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        grid = torch.nn.functional.affine_grid(torch.empty(2, 2, 3), [2, 3, 64, 64], align_corners=False)
+        assert grid.shape == (2, 64, 64, 2)
+        made = session.recording.components.count(Component.WORKSPACES)
+    assert made == 1
+
+
 def test_it_is_recorded_when_the_cache_is_returned() -> None:
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
