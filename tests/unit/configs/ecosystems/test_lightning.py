@@ -155,32 +155,30 @@ def test_an_overlay_sets_only_what_changes_and_says_how_to_use_it(tmp_path: Path
     )
 
 
-def test_an_overlay_is_read_together_with_what_it_is_laid_over(tmp_path: Path) -> None:
-    apply_patch(
-        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
-    )
-    config = read_config(tmp_path / "x_memplan.yaml")
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    """What memplan lays over a config of LightningCLI."""
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2))
+    apply_patch(plan_patch(config_of(tmp_path, CLI), change))
+    return tmp_path / "x_memplan.yaml"
+
+
+def test_an_overlay_is_read_together_with_what_it_is_laid_over(overlay: Path) -> None:
+    config = read_config(overlay)
     assert config.values["trainer"] == {"max_epochs": 3}
     assert config.recipe == Recipe(micro_batch_size=8, learning_rate=0.2)
 
 
-def test_an_overlay_without_its_config_is_an_error_that_names_it(tmp_path: Path) -> None:
-    apply_patch(
-        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
-    )
-    (tmp_path / "x.yaml").unlink()
+def test_an_overlay_without_its_config_is_an_error_that_names_it(overlay: Path) -> None:
+    overlay.with_name("x.yaml").unlink()
     with pytest.raises(ConfigError, match=r"x\.yaml: there is no such file"):
-        read_config(tmp_path / "x_memplan.yaml")
+        read_config(overlay)
 
 
-def test_an_overlay_edited_in_place_still_knows_what_it_is_laid_over(tmp_path: Path) -> None:
-    apply_patch(
-        plan_patch(config_of(tmp_path, CLI), RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.2)))
-    )
-    overlay = read_config(tmp_path / "x_memplan.yaml")
+def test_an_overlay_edited_in_place_still_knows_what_it_is_laid_over(overlay: Path) -> None:
     change = RecipeChange(recipe=Recipe(micro_batch_size=2, learning_rate=0.05))
-    apply_patch(plan_patch(overlay, change, style=PatchStyle.IN_PLACE))
-    again = read_config(tmp_path / "x_memplan.yaml")
+    apply_patch(plan_patch(read_config(overlay), change, style=PatchStyle.IN_PLACE))
+    again = read_config(overlay)
     assert again.recipe == change.recipe
     assert again.original is not None
     assert again.original.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)

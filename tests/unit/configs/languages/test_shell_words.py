@@ -10,7 +10,7 @@ from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
 from memplan.configs.languages.shell_variables import MAX_WORDS, expanded
 from memplan.configs.languages.shell_words import commands_in
 from memplan.recipe import Recipe
-from tests.making import config_of
+from tests.making import config_of, patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,17 +90,12 @@ def test_what_grows_without_end_is_left_as_it_is() -> None:
 
 def test_a_variable_that_another_flag_uses_too_is_left_to_it(tmp_path: Path) -> None:
     text = "BATCH=4\npython train.py --batch_size $BATCH --lr 0.1 --eval_batch_size $BATCH --name '$BATCH'\n"
-    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
-    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.1))
-    apply_patch(plan_patch(read_config(tmp_path / "x.sh"), change))
-    found = (tmp_path / "x.sh").read_text(encoding="utf-8")
+    found = patched_text(config_of(tmp_path, text, name="x.sh"), Recipe(micro_batch_size=8, learning_rate=0.1))
     assert found.startswith(text.replace("--batch_size $BATCH", "--batch_size 8", 1))
 
 
 @pytest.mark.parametrize("value", ['"4"', "'4'"])
 def test_quotes_around_a_value_are_kept(tmp_path: Path, value: str) -> None:
     text = f"python train.py --batch_size={value} --lr 0.1\n"
-    (tmp_path / "x.sh").write_text(text, encoding="utf-8")
-    change = RecipeChange(recipe=Recipe(micro_batch_size=8, learning_rate=0.1))
-    apply_patch(plan_patch(read_config(tmp_path / "x.sh"), change))
-    assert (tmp_path / "x.sh").read_text(encoding="utf-8").startswith(text.replace("4", "8"))
+    found = patched_text(config_of(tmp_path, text, name="x.sh"), Recipe(micro_batch_size=8, learning_rate=0.1))
+    assert found.startswith(text.replace("4", "8"))
