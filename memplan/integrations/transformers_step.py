@@ -129,9 +129,12 @@ class TrainerStep(FrameworkStep):
         return self._largest.sample_sizes()
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-        """Run ``compute_loss``."""
+        """Run ``compute_loss``, and return cached memory after it where the Trainer does so in every step."""
         with _outputs_as_prepared(model):
-            return self._trainer.compute_loss(model, dict(batch))  # type: ignore[no-any-return]  # by its interface
+            loss: torch.Tensor = self._trainer.compute_loss(model, dict(batch))
+        if self._trainer.args.torch_empty_cache_steps == 1:
+            torch.cuda.empty_cache()
+        return loss
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return what ``create_optimizer`` makes for ``args.optim``: of a model with adapters, theirs only."""

@@ -96,6 +96,18 @@ def test_the_loss_is_the_trainers_own(arguments: Any) -> None:
     torch.testing.assert_close(twice, 2 * once)
 
 
+@pytest.mark.parametrize(("interval", "calls"), [(None, 0), (1, 1), (10, 0)])
+def test_cached_memory_is_returned_where_the_trainer_does_so_in_every_step(
+    arguments: Any, monkeypatch: pytest.MonkeyPatch, interval: int | None, calls: int
+) -> None:
+    arguments.torch_empty_cache_steps = interval
+    workload, called = arrived(arguments), []
+    batch, model = workload.batch(1), workload.model()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: called.append(None))
+    workload.loss(model, batch)
+    assert len(called) == calls
+
+
 def test_typical_samples_are_those_of_the_median_length(arguments: Any) -> None:
     step = arrived(arguments).batch.__self__
     assert step.typical_batch(2)["input_ids"].shape == (2, 4)  # lengths 3, 5, 2, 8, 4, 6, 1, 7, 2, 16, 3, 4
