@@ -17,8 +17,6 @@ from memplan.estimators.figures import outcome_of
 from memplan.results import DrawnSteps, OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
@@ -29,7 +27,9 @@ _DRAWS = 3
 _WORST_FIRST = (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES)
 
 
-class _Events(NamedTuple):
+class AllocatorEvents(NamedTuple):
+    """Block number of each event, and bytes that it requests; 0 where it frees its block."""
+
     blocks: list[int]
     requests_bytes: list[int]
 
@@ -43,7 +43,8 @@ def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorCon
         config: settings of the caching allocator.
         limit_bytes: what the allocator may hold, for the outcome alone.
     """
-    runs = [_events(drawn, micro_batch_size, _drawn_shares(drawn, micro_batch_size, seed)) for seed in range(_DRAWS)]
+    draws = [_drawn_shares(drawn, micro_batch_size, seed) for seed in range(_DRAWS)]
+    runs = [events_on_batches(drawn, micro_batch_size, each) for each in draws]
     peaks_bytes = [replay(*each, config=config).peak_reserved_bytes for each in runs]
     median_bytes = statistics.median_low(peaks_bytes)
     median_run = runs[peaks_bytes.index(median_bytes)]
@@ -65,13 +66,19 @@ def _drawn_shares(drawn: DrawnBatches, micro_batch_size: int, seed: int) -> npt.
     return found
 
 
-def _events(drawn: DrawnBatches, micro_batch_size: int, shares: Sequence[float] | npt.NDArray[np.float64]) -> _Events:
-    """Return the recorded steps, and copies of the last one, each with its blocks in the size of its own batch."""
+def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.NDArray[np.float64]) -> AllocatorEvents:
+    """Return the recorded steps, and copies of the last one, each with its blocks in the size of its own batch.
+
+    Args:
+        drawn: how the blocks of a step follow the size of its batch.
+        micro_batch_size: samples of a batch.
+        shares: size of each step's batch as a share of the worst's, at least as many as there are recorded steps.
+    """
     timeline, starts = drawn.timeline, drawn.step_starts
     worst_bytes = timeline.block_bytes(micro_batch_size)
     allocations = timeline.allocations_of(np.arange(worst_bytes.size, dtype=np.int32))
     steps = np.searchsorted(starts, allocations, side="right") - 1
-    batch_shares = np.where(steps < 0, 1.0, np.asarray(shares)[np.maximum(steps, 0)])
+    batch_shares = np.where(steps < 0, 1.0, shares[np.maximum(steps, 0)])
     sizes = [worst_bytes * batch_shares**drawn.exponents]
     blocks, allocates = [timeline.event_blocks], [timeline.event_allocates]
 
@@ -90,4 +97,4 @@ def _events(drawn: DrawnBatches, micro_batch_size: int, shares: Sequence[float] 
     event_blocks = np.concatenate(blocks)
     kept = block_bytes[event_blocks] > 0
     requests = np.where(np.concatenate(allocates), block_bytes[event_blocks], 0)
-    return _Events(event_blocks[kept].tolist(), requests[kept].tolist())
+    return AllocatorEvents(event_blocks[kept].tolist(), requests[kept].tolist())
