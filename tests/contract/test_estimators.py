@@ -511,20 +511,33 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     assert "typical and worst batches alternate" in " ".join(found[1].notes)
 
 
-def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> None:
+def padded_workload(**options: Any) -> Workload:
+    """Batches of 1 MiB a sample at most, padded to their largest."""
     batches = memplan.worst_batch(
-        [torch.zeros(rows, 512) for rows in (1024, 512, 256, 768, 640)],
+        [torch.zeros(rows, 512) for rows in (512, 256, 128, 384, 320)],
         collate=lambda samples: torch.zeros(len(samples), max(each.shape[0] for each in samples), 512),
         size=len,
     )
-    plain = linear_workload(batch=batches, typical_batch=batches.typical)
-    told = linear_workload(batch=batches, typical_batch=batches.typical, sample_sizes=batches.sample_sizes)
-    recipe = Recipe(micro_batch_size=2)
+    told = {"typical_batch": batches.typical, "sample_sizes": batches.sample_sizes}
+    return linear_workload(batch=batches, **{**told, **options})
+
+
+def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> None:
+    told, plain, recipe = padded_workload(), padded_workload(sample_sizes=None), Recipe(micro_batch_size=2)
     on_card = [estimate(traced(each, CARD, recipe), micro_batch_size=2, device=CARD) for each in (plain, told)]
     assert on_card[0].drawn is None
     assert on_card[1].drawn is not None
     assert replace(on_card[1], drawn=None) == on_card[0]
     assert estimate(traced(told, CPU, recipe), micro_batch_size=2, device=CPU).drawn is None
+
+
+def test_where_the_cache_is_emptied_in_every_step_nothing_piles_up() -> None:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        torch.cuda.empty_cache()
+        return model(batch).sum()
+
+    trace = traced(padded_workload(loss=loss), CARD, Recipe(micro_batch_size=2))
+    assert estimate(trace, micro_batch_size=2, device=CARD).drawn is None
 
 
 @pytest.mark.parametrize(("is_late", "gradients"), [(False, 0), (True, MIB)], ids=["before", "after"])
