@@ -54,7 +54,7 @@ def command_options(
     """
     if command is None:
         if not configs:
-            raise UsageError("there is nothing to probe", hint="name a config, or your training command")
+            raise UsageError("there is nothing to probe", hint="name a config, or your training command by --command")
         if steps is not None or batch_size is not None:
             option = "steps" if steps is not None else "batch-size"
             raise UsageError(f"{option} goes with a training command", hint="without one, the config's workload is run")
