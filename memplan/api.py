@@ -242,6 +242,7 @@ def plan(
         trace_limit=trace_limit,
         trial_limit=trial_limit,
         command=command,
+        replicas=target.config.replicas if target.config else None,
     )
     if output is not None:
         require_place_for(Path(output))

@@ -47,7 +47,7 @@ _RUN_NAMES = (
 )
 # Options of torchrun, of DeepSpeed's launcher and of detectron2's; accelerate's counts the processes of all machines.
 _PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)(\d+)\b")
-_NODES = re.compile(r"--(?:nnodes|num[-_]nodes|num[-_]machines)(?:=|\s+)(\d+)\b")
+_NODES = re.compile(r"--(?:nnodes|num[-_]nodes|num[-_]machines)(?:=|\s+)(\d*)")
 _IN_ALL = re.compile(r"\baccelerate\s+launch\b.*?--num[-_]processes(?:=|\s+)(\d+)\b", re.DOTALL)
 
 
@@ -97,7 +97,7 @@ def world_size_of_command(line: str) -> int | None:
     in_all, per_node, nodes = (pattern.search(line) for pattern in (_IN_ALL, _PER_NODE, _NODES))
     if in_all:
         return int(in_all[1]) or None
-    return int(per_node[1]) * (int(nodes[1]) if nodes else 1) or None if per_node else None
+    return int(per_node[1]) * int(nodes[1] or 0 if nodes else 1) or None if per_node else None
 
 
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.ecosystems.accelerate import DEEPSPEED_FILE, Accelerate
+from memplan.configs.ecosystems.accelerate import DEEPSPEED_FILE, PROCESSES, Accelerate
 from memplan.configs.ecosystems.deepspeed import DeepSpeed, concrete_keys, concrete_precision, replicas_beside
 from memplan.configs.evaluation.loading import load_document
-from memplan.configs.keys import get
+from memplan.configs.keys import get, is_count
 from memplan.configs.knobs import declared_precision
-from memplan.configs.languages.shell_source import LAUNCHER, launcher_value
+from memplan.configs.languages.shell_source import LAUNCHER, launcher_line, launcher_value
 from memplan.configs.languages.syntaxes import SHELL
 from memplan.configs.user_config import KnobName
+from memplan.launchers import world_size_of_command
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -117,6 +118,14 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
     decides = not keys.get(KnobName.PRECISION) and not recipe.precision.is_autocast
     first = precisions[0] if precisions else None  # the command's own flag goes before its file
     return replace(recipe, precision=first) if decides and first is not None and first.is_autocast else recipe
+
+
+def replicas_launched(document: Document, companions: tuple[Companion, ...], *, format_name: str) -> int | None:
+    """Return how many replicas the launcher of a config starts: a script's own, else that of accelerate's file."""
+    said = world_size_of_command(launcher_line(document.source.text)) if document.syntax is SHELL else None
+    files = (document.values if format_name == _ACCELERATE else {}, *(each.document.values for each in companions))
+    counts = (get(each, PROCESSES) for each in files)
+    return said or next((each for each in counts if is_count(each)), None)
 
 
 def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on
+from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
 from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.documents import key_within
 from memplan.configs.ecosystems.loader_keys import loader_keys
@@ -87,6 +87,7 @@ def read_config(
             *remarks_on_sidecar(document),
             *remarks_on_sharding([document.values, *(each.document.values for each in beside)]),
         ),
+        replicas=replicas_launched(document, beside, format_name=ecosystem.name),
         companions=tuple(_companion(each, document, recipe) for each in beside if each.spelled_out),
     )
 

@@ -31,11 +31,12 @@ def for_replicas(config: UserConfig, world_size: int | None) -> UserConfig:
 
     Args:
         config: the config; one that says for how many replicas it is stays as it is.
-        world_size: data-parallel replicas; None where nobody said how many.
+        world_size: data-parallel replicas; None for as many as its launcher starts, where that is known.
 
     Raises:
         ConfigError: it holds the batch of all replicas, which they cannot share evenly.
     """
+    world_size = world_size or config.replicas
     remark = _remark_where_open(config) if world_size is None else _remark_on_reference(config, world_size)
     noted = config if remark is None else replace(config, notes=(*config.notes, remark))
     return _shared_by(noted, world_size or 1)

@@ -140,6 +140,7 @@ class UserConfig:
         memplan_options: the options for memplan that it sets.
         notes: what a reader should know, one phrase each.
         companions: what must agree with this config and is patched together with it.
+        replicas: data-parallel replicas that the launcher it belongs to starts; None where it does not say.
         within: key of the config, whose companion this is, that holds it as a section; empty for a file of its own.
     """
 
@@ -153,6 +154,7 @@ class UserConfig:
     memplan_options: MemplanOptions = field(default_factory=MemplanOptions)
     notes: tuple[str, ...] = ()
     companions: tuple[UserConfig, ...] = ()
+    replicas: int | None = None
     within: str = ""
 
     @property

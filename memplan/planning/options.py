@@ -37,10 +37,12 @@ def request_from(
     trace_limit: str | float | None = None,
     trial_limit: str | float | None = None,
     command: str | None = None,
+    replicas: int | None = None,
 ) -> PlanRequest:
     """Turn options into a request; where they are silent, its defaults stand.
 
-    Without a world size it is that of the launcher in the training command, or of the one that started this process.
+    Without a world size it is that of the launcher in the training command, that of the config's launcher
+    (``replicas``), or of the one that started this process.
 
     Raises:
         UsageError: an option is not understood or out of range.
@@ -55,7 +57,7 @@ def request_from(
         global_batch_size=options.global_batch,
         micro_batch_cap=defaults.micro_batch_cap if options.max_batch is None else options.max_batch,
         learning_rate_rule=parse_rule(options.lr_rule),
-        world_size=_replicas(command) if world_size is None else world_size,
+        world_size=_launched(command, replicas) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,
         store=store,
         change_loader=bool(options.loader),
@@ -64,8 +66,8 @@ def request_from(
     )
 
 
-def _replicas(command: str | None) -> int | None:
-    return (world_size_of_command(command) if command else None) or launched_world_size(os.environ)
+def _launched(command: str | None, replicas: int | None) -> int | None:
+    return (world_size_of_command(command) if command else None) or replicas or launched_world_size(os.environ)
 
 
 def parse_budget(budget: str | int | None) -> int | None:

@@ -39,6 +39,7 @@ MPIRUN = {
         ("torchrun --nproc-per-node 2 train.py", 2),
         ("torchrun --nnodes=2 --nproc_per_node=4 train.py", 8),
         ("torchrun --nproc-per-node gpu train.py", None),
+        ("torchrun --nnodes $NODES --nproc-per-node 4 train.py", None),
         ("accelerate launch --config_file a.yaml --num_processes 4 --num_machines 2 train.py", 4),
         ("python prepare.py --num_processes 4", None),
         ("deepspeed --num_gpus 2 train.py", 2),

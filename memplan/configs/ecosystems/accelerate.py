@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PRECISION, _STEPS = "mixed_precision", "deepspeed_config.gradient_accumulation_steps"
 _CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
+PROCESSES = "num_processes"  # of all machines
 DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
 
 
@@ -72,6 +73,5 @@ class Accelerate(Ecosystem):
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Say how many processes share the work."""
-        processes = document.values.get("num_processes", 1)
-        counted = f"figures are those of one of them; --world-size {processes} counts them all"
-        return (f"num_processes={processes}: {counted}",) if processes != 1 else ()
+        processes = document.values.get(PROCESSES, 1)
+        return (f"{PROCESSES}={processes} is taken as the number of replicas",) if processes != 1 else ()

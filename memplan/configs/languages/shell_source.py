@@ -75,6 +75,15 @@ def launcher_value(text: str, key: str) -> str | None:
     return None if literal is None else literal.plain
 
 
+def launcher_line(text: str) -> str:
+    """Return what stands before the program in the script's one training command: its words, then flags and values."""
+    flags = _launcher_flags(text)
+    pairs = [(each.name, each.values[0]) for each in flags if each.values]
+    numbers = {name: computed_number(text, value) for name, value in pairs}
+    said = [f"{name} {_plain_text(text, value) if numbers[name] is None else numbers[name]}" for name, value in pairs]
+    return " ".join([*(each.plain for each in _launcher_words(text) if not each.text.startswith("-")), *said])
+
+
 def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a script's flags with the numbers that it computes in place of variable names."""
     single = [each for each in _flags_of_script(text) if len(each.values) == 1]
@@ -194,9 +203,13 @@ def _flags_of_script(text: str) -> list[_Flag]:
 
 def _launcher_flags(text: str) -> list[_Flag]:
     """Return the flags before the program, each with the one word behind it."""
+    found = _flags_among(_launcher_words(text))
+    return [_Flag(name=each.name, word=each.word, values=each.values[:1]) for each in found]
+
+
+def _launcher_words(text: str) -> list[Word]:
     commands = _training_commands(text)
-    words = commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
-    return [_Flag(name=each.name, word=each.word, values=each.values[:1]) for each in _flags_among(words)]
+    return commands[0][: _arguments_start(commands[0])] if len(commands) == 1 else []
 
 
 def _is_accelerates(command: Sequence[Word]) -> bool:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from memplan.configs import RecipeChange, apply_patch, expressible, plan_patch, read_config, undo_patch
+from memplan.configs import (
+    RecipeChange,
+    apply_patch,
+    expressible,
+    for_replicas,
+    plan_patch,
+    read_config,
+    undo_patch,
+)
 from memplan.errors import ConfigError, OutputError
 from memplan.recipe import Recipe
 from tests.making import config_of, patched_text
@@ -229,10 +237,11 @@ def read_launched(path: Path) -> UserConfig:
 def test_the_launch_file_changes_with_the_arguments_it_is_named_beside(launched: Path) -> None:
     config = read_launched(launched)
     assert config.recipe.precision == "fp32"
+    assert for_replicas(config, None).recipe.world_size == 4
     *on_launch_file, on_sharding = config.notes
     assert on_launch_file == [
         "launch.yaml sets mixed_precision, deepspeed_config.gradient_accumulation_steps: it is changed with this file",
-        "launch.yaml: num_processes=4: figures are those of one of them; --world-size 4 counts them all",
+        "launch.yaml: num_processes=4 is taken as the number of replicas",
     ]
     assert on_sharding.startswith("deepspeed_config.zero_stage=2 shards model or optimizer")
     apply_patch(plan_patch(config, WIDER))

@@ -87,6 +87,24 @@ def test_rate_and_length_follow_the_batch_of_all_replicas(tmp_path: Path, name: 
     assert scale(once.current, once, PlanRequest(), "SGD").recipe == once.current
 
 
+@pytest.mark.parametrize(
+    ("launcher", "steps", "replicas"),
+    [
+        ("torchrun --nnodes 2 --nproc_per_node=$GPUS", 1, 8),
+        ("accelerate launch --num_processes=$((GPUS / 2))", 4, 2),
+        ("python", 8, 1),
+    ],
+)
+def test_a_launch_script_is_for_the_replicas_that_it_starts(
+    tmp_path: Path, launcher: str, steps: int, replicas: int
+) -> None:
+    text = f"GPUS=4\n{launcher} train.py --batch-size 4 --global-batch-size 32\n"
+    config = config_of(tmp_path, text, name="x.sh", workload_target="a:b")
+    current = Recipe(micro_batch_size=4, accumulation_steps=steps, world_size=replicas)
+    assert subject_of_config(config).current == current
+    assert subject_of_config(config, world_size=4).current == replace(current, accumulation_steps=2, world_size=4)
+
+
 def test_a_config_patched_for_one_replica_is_the_same_for_two(tmp_path: Path) -> None:
     alone = subject_of(tmp_path, "x.yaml", YACS, 1)
     patched(alone, Recipe(micro_batch_size=64), tmp_path, "x_memplan.yaml")

@@ -126,5 +126,6 @@ def test_the_replicas_are_those_the_launcher_starts_unless_said_otherwise(monkey
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert request_from(MemplanOptions()).world_size == 4
     assert request_from(MemplanOptions(), world_size=2).world_size == 2
+    assert request_from(MemplanOptions(), replicas=8).world_size == 8
     monkeypatch.delenv("WORLD_SIZE")
     assert request_from(MemplanOptions()).world_size is None
