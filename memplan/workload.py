@@ -35,7 +35,8 @@ class Workload:
         ema: whether an exponential moving average of the parameters is kept on the device.
         typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind. Both
             alternate in estimates and in the warm-up of live trials, because the allocator keeps blocks of
-            each size; trials report its memory and speed beside those of the worst. None where all batches are alike.
+            each size; trials report its memory and speed beside those of the worst. None, or a function that returns
+            None, where all batches are alike.
         sample_sizes: -> how large the samples of the training set are, in any unit, where a batch is padded to its
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
@@ -55,7 +56,7 @@ class Workload:
     zero_grad_before_backward: bool = False
     channels_last: bool = False
     ema: bool = False
-    typical_batch: Callable[[int], Any] | None = None
+    typical_batch: Callable[[int], Any | None] | None = None
     sample_sizes: Callable[[], Sequence[float]] | None = None
     loader: Callable[[int], Any] | None = None
 

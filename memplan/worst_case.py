@@ -65,13 +65,18 @@ class WorstBatches:
         self._by_typicality = tuple(by_typicality)
         self._shares = tuple(shares)
 
+    @property
+    def samples_vary(self) -> bool:
+        """Whether the samples that were looked at differ in size."""
+        return len(set(self._shares)) > 1
+
     def __call__(self, micro_batch_size: int) -> Any:
         """Return a batch of the largest samples; they repeat where the data set has fewer."""
         return self._batch(self._worst_first, micro_batch_size)
 
-    def typical(self, micro_batch_size: int) -> Any:
-        """Return a batch of the samples nearest to the median in size."""
-        return self._batch(self._by_typicality, micro_batch_size)
+    def typical(self, micro_batch_size: int) -> Any | None:
+        """Return a batch of the samples nearest to the median in size; None where all are of one size."""
+        return self._batch(self._by_typicality, micro_batch_size) if self.samples_vary else None
 
     def sample_sizes(self) -> tuple[float, ...]:
         """Return how large samples are, as shares of the largest, in the measure where each is largest."""

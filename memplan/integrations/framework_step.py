@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import torch
     from torch import nn
@@ -24,6 +24,14 @@ class FrameworkStep(ABC):
     @abstractmethod
     def batch(self, micro_batch_size: int) -> Any:
         """Collate the largest samples of the training data."""
+
+    @abstractmethod
+    def typical_batch(self, micro_batch_size: int) -> Any | None:
+        """Collate the samples nearest to the median in size; None where they do not differ."""
+
+    @abstractmethod
+    def sample_sizes(self) -> Sequence[float]:
+        """Return how large samples are, as shares of the largest; none where that cannot be told."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -42,4 +50,6 @@ class FrameworkStep(ABC):
             optimizer=self.optimizer,
             grad_clip_norm=grad_clip_norm,
             ema=ema,
+            typical_batch=self.typical_batch,
+            sample_sizes=self.sample_sizes,
         )

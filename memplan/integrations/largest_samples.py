@@ -34,11 +34,6 @@ def largest_samples(dataset: Any, *, look_at: int = _IMAGES) -> WorstBatches:
     return worst_batch(samples, collate=list, size=size_of, look_at=look_at if _differ(samples) else _ALIKE)
 
 
-def samples_vary(dataset: Any) -> bool:
-    """Whether a few samples from all over a dataset differ in size; one that can only be iterated is not looked at."""
-    return _is_indexed(dataset) and _differ(dataset)
-
-
 def _is_indexed(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 

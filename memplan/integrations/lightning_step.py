@@ -24,7 +24,7 @@ from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.training.skipped_initialisation import initialisation_skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import nn
     from torch.optim import Optimizer
@@ -99,10 +99,20 @@ class LightningStep(FrameworkStep):
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples, as the training DataLoader does."""
-        if self._loaders is None:
-            self._loaders = _as_tree(self._data())
-        batch = _mapped(lambda loader: self._collated(loader, micro_batch_size), self._loaders)
-        return packed(self._transfer_hook("on_before_batch_transfer", self._source)(batch, 0))
+        return self._batch_of(lambda largest: largest(micro_batch_size), micro_batch_size)
+
+    def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
+        """Collate the samples nearest to the median in size; None where those of no loader differ."""
+        if not self._varying():
+            return None
+        return self._batch_of(
+            lambda largest: largest.typical(micro_batch_size) or largest(micro_batch_size), micro_batch_size
+        )
+
+    def sample_sizes(self) -> Sequence[float]:
+        """Return how large samples are, as shares of the largest; none where those of several loaders differ."""
+        varying = self._varying()
+        return varying[0].sample_sizes() if len(varying) == 1 else ()
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``training_step``.
@@ -144,12 +154,33 @@ class LightningStep(FrameworkStep):
                 self._source.setup("fit")
         return self._source if isinstance(self._source, DataLoader) else self._source.train_dataloader()
 
-    def _collated(self, loader: Any, micro_batch_size: int) -> Any:
-        if getattr(loader, "batch_sampler", None) is None:
-            return self._drawn(micro_batch_size)
+    def _tree(self) -> Any:
+        """Return the training's DataLoader, or lists and dicts of them."""
+        if self._loaders is None:
+            loaders = self._data()
+            self._loaders = getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
+        return self._loaders
+
+    def _batch_of(self, choose: Callable[[WorstBatches], list[Any]], micro_batch_size: int) -> PackedBatch:
+        """Collate the chosen samples of each loader, and do what is done before they go to the device."""
+
+        def collated(loader: Any) -> Any:
+            if _makes_its_batches(loader):
+                return self._drawn(micro_batch_size)
+            return loader.collate_fn(choose(self._largest_of(loader)))
+
+        batch = _mapped(collated, self._tree())
+        return packed(self._transfer_hook("on_before_batch_transfer", self._source)(batch, 0))
+
+    def _largest_of(self, loader: Any) -> WorstBatches:
         if id(loader) not in self._largest:
             self._largest[id(loader)] = largest_samples(loader.dataset)
-        return loader.collate_fn(self._largest[id(loader)](micro_batch_size))
+        return self._largest[id(loader)]
+
+    def _varying(self) -> list[WorstBatches]:
+        """Return the samples of each loader where they differ in size."""
+        loaders = [each for each in _leaves(self._tree()) if not _makes_its_batches(each)]
+        return [largest for each in loaders if (largest := self._largest_of(each)).samples_vary]
 
     def _drawn(self, micro_batch_size: int) -> Any:
         """Take the first batch of a loader whose dataset makes the batches itself."""
@@ -229,9 +260,15 @@ def _log_nothing(*_: object, **__: object) -> None:
     """Stand in for ``self.log``, which needs a training loop to log to."""
 
 
-def _as_tree(loaders: Any) -> Any:
-    """Return a DataLoader, or lists and dicts of them."""
-    return getattr(loaders, "iterables", loaders)  # Lightning's CombinedLoader
+def _makes_its_batches(loader: Any) -> bool:
+    return getattr(loader, "batch_sampler", None) is None
+
+
+def _leaves(loaders: Any) -> list[Any]:
+    if isinstance(loaders, Mapping | list | tuple):
+        members = loaders.values() if isinstance(loaders, Mapping) else loaders
+        return [leaf for each in members for leaf in _leaves(each)]
+    return [loaders]
 
 
 def _mapped(change: Callable[[Any], Any], loaders: Any) -> Any:

@@ -31,7 +31,7 @@ from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.optim import Optimizer
 
@@ -110,9 +110,16 @@ class RunnerStep(FrameworkStep):
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples of the training dataset, and preprocess them."""
-        wanted = self._preprocessing()
-        preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
-        return packed(preprocess(self._loader.collate_fn(self._largest(micro_batch_size)), True))
+        return self._preprocessed(self._largest(micro_batch_size))
+
+    def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
+        """Collate and preprocess the samples nearest to the median in size; None where they do not differ."""
+        samples = self._largest.typical(micro_batch_size)
+        return None if samples is None else self._preprocessed(samples)
+
+    def sample_sizes(self) -> Sequence[float]:
+        """Return how large the samples are that were looked at, as the dataset's pipeline makes them."""
+        return self._largest.sample_sizes()
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``train_step`` up to its loss.
@@ -138,6 +145,11 @@ class RunnerStep(FrameworkStep):
         """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""
         with borrowed_parameters(self._module, parameters):
             return self._optimizer_of(self._module)
+
+    def _preprocessed(self, samples: list[Any]) -> PackedBatch:
+        wanted = self._preprocessing()
+        preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
+        return packed(preprocess(self._loader.collate_fn(samples), True))
 
     def _optimizer_of(self, module: nn.Module) -> Optimizer:
         settings = copy.deepcopy(self._opened().optim_wrapper)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
-from memplan.integrations.largest_samples import samples_vary
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.watching import watch
@@ -94,11 +93,8 @@ def tune(
     )
     step = TrainerStep(parts, model=None if model is None else Parcel(model), model_init=model_init)
     values = _planned_values(args)
-    workload = step.workload(grad_clip_norm=args.max_grad_norm or None)
-    if not args.use_cpu and samples_vary(train_dataset):  # the CPU has no caching allocator that this would matter to
-        workload = dataclasses.replace(workload, typical_batch=step.typical_batch, sample_sizes=step.sample_sizes)
     plan = planned(
-        workload,
+        step.workload(grad_clip_norm=args.max_grad_norm or None),
         values,
         format_name=_FORMAT,
         options={

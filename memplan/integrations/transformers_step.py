@@ -120,9 +120,10 @@ class TrainerStep(FrameworkStep):
         """Collate the longest samples, as the Trainer's own loader does."""
         return self._collated(self._largest(micro_batch_size))
 
-    def typical_batch(self, micro_batch_size: int) -> dict[str, Any]:
-        """Collate the samples nearest to the median in length."""
-        return self._collated(self._largest.typical(micro_batch_size))
+    def typical_batch(self, micro_batch_size: int) -> dict[str, Any] | None:
+        """Collate the samples nearest to the median in length; None where all are of one length."""
+        samples = self._largest.typical(micro_batch_size)
+        return None if samples is None else self._collated(samples)
 
     def sample_sizes(self) -> Sequence[float]:
         """Return how long the samples are that were looked at."""

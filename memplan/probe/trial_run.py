@@ -56,11 +56,9 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps, None))
     attributed = _attributed(readings, state, measurement)
     reply(attributed)
-    if state.workload.typical_batch is None:
-        return
     try:
         state = _on_typical_batch(state)  # the worst batch goes, and is not in the typical one's peak
-        typical = _typical_step(request, readings, state)
+        typical = None if state.batch is None else _typical_step(request, readings, state)
     except BaseException as error:  # noqa: BLE001 - as above, and the measurement stands without it
         traceback.print_exception(what_was_raised(error))
         return
@@ -79,7 +77,15 @@ def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | Tr
     return verdict
 
 
+def _step_on_typical_batch(state: TrainingState) -> None:
+    """Have the allocator hold what batches that vary leave, where they do."""
+    typical = _on_typical_batch(state)
+    if typical.batch is not None:
+        run_optimizer_step(typical)
+
+
 def _on_typical_batch(state: TrainingState) -> TrainingState:
+    """Return a training whose batch is a typical one; None where all are alike."""
     with blamed_on_user():
         batch = state.workload.typical_batch(state.recipe.micro_batch_size) if state.workload.typical_batch else None
     return replace(state, batch=batch)
@@ -192,8 +198,8 @@ def _run_steps(
         is_warm_up = len(steps) < request.warmup_steps
         phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
         reply(_progress(request, phase, len(steps), steps[-1].duration_s if steps else None))
-        if is_warm_up and state.workload.typical_batch is not None:
-            run_optimizer_step(_on_typical_batch(state))  # so that the allocator holds what batches that vary leave
+        if is_warm_up:
+            _step_on_typical_batch(state)
         scale = _loss_scale(state)
         step = _timed_step(readings, state)
         if not steps:

@@ -531,6 +531,15 @@ def test_where_sample_sizes_are_told_steps_on_drawn_batches_are_replayed() -> No
     assert estimate(traced(told, CPU, recipe), micro_batch_size=2, device=CPU).drawn is None
 
 
+def test_samples_that_turn_out_alike_are_as_without_a_typical_batch() -> None:
+    recipe = Recipe(micro_batch_size=2)
+    told = linear_workload(typical_batch=lambda _: None, sample_sizes=lambda: [1.0, 1.0])
+    found = [
+        estimate(traced(each, CARD, recipe), micro_batch_size=2, device=CARD) for each in (told, linear_workload())
+    ]
+    assert found[0] == found[1]
+
+
 def test_where_the_cache_is_emptied_in_every_step_nothing_piles_up() -> None:
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         torch.cuda.empty_cache()

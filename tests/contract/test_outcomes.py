@@ -161,6 +161,13 @@ def test_a_typical_batch_is_reported_beside_the_worst(end_of) -> None:
     assert outcome.notes == ()
 
 
+def test_where_samples_turn_out_alike_no_typical_batch_is_reported(end_of) -> None:
+    outcome = end_of("alike")
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement is not None
+    assert outcome.measurement.typical is None
+
+
 def test_a_sample_of_absurd_size_is_named_even_where_it_runs_out_of_memory(end_of) -> None:
     outcome = end_of("ragged_with_an_outlier", budget_bytes=600 * MIB)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome

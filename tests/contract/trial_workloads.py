@@ -244,6 +244,10 @@ def ragged(config: Any) -> Workload:
     return of_rows([1024] * 8 + [256] * 32)
 
 
+def alike(config: Any) -> Workload:
+    return of_rows([256] * 8)
+
+
 def ragged_with_an_outlier(config: Any) -> Workload:
     return of_rows([1024] * 8 + [256] * 32 + [102_400])
 

@@ -35,6 +35,11 @@ def test_the_typical_batch_is_made_of_those_nearest_to_the_median() -> None:
     assert sorted(lengths_of(of_texts(1, 90, 50, 49, 52).typical(3))) == [49, 50, 52]
 
 
+def test_samples_of_one_size_have_no_typical_batch_beside_the_worst() -> None:
+    alike = of_texts(4, 4, 4)
+    assert (alike.samples_vary, alike.typical(2), lengths_of(alike(2))) == (False, None, [4, 4])
+
+
 def test_sizes_of_samples_are_shares_of_the_largest_in_their_largest_measure() -> None:
     assert of_texts(3, 9, 6).sample_sizes() == (1 / 3, 1.0, 2 / 3)
     both = memplan.worst_batch([0, 1, 2], collate=list, sizes={"frames": [10, 5, 0], "letters": [1, 3, 4]})

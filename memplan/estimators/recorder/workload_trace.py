@@ -164,7 +164,8 @@ def _typical_run(recorder: StepRecorder, size: int, draws: RandomDraws) -> Recor
     typical_batch = recorder.workload.typical_batch
     if typical_batch is None:
         return None
-    return recorder.record(size, call_user("typical batch function", typical_batch, size), draws)
+    batch = call_user("typical batch function", typical_batch, size)
+    return None if batch is None else recorder.record(size, batch, draws)
 
 
 def _sample_sizes(workload: Workload) -> Sequence[float]:

@@ -55,6 +55,21 @@ class Data(lightning.LightningDataModule):
         return batch * 2
 
 
+class Loaders(Data):
+    """Several loaders of sequences, which differ in length or not."""
+
+    def __init__(self, **differ: bool) -> None:
+        super().__init__()
+        self.differ = differ
+
+    def train_dataloader(self) -> Any:
+        samples = {True: self.sequences, False: [torch.ones(5, 4)]}
+        return {
+            name: DataLoader(samples[differ], 2, collate_fn=nn.utils.rnn.pad_sequence)
+            for name, differ in self.differ.items()
+        }
+
+
 class Net(lightning.LightningModule):
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__()
@@ -171,15 +186,34 @@ def test_a_step_without_a_loss_is_refused() -> None:
         workload.loss(workload.model(), workload.batch(1))
 
 
+def test_the_typical_batch_is_collated_from_samples_of_the_median_length() -> None:
+    step = arrived(Net(), Data()).batch.__self__
+    assert [tuple(each.shape) for each in step.typical_batch(3).tensors] == [(2, 3, 4)]  # lengths 1, 2, 3 and one 9
+    assert sorted(step.sample_sizes()) == [1 / 9] * 7 + [2 / 9] * 6 + [3 / 9] * 6 + [1.0]
+
+
+@pytest.mark.parametrize(
+    ("differ", "lengths", "sizes_known"),
+    [
+        ({"a": True, "b": False}, {"a": 2, "b": 5}, 20),
+        ({"a": True, "b": True}, {"a": 2, "b": 2}, 0),  # which of both makes a step large is not known
+        ({"b": False}, None, 0),
+    ],
+    ids=["one", "two", "none"],
+)
+def test_of_several_loaders_those_whose_samples_differ_make_a_typical_batch(
+    differ: dict[str, bool], lengths: dict[str, int] | None, sizes_known: int
+) -> None:
+    step = arrived(Net(), Loaders(**differ)).batch.__self__
+    batch = step.typical_batch(1)
+    assert (batch and {name: each.shape[0] for name, each in batch.unpacked().items()}) == lengths
+    assert len(step.sample_sizes()) == sizes_known
+
+
 def test_a_plain_dataloader_and_several_of_them_will_do() -> None:
     loader = DataLoader(Sequences(), 2, collate_fn=nn.utils.rnn.pad_sequence)
     assert arrived(Net(), loader).batch(2).tensors[0].shape == (9, 2, 4)
-
-    class Two(Data):
-        def train_dataloader(self) -> Any:
-            return {"a": loader, "b": loader}
-
-    assert set(arrived(Net(), Two()).batch(1).unpacked()) == {"a", "b"}
+    assert set(arrived(Net(), Loaders(a=True, b=True)).batch(1).unpacked()) == {"a", "b"}
 
 
 def test_a_module_that_optimizes_by_hand_is_refused_before_anything_is_built() -> None:

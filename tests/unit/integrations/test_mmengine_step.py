@@ -119,6 +119,12 @@ def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
 
 
+def test_the_typical_batch_is_of_images_of_the_median_size() -> None:
+    step = arrived(config()).batch.__self__
+    assert step.typical_batch(2).unpacked()["inputs"].shape == (2, 3, 4, 4)
+    assert min(step.sample_sizes()) < max(step.sample_sizes()) == 1.0
+
+
 def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
