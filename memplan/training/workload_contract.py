@@ -47,7 +47,7 @@ def checked_optimizer(optimizer: Any, function: Callable[..., Any]) -> Optimizer
         return optimizer
     raise WorkloadError(
         f"the workload's optimizer {name_of(function)} returned a {type(optimizer).__name__}",
-        hint="return one torch.optim.Optimizer; --command runs a training with several as it is",
+        hint="return one torch.optim.Optimizer; with several, run the training by --command or command=",
     )
 
 
