@@ -30,7 +30,7 @@ from memplan.probe.attribution import (
     unattributed_peak,
 )
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
-from memplan.probe.readings import FULL_SHARE, DevicePeaks
+from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes, Component
@@ -106,7 +106,7 @@ class CpuReadings:
 
     def memory_is_full(self) -> bool:
         """Whether the resident set has come near the budget."""
-        return peak_resident_bytes() >= FULL_SHARE * self._budget_bytes
+        return peak_resident_bytes() >= NEAR_BUDGET_SHARE * self._budget_bytes
 
 
 def slack_bytes(budget_bytes: int, headroom_bytes: int) -> int:

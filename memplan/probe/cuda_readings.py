@@ -24,7 +24,7 @@ from memplan.probe.attribution import (
 from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
-from memplan.probe.readings import FULL_SHARE, DevicePeaks, search_note
+from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks, search_note
 from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes, Component
 
@@ -143,7 +143,8 @@ class CudaReadings:
     def memory_is_full(self) -> bool:
         """Whether the allocator has come near its cap."""
         return (
-            self._cap_bytes is not None and torch.cuda.max_memory_reserved(self._index) >= FULL_SHARE * self._cap_bytes
+            self._cap_bytes is not None
+            and torch.cuda.max_memory_reserved(self._index) >= NEAR_BUDGET_SHARE * self._cap_bytes
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
+from memplan.probe.readings import NEAR_BUDGET_SHARE
 from memplan.probe.trials import TrialVerdict
 from memplan.results import OutcomeKind
 from memplan.units import format_bytes
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from memplan.children import ChildEnding
     from memplan.probe.trials import StepLimit, TrialReadings, TrialRequest
     from memplan.results import Measurement
-
-# A process that is killed, or gives up, with this share of the budget in use is presumed to have needed more.
-_NEAR_BUDGET_SHARE = 0.9
 
 
 def over_step_limit(limit: StepLimit | None, *, step: int, running_s: float) -> TrialVerdict | None:
@@ -95,7 +93,7 @@ def _peak_text(measurement: Measurement, request: TrialRequest) -> str:
 
 def is_near_budget(resident_bytes: int, request: TrialRequest) -> bool:
     """Whether a resident set is so near the budget that a sudden end is for lack of memory; a card's is no measure."""
-    return request.device.kind is DeviceKind.CPU and resident_bytes >= _NEAR_BUDGET_SHARE * request.budget_bytes
+    return request.device.kind is DeviceKind.CPU and resident_bytes >= NEAR_BUDGET_SHARE * request.budget_bytes
 
 
 def judge_silence(

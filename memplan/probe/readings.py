@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from memplan.probe.training_loop import TrainingState
     from memplan.results import BreakdownBytes
 
-FULL_SHARE = 0.9  # of a budget, from which on memory counts as full
+# Of a budget. A process that fails or is killed with this much of it in use is presumed to have needed more.
+NEAR_BUDGET_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,9 +30,10 @@ def comparison_text(own: Measurement, other: Measurement, *, precision: Precisio
     """
     memory = own.peak_allocated_bytes / other.peak_allocated_bytes - 1
     speed = own.samples_per_s / other.samples_per_s
-    change = f"{abs(memory):.0%} {'more' if memory > 0 else 'less'} tensor memory"
-    change = "as much tensor memory" if change.startswith("0%") else change
-    said = [f"{change}, {speed:.2f}x the speed of {setting.precision} at micro-batch {setting.micro_batch_size}"]
+    percent = round(100 * abs(memory))
+    change = f"{percent}% {'more' if memory > 0 else 'less'}" if percent else "as much"
+    compared = f"{setting.precision} at micro-batch {setting.micro_batch_size}"
+    said = [f"{change} tensor memory, {speed:.2f}x the speed of {compared}"]
     if memory > -_SAVING_SHARE:
         verdict = "costs memory" if memory > _SAVING_SHARE else "saves no memory"
         said.append(f"{verdict}, because {_why_no_saving(own.breakdown, other.breakdown, precision)}")

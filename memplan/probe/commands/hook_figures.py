@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _RLIMIT_SLACK_BYTES = 128 << 20
-_FULL_SHARE = 0.9
+_NEAR_BUDGET_SHARE = 0.9
 
 
 def _cards_of(tensors: list[Any]) -> set[int]:
@@ -80,7 +80,7 @@ class CardCap:
             return False
         import torch  # noqa: PLC0415 - as above; a process without torch asks too, and caps no card
 
-        near_bytes = _FULL_SHARE * self._limit_bytes
+        near_bytes = _NEAR_BUDGET_SHARE * self._limit_bytes
         return any(torch.cuda.max_memory_reserved(index) >= near_bytes for index in self._indices)
 
 
