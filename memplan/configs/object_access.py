@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _SCALARS = (bool, int, float, str)
@@ -29,7 +29,7 @@ def plain_values(config: Any, depth: int = 0) -> Any:
     if keyed is not None:
         return {str(key): plain_values(each, depth + 1) for key, each in keyed.items()}
     if _has_attributes(config, is_outermost=depth == 0):
-        return {name: plain_values(each, depth + 1) for name, each in _attributes(config)}
+        return {name: plain_values(each, depth + 1) for name, each in attributes_of(config).items()}
     return f"<{type(config).__name__}>"
 
 
@@ -73,10 +73,16 @@ def _keyed(holder: Any) -> Mapping[Any, Any] | None:
     if type(holder).__module__.startswith("omegaconf"):  # iterating would resolve ${...} and stop at ???
         container = _omegaconf().OmegaConf.to_container(holder, resolve=False)
         return container if isinstance(container, dict) else None
-    if isinstance(holder, Mapping):
-        return holder
+    if isinstance(holder, Mapping) or is_keyed(holder):
+        return holder  # type: ignore[no-any-return]  # what dict() takes as one
     wrapped = getattr(holder, "__dict__", {}).get("_cfg_dict")
     return wrapped if isinstance(wrapped, Mapping) else None
+
+
+def is_keyed(holder: object) -> bool:
+    """Whether an object has keys and values without being a mapping, as ml_collections' ``ConfigDict`` has."""
+    kind = type(holder)
+    return all(hasattr(kind, each) for each in ("keys", "__getitem__", "__setitem__"))
 
 
 def _extensible(holder: Any) -> contextlib.AbstractContextManager[Any]:
@@ -98,8 +104,8 @@ def _has_attributes(holder: Any, *, is_outermost: bool) -> bool:
     return is_outermost or type(holder).__name__ in _NAMESPACES or dataclasses.is_dataclass(holder)
 
 
-def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object and those that its classes set, such as ``class CFG: batch_size = 8``."""
+def attributes_of(holder: Any) -> dict[str, Any]:
+    """Return the attributes of an object and those that its classes set, such as ``class CFG: batch_size = 8``."""
     if dataclasses.is_dataclass(holder):
         names = [each.name for each in dataclasses.fields(holder)]
     else:
@@ -107,7 +113,7 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
         of_kinds = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
         names = [name for name, value in of_kinds.items() if not hasattr(value, "__get__")]
         names = list(dict.fromkeys([*names, *(() if isinstance(holder, type) else vars(holder))]))
-    yield from ((name, getattr(holder, name)) for name in names if not name.startswith("_") and hasattr(holder, name))
+    return {name: getattr(holder, name) for name in names if not name.startswith("_") and hasattr(holder, name)}
 
 
 def _is_frozen(holder: Any) -> bool:

@@ -10,10 +10,12 @@ inherited one; two bases must not set the same top-level key; ``{{ fileBasename 
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import sys
 import types
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,19 +23,19 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.attribute_dict import DELETE_KEY, NestedValues
 from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source, require_keys
 from memplan.configs.evaluation.installed_configs import file_in_package, scoped
+from memplan.configs.evaluation.plain_data import DEEPEST_OBJECT, OWN_MODULE, settings_in
 from memplan.configs.languages.json_source import load_json
-from memplan.configs.languages.python_style import BASE_KEY, base_assignment, is_read_base, syntax_tree
+from memplan.configs.languages.python_style import BASE_KEY, CONFIG_FUNCTION, base_assignment, is_read_base, syntax_tree
 from memplan.configs.languages.yaml_source import load_yaml
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 _BASE_VARIABLE = re.compile(r"\{\{\s*_base_\.([\w.]+)\s*\}\}")
 _ENVIRONMENT = re.compile(r"""\{\{['"]?\s*\$(\w+)\s*:\s*(\S*?)\s*['"]?\}\}""")
 _PLACEHOLDER = "__memplan_base_variable__:"
-_MODULE_NAME = "memplan_user_config"
 _FIELDS = (bool, int, float, str, list, tuple, dict)
 
 
@@ -178,27 +180,45 @@ def _declared_bases(tree: ast.Module) -> tuple[ast.Assign | None, Any]:
 
 
 def _executed(tree: ast.Module, path: Path, base: NestedValues | None) -> dict[str, Any]:
-    module = types.ModuleType(_MODULE_NAME)
+    module = types.ModuleType(OWN_MODULE)
     module.__file__ = str(path)
     if base is not None:
         module.__dict__[BASE_KEY] = base  # which the config may change, as in mmengine
-    sys.modules[_MODULE_NAME] = module
+    sys.modules[OWN_MODULE] = module
     exec(compile(tree, str(path), "exec"), module.__dict__)  # noqa: S102 - a Python config is code; see the module's docstring
     if base is not None:
         module.__dict__.pop(BASE_KEY, None)
     own = {name: value for name, value in module.__dict__.items() if not name.startswith("__")}
-    made = {type(value) for value in own.values()}  # objects of a class may have other values than it says
+    made = set(_kinds_within(own))  # objects of a class may have other values than it says
     classes = {name: value for name, value in own.items() if isinstance(value, type) and value not in made}
     sections = {name: found for name, value in classes.items() if (found := _fields_of(value))}
-    return {
+    values = {
         name: sections.get(name, value)
         for name, value in own.items()
         if name in sections or not isinstance(value, types.ModuleType | types.FunctionType | type)
     }
+    return {**values, **_returned(own.get(CONFIG_FUNCTION))}
+
+
+def _kinds_within(values: Mapping[str, Any], depth: int = 0) -> Iterator[type]:
+    """Yield the types of values, their bases included, and of what those of the config's own types hold."""
+    for each in values.values():
+        yield from type(each).__mro__
+        if type(each).__module__ == OWN_MODULE and depth < DEEPEST_OBJECT:
+            yield from _kinds_within(settings_in(each), depth + 1)
+
+
+def _returned(function: Any) -> Mapping[str, Any]:
+    """Return the config that ``get_config()`` makes, as ml_collections has it; none where it is no such function."""
+    if not isinstance(function, types.FunctionType) or function.__module__ != OWN_MODULE:
+        return {}
+    needed = [each for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+    config = None if needed else function()
+    return config if isinstance(config, Mapping) else settings_in(config)
 
 
 def _fields_of(kind: type) -> dict[str, Any]:
     """Return the plain values that a class sets, where it is the config's own."""
-    own = vars(kind) if kind.__module__ == _MODULE_NAME else {}
+    own = vars(kind) if kind.__module__ == OWN_MODULE else {}
     fields = {name: _fields_of(each) if isinstance(each, type) else each for name, each in own.items()}
     return {name: each for name, each in fields.items() if type(each) in _FIELDS and not name.startswith("_")}

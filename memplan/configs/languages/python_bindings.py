@@ -45,11 +45,69 @@ def bindings(body: list[ast.stmt], name: str) -> Iterator[Binding]:
             yield Binding(statement.lineno, (), None)
 
 
+def class_called(body: list[ast.stmt], value: ast.expr) -> ast.ClassDef | None:
+    """Return the class of the same config of which an expression makes an object, every argument spelled out."""
+    if not isinstance(value, ast.Call) or any(each.arg is None for each in value.keywords):
+        return None
+    return None if any(isinstance(each, ast.Starred) for each in value.args) else class_named(body, value.func)
+
+
+def parameters_of(body: list[ast.stmt], made: ast.ClassDef) -> list[str]:
+    """Return the names of the arguments that an object of a class is made of, in order."""
+    constructor = constructor_of(made)
+    if constructor is not None:
+        return [each.arg for each in constructor.args.args[1:]]
+    above = body[: body.index(made)]
+    bases = (class_named(above, each) for each in made.bases)
+    inherited = [name for each in bases if each is not None for name in parameters_of(above, each)]
+    fields = (each.target for each in made.body if isinstance(each, ast.AnnAssign))
+    return list(dict.fromkeys([*inherited, *(each.id for each in fields if isinstance(each, ast.Name))]))
+
+
+def constructor_of(made: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return the ``__init__`` that a class defines itself, or None."""
+    return next((each for each in made.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
+
+
+def defaults_of(function: ast.FunctionDef | None) -> list[ast.stmt]:
+    """Return the defaults of a function's arguments, as statements that assign them."""
+    if function is None:
+        return []
+    named = function.args
+    pairs = [*zip(reversed([*named.posonlyargs, *named.args]), reversed(named.defaults), strict=False)]
+    pairs += [(each, value) for each, value in zip(named.kwonlyargs, named.kw_defaults, strict=True) if value]
+    return [ast.copy_location(ast.Assign([ast.Name(each.arg, ast.Store())], value), value) for each, value in pairs]
+
+
+def class_named(body: list[ast.stmt], value: ast.expr) -> ast.ClassDef | None:
+    """Return the class of the same config that an expression names, or None."""
+    classes = (each for each in body if isinstance(each, ast.ClassDef) and isinstance(value, ast.Name))
+    return next((each for each in classes if isinstance(value, ast.Name) and each.name == value.id), None)
+
+
+def default_of_field(value: ast.expr) -> ast.expr | None:
+    """Return the default in a ``field(default=8)`` of a dataclass or a ``Field(8)`` of pydantic; None for all else."""
+    function = value.func if isinstance(value, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if not isinstance(value, ast.Call) or str(name).lower() != "field":
+        return None
+    named = {each.arg: each.value for each in value.keywords}
+    factory = named.get("default_factory")
+    if isinstance(factory, ast.Lambda):
+        return factory.body
+    if factory is not None:
+        return ast.copy_location(ast.Call(factory, [], []), factory)
+    return named.get("default", value.args[0] if value.args else None)
+
+
 def _from_class(made: ast.ClassDef, path: tuple[str, ...]) -> Iterator[Binding]:
-    """Yield what the body of a class sets; its methods set nothing."""
+    """Yield what the body of a class and its ``__init__`` set; its other methods set nothing."""
     for statement in made.body:
         if isinstance(statement, ast.ClassDef):
             yield from _from_class(statement, (*path, statement.name))
+        elif isinstance(statement, ast.FunctionDef) and statement is constructor_of(made) and statement.args.args:
+            found = bindings(statement.body, statement.args.args[0].arg)
+            yield from (Binding(each.line, (*path, *each.path), each.value) for each in found)
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = [each.id for each in targets if isinstance(each, ast.Name) and statement.value is not None]
@@ -127,10 +185,12 @@ def _root(node: ast.expr) -> str | None:
 
 
 def members_of(value: ast.expr) -> tuple[list[tuple[str, ast.expr]], bool]:
-    """Return a literal container's members by name, and whether it may have others."""
-    if isinstance(value, ast.Call) and _makes_dict(value.func):
+    """Return the members of a literal container or a call's arguments by name, and whether there may be others."""
+    if isinstance(value, ast.Call):
         named = [(each.arg, each.value) for each in value.keywords if each.arg is not None]
-        return named, bool(value.args) or len(named) < len(value.keywords)
+        if len(value.args) == 1 and not isinstance(value.args[0], ast.List | ast.Tuple):
+            named = [*members_of(value.args[0])[0], *named]
+        return named, bool(value.args) or len(named) < len(value.keywords) or not _makes_dict(value.func)
     if isinstance(value, ast.Dict):
         constant = [
             (str(key.value), member)

@@ -7,8 +7,18 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from memplan.configs.languages.python_bindings import bindings, members_of, target_path
-from memplan.configs.languages.python_style import statements
+from memplan.configs.languages.python_bindings import (
+    bindings,
+    class_called,
+    class_named,
+    constructor_of,
+    default_of_field,
+    defaults_of,
+    members_of,
+    parameters_of,
+    target_path,
+)
+from memplan.configs.languages.python_style import CONFIG_FUNCTION, statements
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -55,8 +65,10 @@ def locate_in_python(text: str, key: str) -> Location | None:
     The last assignment wins; a plain name is followed to the one assignment that sets it.
     """
     module = _parsed(text)
+    if module is None:
+        return None
     name, *rest = key.split(".")
-    return None if module is None else _of_name(module, name, tuple(rest), _FOLLOW_LIMIT)
+    return _returned(module, key) or _of_name(module, name, tuple(rest), _FOLLOW_LIMIT)
 
 
 def is_read_elsewhere(text: str, key: str) -> bool:
@@ -76,6 +88,19 @@ def add_to_python(text: str, entries: dict[str, str]) -> Edit | None:
     return appended_lines(text, [f"{name} = {literal}" for name, literal in entries.items()])
 
 
+def _returned(module: _Module, key: str) -> Location | None:
+    """Find a value of the config that ``get_config()`` makes; None where there is no such function."""
+    functions = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == CONFIG_FUNCTION)
+    function = next(functions, None)
+    last = None if function is None else function.body[-1]
+    if function is None or not isinstance(last, ast.Return) or last.value is None:
+        return None
+    parts, within = tuple(key.split(".")), replace(module, body=[*module.body, *function.body])
+    if isinstance(last.value, ast.Name):
+        return _of_name(within, last.value.id, parts, _FOLLOW_LIMIT)
+    return _descend(within, last.value, parts, _FOLLOW_LIMIT)
+
+
 def _of_name(module: _Module, name: str, rest: tuple[str, ...], depth: int) -> Location | None:
     found: Location | None = None
     for binding in bindings(module.body, name):
@@ -93,6 +118,9 @@ def _of_name(module: _Module, name: str, rest: tuple[str, ...], depth: int) -> L
 def _descend(module: _Module, value: ast.expr, rest: tuple[str, ...], depth: int) -> Location | None:
     if isinstance(value, ast.Name):
         return _followed(module, value, rest, depth)
+    default = default_of_field(value)
+    if default is not None:
+        return _descend(module, default, rest, depth)
     if not rest:
         obstacle = None if _is_literal(value) else _COMPUTED
         return Location(span=module.span(value), line=value.lineno, obstacle=obstacle)
@@ -100,7 +128,20 @@ def _descend(module: _Module, value: ast.expr, rest: tuple[str, ...], depth: int
     for name, member in reversed(members):
         if name == rest[0]:
             return _descend(module, member, rest[1:], depth)
+    made = class_called(module.body, value)
+    if made is not None and isinstance(value, ast.Call):
+        unnamed = dict(zip(parameters_of(module.body, made), value.args, strict=False)).get(rest[0])
+        return _of_class(module, made, rest, depth) if unnamed is None else _descend(module, unnamed, rest[1:], depth)
     return _blocked(module, value.lineno, _COMPUTED) if has_unknown else None
+
+
+def _of_class(module: _Module, made: ast.ClassDef, rest: tuple[str, ...], depth: int) -> Location | None:
+    """Find a value of an object in its class, or in the nearest class of the same config that it inherits from."""
+    within = replace(module, body=[*module.body, *defaults_of(constructor_of(made))])
+    found = _of_name(within, made.name, rest, depth - 1) if depth else None
+    bases = (class_named(module.body, each) for each in made.bases) if found is None and depth else ()
+    inherited = (_of_class(module, each, rest, depth - 1) for each in bases if each is not None)
+    return found or next((each for each in inherited if each is not None), None)
 
 
 def _followed(module: _Module, value: ast.Name, rest: tuple[str, ...], depth: int) -> Location | None:

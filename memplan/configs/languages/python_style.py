@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BASE_KEY = "_base_"
+CONFIG_FUNCTION = "get_config"  # what ml_collections calls a function that returns a config
 _READ_BASE = "read_base"
 _LAZY_TOOLS = frozenset({"LazyCall", "LazyConfig", "get_config", "model_zoo"})
 

@@ -323,8 +323,79 @@ def test_the_fields_of_classes_are_sections(tmp_path: Path) -> None:
 
 
 def test_a_class_is_no_section_where_the_config_makes_objects_of_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no micro-batch size .* at the top of the file or of a class"):
-        config_of(tmp_path, f"{CLASSES}\ndata = Data(batch_size=8)\n", {}, "x.py")
+    config = config_of(tmp_path, f"{CLASSES}\ndata = Data(batch_size=8)\n", {}, "x.py")
+    assert config.values == {"data": {"batch_size": 8, "sizes": []}, "Config": {"optimizer": {"lr": 1e-3}}}
+    assert changed_lines(patch_of(config, micro_batch_size=16))[1] == "+data = Data(batch_size=16)"
+
+
+DATACLASSES = """from dataclasses import dataclass, field, replace
+@dataclass
+class Optim:
+    lr: float = 1e-3
+@dataclass
+class Long:
+    epochs: int = 90
+@dataclass
+class Train(Long):
+    batch_size: int = 4
+    optim: Optim = field(default_factory=Optim)
+"""
+CONSTRUCTED = """class Config:
+    def __init__(self, batch_size=4, *, lr=1e-3):
+        self.batch_size = batch_size
+        self.optim = dict(lr=lr)
+    @property
+    def total(self):
+        return 2 * self.batch_size
+"""
+MADE = """def get_config(name="base"):
+    config = Namespace()
+    config.batch_size = 4
+    config.optim = Namespace(lr=1e-3)
+    return config
+"""
+NAMESPACE = "from types import SimpleNamespace as Namespace\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "rate"),
+    [
+        (f"{DATACLASSES}cfg = Train(batch_size=4)\n", "cfg = Train(batch_size=8)", "    lr: float = 2e-3"),
+        (f"{DATACLASSES}cfg = Train()\n", "    batch_size: int = 8", "    lr: float = 2e-3"),
+        (f"{DATACLASSES}cfg = Train()\ncfg.batch_size = 4\n", "cfg.batch_size = 8", "    lr: float = 2e-3"),
+        (f"{DATACLASSES}cfg = Train(90, 4, Optim(1e-3))\n", "cfg = Train(90, 8, Optim(2e-3))", ""),
+        (f"{CONSTRUCTED}cfg = Config(4)\n", "cfg = Config(8)", "    def __init__(self, batch_size=4, *, lr=2e-3):"),
+        (f"{CONSTRUCTED}cfg = Config()\n", "    def __init__(self, batch_size=8, *, lr=2e-3):", ""),
+        (f"{NAMESPACE}cfg = Namespace(batch_size=4, lr=1e-3)\n", "cfg = Namespace(batch_size=8, lr=2e-3)", ""),
+        (f"{NAMESPACE}{MADE}", "    config.batch_size = 8", "    config.optim = Namespace(lr=2e-3)"),
+    ],
+)
+def test_a_config_that_is_an_object_is_patched_where_its_values_are_written(
+    tmp_path: Path, text: str, batch: str, rate: str
+) -> None:
+    config = config_of(tmp_path, text, {}, "x.py")
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=1e-3)
+    added = [each for each in changed_lines(patch_of(config, micro_batch_size=8, learning_rate=2e-3)) if each[0] == "+"]
+    assert sorted(added) == sorted(f"+{each}" for each in (batch, rate) if each)
+
+
+def test_an_object_of_a_base_class_has_what_is_written_there(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f"{DATACLASSES}cfg = Train()\n", {"micro_batch_size": "cfg.epochs"}, "x.py")
+    assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+    epochs: int = 8"
+
+
+def test_a_default_that_two_objects_share_is_not_changed_for_one(tmp_path: Path) -> None:
+    text = f"{DATACLASSES}cfg = Train()\nother = replace(cfg, epochs=1)\n"
+    config = config_of(tmp_path, text, {"micro_batch_size": "cfg.batch_size"}, "x.py")
+    with pytest.raises(PatchError, match=r"other\.batch_size"):
+        patch_of(config, micro_batch_size=8)
+
+
+def test_what_an_object_holds_beside_settings_is_text(tmp_path: Path) -> None:
+    text = "class Config:\n    batch_size = 4\n    kind = slice(4)\ncfg = Config()\nlimit = slice(9)\n"
+    config = config_of(tmp_path, text, {}, "x.py")
+    assert config.values == {"cfg": {"batch_size": 4, "kind": "slice(None, 4, None)"}, "limit": "slice(None, 9, None)"}
+    assert config.notes[0] == "cfg.kind is a slice, which is passed on as the text 'slice(None, 4, None)'"
 
 
 @pytest.mark.parametrize("last", ["Data.batch_size = 6", "Data.batch_size += 2"])
