@@ -74,11 +74,10 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
         micro_batch_size: samples of a batch.
         shares: size of each step's batch as a share of the worst's, at least as many as there are recorded steps.
     """
-    timeline, starts = drawn.timeline, drawn.step_starts
+    timeline, starts = drawn.timeline, drawn.timeline.step_starts
     worst_bytes = timeline.block_bytes(micro_batch_size)
-    allocations = timeline.allocations_of(np.arange(worst_bytes.size, dtype=np.int32))
-    steps = np.searchsorted(starts, allocations, side="right") - 1
-    batch_shares = np.where(steps < 0, 1.0, shares[np.maximum(steps, 0)])
+    steps = timeline.steps
+    batch_shares = np.where(steps < 0, 1.0, shares[steps])
     sizes = [worst_bytes * batch_shares**drawn.exponents]
     blocks, allocates = [timeline.event_blocks], [timeline.event_allocates]
 

@@ -151,7 +151,7 @@ def search_peak_bytes(timeline: Timeline, micro_batch_size: int) -> int | None:
     changes = np.where(timeline.event_allocates, sizes, -sizes)
     alive_before = np.cumsum(changes) - changes
     searches = timeline.searches
-    found = alive_before[timeline.allocations_of(searches.blocks)] + searches.block_bytes(micro_batch_size)
+    found = alive_before[timeline.allocations[searches.blocks]] + searches.block_bytes(micro_batch_size)
     return int(found.max(initial=0))
 
 

@@ -31,6 +31,7 @@ class Timeline:
         event_blocks: block number of each event.
         event_allocates: whether each event allocates its block; it frees it otherwise.
         event_phases: index into ``PHASES`` of each event.
+        step_starts: first event of each optimizer step.
         size_terms: constant, linear and quadratic coefficient of each block's bytes, shape (3, blocks).
         components: ``Component`` of each block.
         modules: index into ``module_names`` of each block.
@@ -48,6 +49,7 @@ class Timeline:
     event_blocks: npt.NDArray[np.int32]
     event_allocates: npt.NDArray[np.bool_]
     event_phases: npt.NDArray[np.int8]
+    step_starts: npt.NDArray[np.int32]
     size_terms: npt.NDArray[np.float64]
     components: npt.NDArray[np.int8]
     modules: npt.NDArray[np.int32]
@@ -60,13 +62,18 @@ class Timeline:
     cache_returns: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
 
-    def allocations_of(self, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the event that allocates each of some blocks."""
-        events = np.flatnonzero(self.event_allocates).astype(np.int32)
-        allocations = np.zeros(self.components.size, dtype=np.int32)
-        allocations[self.event_blocks[events]] = events
-        found: npt.NDArray[np.int32] = allocations[blocks]
+    @property
+    def allocations(self) -> npt.NDArray[np.int32]:
+        """The event that allocates each block."""
+        events = np.flatnonzero(self.event_allocates)
+        found = np.zeros(self.components.size, dtype=np.int32)
+        found[self.event_blocks[events]] = events
         return found
+
+    @property
+    def steps(self) -> npt.NDArray[np.intp]:
+        """Index of the step that allocates each block; -1 for blocks from before the first."""
+        return np.searchsorted(self.step_starts, self.allocations, side="right") - 1
 
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""
@@ -84,7 +91,6 @@ class DrawnBatches:
 
     Args:
         timeline: steps on the worst batch; the last one repeats the one before.
-        step_starts: first event of each of them.
         handed_on: blocks of the step before that the last one frees and, in the second row, the block that it leaves in
             the place of each; shape (2, n).
         exponents: a block takes what it takes for the worst batch times the batch's share of that to this power.
@@ -92,7 +98,6 @@ class DrawnBatches:
     """
 
     timeline: Timeline
-    step_starts: npt.NDArray[np.int32]
     handed_on: npt.NDArray[np.int32]
     exponents: npt.NDArray[np.float64]
     sample_shares: npt.NDArray[np.float64]

@@ -65,7 +65,7 @@ def _successors(recording: Recording) -> dict[int, int] | None:
 def drawn_batches(
     timeline: Timeline, worst: Recording, typical: Recording, sample_sizes: Sequence[float]
 ) -> DrawnBatches | None:
-    """Return how blocks follow the size of a batch; None where the typical batch is nearly as large as the worst.
+    """Return how blocks follow the size of a batch; None where the runs do not show it, or sizes are not known.
 
     A block that is the same for both does not depend on the batch; one that shrinks as the inputs do follows it, one
     that shrinks with their square is quadratic, as scores of attention are.
@@ -81,13 +81,12 @@ def drawn_batches(
     largest = max(sample_sizes, default=0)
     if successors is None or not 0 < share < _ALIKE or not largest > 0:
         return None
-    shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
+    shares = _block_shares(worst, typical)
     follows = shares > 0
     exponents = np.log(shares, out=np.zeros_like(shares), where=follows) / np.log(share)
     quantiles = np.quantile(np.array(sample_sizes, dtype=np.float64) / largest, np.linspace(0, 1, _QUANTILES))
     return DrawnBatches(
         timeline=timeline,
-        step_starts=np.array(worst.step_starts, dtype=np.int32),
         handed_on=np.array([list(successors), list(successors.values())], dtype=np.int32),
         exponents=np.clip(exponents, 0.0, 2.0),
         sample_shares=quantiles,
@@ -107,25 +106,20 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
         worst: one of the runs behind the timeline.
         typical: a run of the same structure and micro-batch size on a typical batch.
     """
-    last = len(worst.step_starts) - 1
-    is_typical = (last - _steps_of_blocks(worst)) % 2 == 1
-    shares = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
+    steps, last = timeline.steps, timeline.step_starts.size - 1
+    is_typical = (steps >= 0) & ((last - steps) % 2 == 1)
     return replace(
         timeline,
-        size_terms=timeline.size_terms * np.where(is_typical, shares, 1.0),
+        size_terms=timeline.size_terms * np.where(is_typical, _block_shares(worst, typical), 1.0),
         workspaces=Workspaces(has_others=timeline.workspaces.has_any),
         ruled=timeline.ruled.among(~is_typical),
     )
 
 
-def _steps_of_blocks(recording: Recording) -> npt.NDArray[np.int64]:
-    """Return the index of the step that allocates each block; blocks from before the first step get the last index."""
-    allocations = np.flatnonzero(recording.event_allocates)
-    steps = np.full(len(recording.block_bytes), len(recording.step_starts) - 1)
-    blocks = np.array(recording.event_blocks)[allocations]
-    steps[blocks] = np.searchsorted(recording.step_starts, allocations, side="right") - 1
-    steps[steps < 0] = len(recording.step_starts) - 1
-    return steps
+def _block_shares(worst: Recording, typical: Recording) -> npt.NDArray[np.float64]:
+    """Return what each block takes for the typical batch as a share of what it takes for the worst."""
+    shares: npt.NDArray[np.float64] = np.array(typical.block_bytes) / np.maximum(worst.block_bytes, 1)
+    return shares
 
 
 def _kind(recording: Recording, block: int) -> tuple[int, int]:

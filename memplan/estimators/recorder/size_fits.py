@@ -111,6 +111,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         event_blocks=np.array(recording.event_blocks, dtype=np.int32),
         event_allocates=np.array(recording.event_allocates, dtype=np.bool_),
         event_phases=np.array(recording.event_phases, dtype=np.int8),
+        step_starts=np.array(recording.step_starts, dtype=np.int32),
         size_terms=terms,
         components=np.array(recording.components, dtype=np.int8),
         modules=np.array(recording.modules, dtype=np.int32),

@@ -36,7 +36,7 @@ _ONLY_WORST = "the typical batch makes other allocations than the worst: only th
 
 
 def assemble_trace(
-    recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None, sample_sizes: Sequence[float] = ()
+    recorder: StepRecorder, found: SizeRuns, typical: RecordedRun | None, sample_sizes: Sequence[float]
 ) -> StepTrace:
     """Return the trace of the runs.
 
@@ -98,5 +98,5 @@ def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
 
 def _searching(timeline: Timeline) -> Timeline:
     """Return cached memory after each search for an algorithm (``get_plans_from_find`` in ``Conv_v8.cpp``)."""
-    searches = timeline.allocations_of(timeline.workspaces.first_calls().blocks)
+    searches = timeline.allocations[timeline.workspaces.first_calls().blocks]
     return replace(timeline, cache_returns=np.union1d(timeline.cache_returns, searches))

@@ -26,6 +26,7 @@ def timeline(activation_mib: float, per_sample_mib: float) -> Timeline:
         event_blocks=np.array([0, 1, 1, 2, 2], dtype=np.int32),
         event_allocates=np.array([True, True, False, True, False]),
         event_phases=np.array([PHASES.index(Phase.SETUP), *[PHASES.index(Phase.FORWARD)] * 4], dtype=np.int8),
+        step_starts=np.array([1, 3], dtype=np.int32),
         size_terms=np.array([[4, activation_mib, activation_mib], [0, per_sample_mib, per_sample_mib], [0, 0, 0]])
         * float(MIB),
         components=np.array([Component.PARAMETERS, Component.ACTIVATIONS, Component.ACTIVATIONS], dtype=np.int8),

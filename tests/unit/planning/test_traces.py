@@ -30,6 +30,7 @@ def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: 
         event_blocks=np.array([0], dtype=np.int32),
         event_allocates=np.array([True]),
         event_phases=np.array([1], dtype=np.int8),
+        step_starts=np.array([0], dtype=np.int32),
         size_terms=np.array([[0.0], [float(MIB)], [0.0]]),
         components=np.array([Component.ACTIVATIONS], dtype=np.int8),
         modules=np.array([0], dtype=np.int32),

@@ -153,6 +153,7 @@ def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> 
         event_blocks=np.array([0, 0], dtype=np.int32),
         event_allocates=np.array([True, False]),
         event_phases=np.array([0, 0], dtype=np.int8),
+        step_starts=np.array([0], dtype=np.int32),
         size_terms=np.array([[MIB], [0], [0]], dtype=np.float64),
         components=np.array([Component.TEMPORARIES], dtype=np.int8),
         modules=np.array([0], dtype=np.int32),
