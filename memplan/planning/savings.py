@@ -12,7 +12,7 @@ from memplan.recommend.number_formats import why_unsupported
 from memplan.results import Saving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from memplan.devices.cards import DeviceSpec
     from memplan.planning.traces import Traces
@@ -29,24 +29,26 @@ def _savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> Iterator
     recipe = estimate.recipe
     if not recipe.activation_checkpointing:
         changed = replace(recipe, activation_checkpointing=True)
-        yield _saving("activation checkpointing", estimate, lambda: traces.estimate(changed))
+        yield _saving("activation checkpointing", estimate, changed, traces)
     if recipe.precision in (Precision.FP32, Precision.TF32):
         yield _bf16_saving(recipe, estimate, device, traces)
     if device.kind is DeviceKind.CUDA:
-        yield _saving("fused optimizer", estimate, lambda: traces.estimate(recipe, fused_optimizer=True))
+        yield _saving("fused optimizer", estimate, recipe, traces, fused_optimizer=True)
 
 
 def _bf16_saving(recipe: Recipe, estimate: Estimate, device: DeviceSpec, traces: Traces) -> Saving:
     obstacle = why_unsupported(Precision.BF16, device)
     if obstacle is not None:
         return Saving(change="bf16 autocast", obstacle=obstacle)
-    changed = replace(recipe, precision=Precision.BF16)
-    return _saving("bf16 autocast", estimate, lambda: traces.estimate(changed))
+    return _saving("bf16 autocast", estimate, replace(recipe, precision=Precision.BF16), traces)
 
 
-def _saving(change: str, estimate: Estimate, estimated: Callable[[], Estimate]) -> Saving:
+def _saving(
+    change: str, estimate: Estimate, changed: Recipe, traces: Traces, *, fused_optimizer: bool = False
+) -> Saving:
     try:
-        peak_process_bytes = estimated().peak_process_bytes
+        peak_at = traces.process_peak(changed, fused_optimizer=fused_optimizer)
+        peak_process_bytes = peak_at(changed.micro_batch_size)
     except MemplanError as error:
         return Saving(change=change, obstacle=error.problem)
     return Saving(

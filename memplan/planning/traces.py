@@ -92,12 +92,12 @@ class Traces:
             raise TraceError("a training command is run, not traced")
         return self._traced(_StepKind.of(recipe, fused_optimizer=fused_optimizer), recipe)
 
-    def _of_size(self, recipe: Recipe, *, fused_optimizer: bool) -> StepTrace:
+    def _of_size(self, recipe: Recipe) -> StepTrace:
         """Trace a recipe's step, if possible at its own micro-batch where a trace at another does not predict it."""
-        trace = self.of(recipe, fused_optimizer=fused_optimizer)
+        trace = self.of(recipe)
         if trace.covers(recipe.micro_batch_size):
             return trace
-        kind = _StepKind.of(recipe, fused_optimizer=fused_optimizer)
+        kind = _StepKind.of(recipe, fused_optimizer=False)
         sized = replace(kind.recipe, micro_batch_size=recipe.micro_batch_size)
         try:
             return self._traced(replace(kind, recipe=sized), recipe)
@@ -108,7 +108,7 @@ class Traces:
         """Return the trace of a recipe's kind of step with the timelines of all sizes that were traced for it."""
         trace = self.of(recipe)
         if trace.envelope is not None or len(trace.timelines) == 1:
-            return self._of_size(recipe, fused_optimizer=False)
+            return self._of_size(recipe)
         kind = _StepKind.of(recipe, fused_optimizer=False)
         timelines = {
             size: timeline
@@ -139,9 +139,9 @@ class Traces:
                 raise
         return self._traces[kind]
 
-    def estimate(self, recipe: Recipe, *, fused_optimizer: bool = False) -> Estimate:
-        """Predict the peaks of a recipe, with the optimizer's own implementation or the fused one."""
-        return self._estimate(self._of_size(recipe, fused_optimizer=fused_optimizer), recipe)
+    def estimate(self, recipe: Recipe) -> Estimate:
+        """Predict the peaks of a recipe."""
+        return self._estimate(self._of_size(recipe), recipe)
 
     def _estimate(self, trace: StepTrace, recipe: Recipe) -> Estimate:
         found = estimate(
@@ -177,9 +177,14 @@ class Traces:
         trace = self.of_if_traceable(recipe)
         return trace is not None and trace.uses_batch_norm
 
-    def process_peak(self, recipe: Recipe) -> Callable[[int], int]:
-        """Return a function from a micro-batch size of a recipe to its predicted process peak in bytes."""
-        return process_peak(self.of(recipe), self._device, self._allocators)
+    def process_peak(self, recipe: Recipe, *, fused_optimizer: bool = False) -> Callable[[int], int]:
+        """Return a function from a micro-batch size of a recipe to its predicted process peak in bytes.
+
+        Args:
+            recipe: its micro-batch size is the one that is traced, if none is yet.
+            fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+        """
+        return process_peak(self.of(recipe, fused_optimizer=fused_optimizer), self._device, self._allocators)
 
     def expected_process_bytes(self, recipe: Recipe) -> int:
         """Predict the process peak, corrected by what the trials so far showed of this device.
