@@ -10,9 +10,9 @@ from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, Temporar
 from memplan.units import round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
+
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _FP32_BYTES = 4
 _HOPPER = (9, 0)
@@ -22,7 +22,7 @@ _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in register
 _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
 
 
-def attention_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def attention_rules(capability: tuple[int, int]) -> dict[str, Rule]:
     """Return the rules for a card of a compute capability, by operator."""
     on_cudnn = partial(_cudnn_backward, accumulates_narrow_heads=capability != _HOPPER)
     return {

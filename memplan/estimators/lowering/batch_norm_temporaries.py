@@ -18,14 +18,12 @@ from memplan.estimators.temporaries.batch_statistics import BatchStatistics
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _NUMBER_BYTES = torch.float32.itemsize
 
 
-def batch_norm_rules(
-    capability: tuple[int, int], multiprocessors: int | None
-) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def batch_norm_rules(capability: tuple[int, int], multiprocessors: int | None) -> dict[str, Rule]:
     """Return the rules by operator name without overload.
 
     Args:

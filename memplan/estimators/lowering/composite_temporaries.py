@@ -16,7 +16,7 @@ from memplan.estimators.fake_tensors.known_values import known_true_count
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _INT64_BYTES = 8
 _INT32_BYTES = 4
@@ -25,7 +25,7 @@ _HALF = (torch.float16, torch.bfloat16)
 INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 
 
-def composite_rules(*, on_cuda: bool) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def composite_rules(*, on_cuda: bool) -> dict[str, Rule]:
     """Return the rules by operator name without overload."""
     reduction = partial(_reduction, on_cuda=on_cuda)
     return {

@@ -1,8 +1,8 @@
 """Copies that CUDA kernels make of operands that lie in another layout than they read.
 
 Each kernel's own source in ``aten/src/ATen/native/cuda`` of torch 2.13 says so by ``contiguous``: ``SoftMax.cu``,
-``AveragePool2d.cu``, ``AdaptiveMaxPooling2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``; for
-batch normalisation ``cudnn/BatchNorm.cpp``.
+``AveragePool2d.cu``, ``AdaptiveMaxPooling2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``,
+``ScanUtils.cuh``, ``Sorting.cpp``; for batch normalisation ``cudnn/BatchNorm.cpp``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from memplan.estimators.lowering.normalisation import suits_cudnn
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Rule = Callable[[tuple[Any, ...], Any], TemporaryBytes]
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 
 def copying_rules() -> dict[str, Rule]:
@@ -43,7 +41,8 @@ def copying_rules() -> dict[str, Rule]:
 _READING_CONTIGUOUSLY = (
     "_softmax", "_log_softmax", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward",
     "adaptive_max_pool3d", "adaptive_max_pool3d_backward", "reflection_pad1d_backward", "reflection_pad2d",
-    "reflection_pad2d_backward", "reflection_pad3d", "nll_loss_backward", "col2im",
+    "reflection_pad2d_backward", "reflection_pad3d", "nll_loss_backward", "col2im", "cumsum", "cumprod", "cummax",
+    "cummin", "logcumsumexp", "kthvalue",
 )  # fmt: skip
 _LIKE_THE_IMAGE = ("avg_pool2d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
 _IN_OWN_LAYOUT = (

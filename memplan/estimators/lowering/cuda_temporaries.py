@@ -10,44 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.lowering import (
-    composite_temporaries,
-    fourier_temporaries,
-    sort_temporaries,
-    torchvision_temporaries,
-)
+from memplan.estimators.lowering import fourier_temporaries, sort_temporaries, torchvision_temporaries
+from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
-    Rule = Callable[[tuple[Any, ...], Any], TemporaryBytes]
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _INT64_BYTES = 8
-
-
-def cuda_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return the temporaries of a CUDA kernel of ATen; convolutions have rules of their own.
-
-    Args:
-        operator: name without overload, e.g. ``aten.embedding_dense_backward``.
-        args: the operator's positional arguments.
-        result: what it returned.
-    """
-    temporaries = NO_TEMPORARIES
-    for rules in (_COMPOSITES, _COPIES, _RULES):
-        rule = rules.get(operator)
-        if rule is not None:
-            found = rule(args, result)
-            temporaries = found if temporaries is NO_TEMPORARIES else temporaries + found
-    return temporaries
-
-
-def has_rule(operator: str) -> bool:
-    """Whether :func:`cuda_temporary_bytes` has a rule for this operator."""
-    return operator in _RULES or operator in _COMPOSITES or operator in _COPIES
 
 
 def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -59,8 +33,8 @@ def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     narrow = tuple(each.numel() * _INT64_BYTES for each in indices if each.dtype is torch.int32)
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
-    copies = 0 if alike else len(indices) - len(whole)
-    return TemporaryBytes(around_results=(*narrow, *[shape.numel() * _INT64_BYTES] * copies))
+    copied = 0 if alike else len(indices) - len(whole)
+    return TemporaryBytes(around_results=(*narrow, *[shape.numel() * _INT64_BYTES] * copied))
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -82,11 +56,9 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each pair before the sum (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
     grad, points, _, norm = args[:4]
-    return (
-        NO_TEMPORARIES
-        if norm == 0
-        else TemporaryBytes(after_results=(grad.numel() * points.shape[-1] * points.element_size(),))
-    )
+    if norm == 0:
+        return NO_TEMPORARIES
+    return TemporaryBytes(after_results=(grad.numel() * points.shape[-1] * points.element_size(),))
 
 
 def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -106,12 +78,6 @@ def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(weights.nbytes,) * (3 if with_replacement and args[1] > 1 else 1))
 
 
-def _contiguous_input(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """A contiguous copy of the input (``scan_dim`` in ``ScanUtils.cuh``, ``kthvalue_out_cuda``)."""
-    source: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=() if source.is_contiguous() else (source.nbytes,))
-
-
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
@@ -124,10 +90,6 @@ def _has_blas_strides(matrix: torch.Tensor) -> bool:
     rows, columns = matrix.shape[-2:]
     row_step, column_step = matrix.stride()[-2:]
     return (column_step == 1 and row_step >= max(1, columns)) or (row_step == 1 and column_step >= max(1, rows))
-
-
-_READING_CONTIGUOUSLY = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "kthvalue")
-_COMPOSITES = composite_temporaries.composite_rules(on_cuda=True)
 
 
 def _count_nonzero(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -185,10 +147,9 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
 
 
-_COPIES = copying_rules()
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
-    **dict.fromkeys((f"aten.{name}" for name in composite_temporaries.INDEXED_WRITES), _index_put),
+    **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
     "aten.sort": sort_temporaries.sort,
     "aten.topk": sort_temporaries.top_k,
@@ -200,7 +161,6 @@ _RULES: dict[str, Rule] = {
     "aten._pdist_backward": _own_distances_backward,
     "aten.multinomial": _multinomial,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
-    **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous_input),
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
     ),
@@ -221,3 +181,5 @@ _RULES: dict[str, Rule] = {
     "torchvision.deform_conv2d": torchvision_temporaries.deformable_convolution,
     "torchvision._deform_conv2d_backward": torchvision_temporaries.deformable_convolution_backward,
 }
+# Tables of rules that are alike for all cards, by operator name without overload.
+CUDA_RULES: tuple[Mapping[str, Rule], ...] = (composite_rules(on_cuda=True), copying_rules(), _RULES)

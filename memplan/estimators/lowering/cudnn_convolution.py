@@ -15,13 +15,13 @@ from memplan.estimators.temporaries.convolution_workspaces import workspace_byte
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _VOLUMES = 5  # dimensions of a batch of them
 
 
-def convolution_rules(capability: tuple[int, int]) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
     """Return the rules for a card of a compute capability, by operator."""
 
     def workspace(call: Convolution) -> ConvolutionWorkspace:

@@ -9,16 +9,16 @@ from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.estimators.temporaries.sorts import sorted_indices, sums_by_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
+
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _MAX_MODE = 2  # ``EmbeddingBagMode::MAX``
 _ROWS_PER_MULTIPROCESSOR = 4  # of tables that are added to in place
 _ASSUMED_MULTIPROCESSORS = 132  # an H100's
 
 
-def embedding_rules(multiprocessors: int | None) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def embedding_rules(multiprocessors: int | None) -> dict[str, Rule]:
     """Return the rules by operator name without overload.
 
     Args:

@@ -14,7 +14,7 @@ from memplan.estimators.lowering.host_convolutions import convolution, convoluti
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 _INT64_BYTES = 8
 _FP32_BYTES = 4
@@ -142,7 +142,7 @@ def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(args[0].nbytes + args[0].numel() * _INT64_BYTES,))
 
 
-_RULES: dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]] = {
+_RULES: dict[str, Rule] = {
     "aten.convolution": convolution,
     "aten.convolution_backward": convolution_backward,
     "aten.native_batch_norm_backward": _normalisation_backward,

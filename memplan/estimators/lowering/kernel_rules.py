@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from memplan.estimators.lowering.attention_temporaries import attention_rules
 from memplan.estimators.lowering.batch_norm_temporaries import batch_norm_rules
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes, has_rule
+from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
+from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,19 +62,17 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         **embedding_rules(multiprocessors),
         **batch_norm_rules(capability, multiprocessors),
     }
+    tables = (*CUDA_RULES, of_card)
 
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-        temporaries, rule = cuda_temporary_bytes(operator, args, result), of_card.get(operator)
-        if rule is not None:
-            found = rule(args, result)
-            temporaries = found if temporaries is NO_TEMPORARIES else temporaries + found
+        temporaries = temporaries_by(tables, operator, args, result)
         reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
         if reduction is None or temporaries.before_return:
             return temporaries
         return replace(temporaries, before_return=(reduction,))
 
     def are_known(operator: OpOverload, name: str) -> bool:
-        return not is_chosen_on_card(name) and (name in of_card or has_rule(name) or is_plain(operator))
+        return not is_chosen_on_card(name) and (any(name in rules for rules in tables) or is_plain(operator))
 
     return KernelRules(
         temporary_bytes=temporary_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)

@@ -103,8 +103,6 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     Values that are broadcast or not contiguous are copied. Up to 256 places are told apart by eight bits, and CUB sorts
     by these in one pass, which needs no second pairs (``dispatch_radix_sort.cuh``).
     """
-    if len(args) < 4 or not args[3]:
-        return NO_TEMPORARIES
     source, indices, values = args[:3]
     positions = selected_positions(source, indices, values)
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))

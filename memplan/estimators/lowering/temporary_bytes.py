@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
@@ -50,3 +52,20 @@ class TemporaryBytes:
 
 
 NO_TEMPORARIES = TemporaryBytes()
+
+# What an operator's kernel takes, given its positional arguments and what it returned.
+Rule: TypeAlias = "Callable[[tuple[Any, ...], Any], TemporaryBytes]"
+
+
+def temporaries_by(
+    tables: Iterable[Mapping[str, Rule]], operator: str, args: tuple[Any, ...], result: Any
+) -> TemporaryBytes:
+    """Return what all rules for an operator's kernel say, in the order of their tables.
+
+    Args:
+        tables: rules by operator name without overload, such as ``aten.embedding_dense_backward``.
+        operator: such a name.
+        args: the operator's positional arguments.
+        result: what it returned.
+    """
+    return sum((rules[operator](args, result) for rules in tables if operator in rules), NO_TEMPORARIES)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.units import KIB, MIB
-from tests.tensors import in_channels_last, meta
+from tests.tensors import cuda_temporary_bytes, in_channels_last, meta
 
 SMALL, LARGE = meta(4, 64, 32, 32), meta(4, 64, 64, 64)  # 1 and 4 MiB
 SAME = meta(1).expand(4, 64, 32, 32)  # the gradient of a sum

@@ -5,15 +5,14 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.making import sizes
-from tests.tensors import meta
+from tests.tensors import cuda_temporary_bytes, meta
 
 
 def test_an_operator_without_a_rule_hides_nothing() -> None:
-    assert cuda_temporary_bytes("aten.relu", (meta(4),), meta(4)) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.relu", (meta(4),), meta(4)) == NO_TEMPORARIES
 
 
 def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() -> None:
@@ -59,12 +58,12 @@ def test_a_mask_is_counted_in_a_copy_of_whole_numbers_and_half_precision_is_summ
     assert cuda_temporary_bytes(
         "aten.sum", (meta(512, 512, dtype=torch.bool),), meta(dtype=torch.int64)
     ).after_results == (2 * MIB,)
-    assert cuda_temporary_bytes("aten.sum", (meta(512, 512, dtype=torch.bfloat16),), meta()) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.sum", (meta(512, 512, dtype=torch.bfloat16),), meta()) == NO_TEMPORARIES
 
 
 def test_a_loss_is_there_for_each_element_before_it_is_reduced() -> None:
     assert cuda_temporary_bytes("aten.mse_loss", (meta(512, 512), meta(512, 1)), meta()).after_results == (MIB,)
-    assert cuda_temporary_bytes("aten.mse_loss", (meta(4), meta(4), 0), meta(4)) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.mse_loss", (meta(4), meta(4), 0), meta(4)) == NO_TEMPORARIES
 
 
 def test_a_mask_that_selects_is_turned_into_positions_along_each_of_its_dimensions() -> None:
@@ -198,8 +197,8 @@ def test_what_is_not_zero_is_counted_by_a_mask_and_its_integers() -> None:
 def test_chances_in_half_precision_are_converted() -> None:
     chances = meta(512, 512, dtype=torch.bfloat16)
     assert cuda_temporary_bytes("aten.bernoulli", (chances,), chances).after_results == (MIB,)
-    assert cuda_temporary_bytes("aten.bernoulli", (chances, 0.5), chances) is NO_TEMPORARIES
-    assert cuda_temporary_bytes("aten.bernoulli", (meta(512, 512),), meta(512, 512)) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.bernoulli", (chances, 0.5), chances) == NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.bernoulli", (meta(512, 512),), meta(512, 512)) == NO_TEMPORARIES
 
 
 def test_the_slope_of_a_soft_margin_takes_an_exponential_and_its_exponent() -> None:
@@ -212,7 +211,7 @@ def test_means_of_what_is_scattered_are_divided_by_counts() -> None:
     target, source, places = meta(256, 512), meta(512, 512), meta(512, 512, dtype=torch.int64)
     hidden = cuda_temporary_bytes("aten.scatter_reduce", (target, 0, places, source, "mean"), target)
     assert hidden.after_results == (MIB, MIB // 2, (128 * KIB,))
-    assert cuda_temporary_bytes("aten.scatter_reduce", (target, 0, places, source, "sum"), target) is NO_TEMPORARIES
+    assert cuda_temporary_bytes("aten.scatter_reduce", (target, 0, places, source, "sum"), target) == NO_TEMPORARIES
 
 
 def test_exponentials_are_made_beside_their_maxima() -> None:

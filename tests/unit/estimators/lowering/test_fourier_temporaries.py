@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.units import MIB
-from tests.tensors import meta
+from tests.tensors import cuda_temporary_bytes, meta
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.units import KIB, MIB
 from tests.making import sizes
-from tests.tensors import meta
+from tests.tensors import cuda_temporary_bytes, meta
 
 LONG = 8192
 

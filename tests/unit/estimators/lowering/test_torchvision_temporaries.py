@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memplan.estimators.lowering.cuda_temporaries import cuda_temporary_bytes
 from memplan.units import KIB, MIB
-from tests.tensors import meta
+from tests.tensors import cuda_temporary_bytes, meta
 
 
 def test_suppression_compares_each_pair_of_boxes() -> None:
