@@ -103,13 +103,12 @@ def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
 
 def _fills_up_every_channel(call: Convolution, generation: Generation) -> bool:
     """Whether each channel of a depthwise convolution becomes eight of a tensor core, for the weight's gradient."""
-    channels, per_group, *window = call.weight_shape
-    is_depthwise = per_group == 1 < channels == call.input_shape[1] and call.kernel is Pass.WEIGHT_GRADIENT
-    if not is_depthwise or not call.channels_last or call.dtype != "float32" or not call.with_tf32:
+    is_gradient = call.is_depthwise and call.kernel is Pass.WEIGHT_GRADIENT
+    if not is_gradient or not call.channels_last or call.dtype != "float32" or not call.with_tf32:
         return False
     pixels = call.samples * prod(call.input_shape[2:])
-    is_large = channels >= _FILLED_UP_CHANNELS and pixels >= _FILLED_UP_PIXELS.get(generation, _NEVER)
-    return is_large and min(window) >= _LARGE_WINDOW
+    is_large = call.input_shape[1] >= _FILLED_UP_CHANNELS and pixels >= _FILLED_UP_PIXELS.get(generation, _NEVER)
+    return is_large and min(call.window) >= _LARGE_WINDOW
 
 
 def _is_for_cublaslt(call: Convolution) -> bool:
@@ -158,7 +157,7 @@ def _sums_bytes(call: Convolution, generation: Generation) -> int:
 def _parts(call: Convolution, generation: Generation) -> int:
     outputs, *summed = call.weight_shape
     tiles = -(-outputs // _TILE_OF_PRODUCT) * -(-prod(summed) // _TILE_OF_PRODUCT)
-    if not _has_one_group(call) or tiles > _SPLIT_UP_TO_TILES.get(generation, _FEW_TILES):
+    if not call.has_one_group or tiles > _SPLIT_UP_TO_TILES.get(generation, _FEW_TILES):
         return 1
     return _TILES_AT_ONCE.get(generation, _MULTIPROCESSORS) // tiles
 
@@ -181,7 +180,7 @@ def _copied_numbers(call: Convolution, generation: Generation) -> tuple[int, ...
         return (image, weight) if call.channels_last else (image, weight, output)
     if not call.channels_last:
         is_flat = len(call.stride) == _IMAGE_DIMENSIONS
-        is_single = is_flat and call.dtype == "float32" and not call.is_matrix_product and _has_one_group(call)
+        is_single = is_flat and call.dtype == "float32" and not call.is_matrix_product and call.has_one_group
         if is_single and not are_images_copied(call, generation):
             return ()
         return (image, weight) if is_single and is_written_in_place(call, generation) else (image, weight, output)
@@ -195,33 +194,28 @@ def _copied_numbers(call: Convolution, generation: Generation) -> tuple[int, ...
 
 def _is_copied(call: Convolution, generation: Generation) -> bool:
     is_single = call.dtype == "float32"
-    has_one_group = _has_one_group(call)
     if _is_of_few_channels(call):
         return _is_copied_photograph(call, generation)
     if call.channels_last:
-        return is_single and has_one_group and prod(call.weight_shape[2:]) > 1 and generation != Generation.HOPPER
-    return has_one_group or not is_single or generation in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
+        return is_single and call.has_one_group and prod(call.window) > 1 and generation != Generation.HOPPER
+    return call.has_one_group or not is_single or generation in _COPYING or call.weight_shape[1] > _FEW_IN_A_GROUP
 
 
 def _differs_between_layouts(call: Convolution, generation: Generation) -> bool:
     """Whether a weight lies otherwise in channels-last; in single precision those of pixels are copied all the same."""
     is_copied_all_the_same = call.dtype == "float32" and generation != Generation.HOPPER and not call.is_matrix_product
-    return prod(call.weight_shape[2:]) > 1 or is_copied_all_the_same
-
-
-def _has_one_group(call: Convolution) -> bool:
-    return call.weight_shape[1] == call.input_shape[1]
+    return prod(call.window) > 1 or is_copied_all_the_same
 
 
 def _is_copied_photograph(call: Convolution, generation: Generation) -> bool:
-    has_large_windows = call.weight_shape[2] >= _LARGE_WINDOW
-    is_forward = call.kernel is Pass.FORWARD and has_large_windows and generation in (Generation.A100, *_COPYING)
+    has_large_window = call.window[0] >= _LARGE_WINDOW
+    is_forward = call.kernel is Pass.FORWARD and has_large_window and generation in (Generation.A100, *_COPYING)
     if call.dtype != "float32":
         return call.kernel is Pass.WEIGHT_GRADIENT or is_forward
     if call.channels_last or call.kernel is Pass.INPUT_GRADIENT:
         return False
     return is_forward or (
-        call.kernel is Pass.WEIGHT_GRADIENT and call.weight_shape[2] >= _COPIED_FOR_WINDOWS.get(generation, _NEVER)
+        call.kernel is Pass.WEIGHT_GRADIENT and call.window[0] >= _COPIED_FOR_WINDOWS.get(generation, _NEVER)
     )
 
 
@@ -233,4 +227,4 @@ def _filled_up(numbers: int, call: Convolution) -> int:
 
 
 def _is_of_few_channels(call: Convolution) -> bool:
-    return call.weight_shape[1] == call.input_shape[1] <= _FEW_CHANNELS
+    return call.has_one_group and call.input_shape[1] <= _FEW_CHANNELS

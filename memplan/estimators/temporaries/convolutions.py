@@ -68,11 +68,25 @@ class Convolution:
         return self.input_shape[0]
 
     @property
+    def window(self) -> tuple[int, ...]:
+        """Elements of the window in each dimension of space."""
+        return self.weight_shape[2:]
+
+    @property
+    def has_one_group(self) -> bool:
+        """Whether every output channel is made of all input channels."""
+        return self.weight_shape[1] == self.input_shape[1]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel is convolved by itself, into one."""
+        return self.weight_shape[:2] == (self.input_shape[1], 1)
+
+    @property
     def is_matrix_product(self) -> bool:
         """Whether every pixel is multiplied with one matrix: a window of one pixel that moves by one, no groups."""
-        has_one_group = self.weight_shape[1] == self.input_shape[1]
-        moves_by_one = all(size == 1 for size in (*self.weight_shape[2:], *self.stride))
-        return has_one_group and moves_by_one and not any(self.padding)
+        moves_by_one = all(size == 1 for size in (*self.window, *self.stride))
+        return self.has_one_group and moves_by_one and not any(self.padding)
 
     def with_samples(self, samples: int) -> Convolution:
         """Return the same convolution of a batch of another size."""
@@ -87,7 +101,7 @@ class Convolution:
         return replace(
             self,
             input_shape=(self.samples, channels, *self.input_shape[2:]),
-            weight_shape=(self.weight_shape[0], channels, *self.weight_shape[2:]),
+            weight_shape=(self.weight_shape[0], channels, *self.window),
         )
 
 

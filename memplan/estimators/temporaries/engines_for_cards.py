@@ -40,26 +40,23 @@ _SMALL_IMAGES = {3: 56 * 56, 5: 14 * 14}  # pixels, by the side of the window
 
 def depthwise_bytes(convolution: Convolution, generation: Generation) -> int | None:
     """Return the workspace of a depthwise convolution in half precision; None where cuDNN knows better."""
-    channels, per_group, *window = convolution.weight_shape
-    is_depthwise = (per_group, channels) == (1, convolution.input_shape[1])
-    if not is_depthwise or any(step > 1 for step in convolution.dilation):
+    if not convolution.is_depthwise or any(step > 1 for step in convolution.dilation):
         return None
     if not convolution.channels_last:
         return _bytes_in_own_layout(convolution, generation)
     sides, first_generation = _SUMMED_WINDOWS.get(convolution.dtype, ((), Generation.A100))
     if sides and convolution.kernel is not Pass.WEIGHT_GRADIENT:
         sides = _WINDOW_SIDES
-    if generation < first_generation or not any(window == [side, side] for side in sides):
+    if generation < first_generation or not any(convolution.window == (side, side) for side in sides):
         return None
     if convolution.kernel is not Pass.WEIGHT_GRADIENT:
         return 0
-    padded_channels = round_up(channels, _CHANNEL_STEP)
-    return _SUMS_OF_AN_IMAGE * convolution.samples * padded_channels * prod(window) * _SUM_BYTES
+    padded_channels = round_up(convolution.input_shape[1], _CHANNEL_STEP)
+    return _SUMS_OF_AN_IMAGE * convolution.samples * padded_channels * prod(convolution.window) * _SUM_BYTES
 
 
 def _bytes_in_own_layout(convolution: Convolution, generation: Generation) -> int | None:
-    window = convolution.weight_shape[2:]
-    small = next((pixels for side, pixels in _SMALL_IMAGES.items() if window == (side, side)), None)
+    small = next((pixels for side, pixels in _SMALL_IMAGES.items() if convolution.window == (side, side)), None)
     if convolution.dtype != "float16" or small is None:
         return None
     if convolution.kernel is not Pass.WEIGHT_GRADIENT:

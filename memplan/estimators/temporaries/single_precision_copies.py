@@ -18,7 +18,6 @@ from memplan.estimators.temporaries.convolutions import Pass
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
-
 _NEVER = 1 << 62
 
 
@@ -112,7 +111,7 @@ def are_images_copied(call: Convolution, generation: Generation) -> bool:
     kernels = _KERNELS[generation]
     outputs, inputs = call.weight_shape[:2]
     in_steps = any(step > 1 for step in call.stride)
-    if prod(call.weight_shape[2:]) == 1:
+    if prod(call.window) == 1:
         at_most = {
             Pass.FORWARD: kernels.pixels_forward,
             Pass.INPUT_GRADIENT: kernels.pixels_input_gradient,
@@ -132,5 +131,5 @@ def are_images_copied(call: Convolution, generation: Generation) -> bool:
 def is_written_in_place(call: Convolution, generation: Generation) -> bool:
     """Whether a pass that copies what it reads writes its result as it shall lie."""
     outputs, inputs = call.weight_shape[:2]
-    sums_many = inputs > _MANY_SUMMANDS and inputs >= _TO_FEW * outputs and prod(call.weight_shape[2:]) > 1
+    sums_many = inputs > _MANY_SUMMANDS and inputs >= _TO_FEW * outputs and prod(call.window) > 1
     return call.kernel is Pass.FORWARD and outputs >= _KERNELS[generation].written_from and not sums_many

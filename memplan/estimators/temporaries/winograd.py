@@ -29,8 +29,8 @@ def runs_unfused_winograd(call: Convolution, generation: Generation) -> bool:
     """Whether a convolution runs as Winograd's algorithm in several kernels, with transforms between them."""
     if generation not in {Generation.VOLTA, Generation.TURING}:
         return False
-    is_plain = call.dtype == "float32" and call.weight_shape[1] == call.input_shape[1] and not call.channels_last
-    if not is_plain or call.weight_shape[2:] != (3, 3) or any(step != 1 for step in (*call.stride, *call.dilation)):
+    is_plain = call.dtype == "float32" and call.has_one_group and not call.channels_last
+    if not is_plain or call.window != (3, 3) or any(step != 1 for step in (*call.stride, *call.dilation)):
         return False
     channels = min(call.weight_shape[:2])
     if call.kernel is Pass.WEIGHT_GRADIENT:
