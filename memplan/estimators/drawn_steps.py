@@ -30,8 +30,8 @@ _WORST_FIRST = (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES)
 class AllocatorEvents(NamedTuple):
     """Block number of each event, and bytes that it requests; 0 where it frees its block."""
 
-    blocks: list[int]
-    requests_bytes: list[int]
+    blocks: npt.NDArray[np.int32]
+    requests_bytes: npt.NDArray[np.int64]
 
 
 def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int) -> DrawnSteps:
@@ -96,4 +96,4 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
     event_blocks = np.concatenate(blocks)
     kept = block_bytes[event_blocks] > 0
     requests = np.where(np.concatenate(allocates), block_bytes[event_blocks], 0)
-    return AllocatorEvents(event_blocks[kept].tolist(), requests[kept].tolist())
+    return AllocatorEvents(event_blocks[kept], requests[kept])

@@ -10,7 +10,6 @@ import numpy as np
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.allocators.host_heap import STEP_OVERHEAD_BYTES, replay_heap
-from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
 from memplan.estimators.breakdown import component_bytes, largest_shares, live_blocks_at, repeated_paths
 from memplan.estimators.step_trace import PHASES
 from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
@@ -97,19 +96,12 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
     )
 
 
-def peaks_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
-) -> Peaks:
+def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators) -> Peaks:
     """Replay the timeline at a micro-batch size on the device's allocator."""
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
         return _host_peaks(events, allocators.heap)
-    peaks = replay(
-        events.blocks.tolist(),
-        events.requests_bytes.tolist(),
-        config=allocators.cuda,
-        cache_returns=events.cache_returns,
-    )
+    peaks = replay(events.blocks, events.requests_bytes, config=allocators.cuda, cache_returns=events.cache_returns)
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -129,8 +121,8 @@ def replay_under_limit(
     """
     events = events_at(timeline, micro_batch_size)
     return replay(
-        events.blocks.tolist(),
-        events.requests_bytes.tolist(),
+        events.blocks,
+        events.requests_bytes,
         config=config,
         limit_bytes=limit_bytes,
         cache_returns=events.cache_returns,
@@ -162,9 +154,7 @@ def outcome_of(peaks: AllocatorPeaks) -> OutcomeKind:
     return OutcomeKind.ALLOCATOR_RETRIES if peaks.alloc_retries else OutcomeKind.FITS
 
 
-def figures_at(
-    timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators = DEFAULT_ALLOCATORS
-) -> Figures:
+def figures_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators) -> Figures:
     """Replay the timeline and say what is alive at its allocated peak."""
     peaks = peaks_at(timeline, micro_batch_size, device, allocators)
     sizes = timeline.block_bytes(micro_batch_size)

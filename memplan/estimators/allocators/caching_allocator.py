@@ -153,8 +153,8 @@ class CachingAllocator:
 
 
 def replay(
-    block_ids: Sequence[int],
-    sizes: Sequence[int],
+    block_ids: Sequence[int] | npt.NDArray[np.int32],
+    sizes: Sequence[int] | npt.NDArray[np.int64],
     *,
     config: AllocatorConfig = DEFAULT_CONFIG,
     limit_bytes: int | None = None,

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.segment_pools import ADDRESS_MASK, KEY_SHIFT, FreeBlocks
@@ -71,16 +71,16 @@ class HeapConfig:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> HeapConfig:
         """Read ``MALLOC_MMAP_THRESHOLD_`` and its like; any of them fixes the thresholds, as in glibc."""
-        names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
-        mmap, trim, pad = (int(text) if (text := environment.get(name, "")).isdigit() else None for name in names)
-        return cls(
-            mmap_threshold_bytes=128 * KIB if mmap is None else mmap,
-            trim_threshold_bytes=128 * KIB if trim is None else trim,
-            top_pad_bytes=128 * KIB if pad is None else pad,
-            dynamic=mmap is trim is pad is None,
-        )
+        texts = {field: environment.get(name, "") for name, field in _VARIABLES.items()}
+        given: dict[str, Any] = {field: int(text) for field, text in texts.items() if text.isdigit()}
+        return cls(**given, dynamic=not given)
 
 
+_VARIABLES = {
+    "MALLOC_MMAP_THRESHOLD_": "mmap_threshold_bytes",
+    "MALLOC_TRIM_THRESHOLD_": "trim_threshold_bytes",
+    "MALLOC_TOP_PAD_": "top_pad_bytes",
+}
 DEFAULT_CONFIG = HeapConfig()
 _LARGEST_THRESHOLD_BYTES = 32 * MIB  # DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems
 
@@ -92,13 +92,11 @@ class HeapPeaks:
     Args:
         peak_requested_bytes: largest sum of the requests alive.
         peak_resident_bytes: largest sum of the heap, holes included, and of blocks mapped on their own.
-        peak_event_index: event at which the resident peak is first reached; 0 where nothing was allocated.
         resident_at_end_bytes: what is still resident after the last event.
     """
 
     peak_requested_bytes: int
     peak_resident_bytes: int
-    peak_event_index: int
     resident_at_end_bytes: int
 
 
@@ -115,7 +113,7 @@ def replay_heap(block_ids: Sequence[int], sizes: Sequence[int], *, config: HeapC
     """
     heap = _Heap(config)
     live: dict[int, tuple[int | None, int, int]] = {}
-    requested = peak_requested = peak_resident = peak_index = 0
+    requested = peak_requested = peak_resident = 0
     for index, (block, request) in enumerate(zip(block_ids, sizes, strict=True)):
         if (block in live) is bool(request):
             did = "is allocated twice" if request else "is freed but not allocated"
@@ -128,13 +126,10 @@ def replay_heap(block_ids: Sequence[int], sizes: Sequence[int], *, config: HeapC
         live[block] = (*heap.allocate(request), request)
         requested += request
         peak_requested = max(peak_requested, requested)
-        resident = heap.resident_units
-        if resident > peak_resident:
-            peak_resident, peak_index = resident, index
+        peak_resident = max(peak_resident, heap.resident_units)
     return HeapPeaks(
         peak_requested_bytes=peak_requested,
         peak_resident_bytes=peak_resident * _UNIT_BYTES,
-        peak_event_index=peak_index,
         resident_at_end_bytes=heap.resident_units * _UNIT_BYTES,
     )
 

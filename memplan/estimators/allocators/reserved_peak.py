@@ -53,8 +53,8 @@ class ReservedPeaks:
             cache_returns: events before which what is cached is returned to the driver.
         """
         if cache_returns or not self._is_plain:
-            events = block_ids.tolist(), requests_bytes.tolist()
-            return replay(*events, config=self._config, cache_returns=cache_returns).peak_reserved_bytes
+            peaks = replay(block_ids, requests_bytes, config=self._config, cache_returns=cache_returns)
+            return peaks.peak_reserved_bytes
         units = np.asarray(rounded_units(requests_bytes, self._config), dtype=np.int64)
         size_of_block = np.zeros(int(block_ids.max(initial=-1)) + 1, dtype=np.int64)
         size_of_block[block_ids[units > 0]] = units[units > 0]

@@ -31,9 +31,7 @@ def run(*events: tuple[str, int], config: HeapConfig | None = None) -> HeapPeaks
 
 
 def test_nothing_allocated_keeps_nothing() -> None:
-    assert run() == HeapPeaks(
-        peak_requested_bytes=0, peak_resident_bytes=0, peak_event_index=0, resident_at_end_bytes=0
-    )
+    assert run() == HeapPeaks(peak_requested_bytes=0, peak_resident_bytes=0, resident_at_end_bytes=0)
 
 
 def test_a_large_block_is_mapped_on_its_own_and_returned_when_freed() -> None:
@@ -98,10 +96,6 @@ def test_a_pinned_boundary_keeps_freed_neighbours_apart() -> None:
     assert run(*converted, ("c", 2 * MIB - KIB), config=IN_HEAP).peak_resident_bytes > 3 * MIB
     unpinned = replace(IN_HEAP, pinned_every=None)
     assert run(*converted, ("c", 2 * MIB - KIB), config=unpinned).peak_resident_bytes < 2 * MIB + PAGE
-
-
-def test_the_peak_event_is_told() -> None:
-    assert run(("a", 40 * MIB), ("a", 0), ("b", 50 * MIB), ("b", 0)).peak_event_index == 2
 
 
 def test_events_that_contradict_each_other_are_refused() -> None:
