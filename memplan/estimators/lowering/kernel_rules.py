@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,18 +35,18 @@ class KernelRules:
         temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and results.
         are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
             overload.
-        blas_workspace_bytes: cuBLAS workspace of each thread, allocated by its first matrix product; 0 on the CPU.
+        blas_workspace_bytes: -> cuBLAS workspace of a thread, allocated by its first matrix product; 0 on the CPU.
     """
 
     temporary_bytes: Callable[[str, tuple[Any, ...], Any], TemporaryBytes]
     are_known: Callable[[OpOverload, str], bool]
-    blas_workspace_bytes: int
+    blas_workspace_bytes: Callable[[], int]
 
 
 def host_kernels() -> KernelRules:
     """Return the rules of the CPU."""
     return KernelRules(
-        temporary_bytes=host_temporary_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=0
+        temporary_bytes=host_temporary_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=lambda: 0
     )
 
 
@@ -75,5 +76,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         return not is_chosen_on_card(name) and (any(name in rules for rules in tables) or is_plain(operator))
 
     return KernelRules(
-        temporary_bytes=temporary_bytes, are_known=are_known, blas_workspace_bytes=cublas_workspace_bytes(capability)
+        temporary_bytes=temporary_bytes,
+        are_known=are_known,
+        blas_workspace_bytes=functools.partial(cublas_workspace_bytes, capability),
     )

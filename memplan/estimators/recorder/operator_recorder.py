@@ -229,7 +229,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 between = ()
         if operator in CUBLAS_OPERATORS:
             around += self._hold(temporaries.after_results, operator)
-            self._allocate_blas_workspace(self._kernels.blas_workspace_bytes)
+            self._allocate_blas_workspace()
             self._free(around)
         else:
             self._free(around)
@@ -292,13 +292,14 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for block in blocks:
             self._recording.free(block)
 
-    def _allocate_blas_workspace(self, size_bytes: int) -> None:
-        if not size_bytes:
-            return
+    def _allocate_blas_workspace(self) -> None:
         # The backward pass runs on another thread, which has a cuBLAS handle of its own.
         in_backward = _is_in_backward()
-        if in_backward not in self._phases_with_cublas:
-            self._phases_with_cublas.add(in_backward)
+        if in_backward in self._phases_with_cublas:
+            return
+        self._phases_with_cublas.add(in_backward)
+        size_bytes = self._kernels.blas_workspace_bytes()
+        if size_bytes:
             self._recording.allocate(size_bytes, Component.WORKSPACES, module="", operator="cuBLAS workspace")
 
 
