@@ -11,8 +11,8 @@
 - Layer norm and batch norm of half types on CUDA keep their statistics in single precision (``acc_type`` in
   ``cuda/layer_norm_kernel.cu`` and ``cuda/Normalization.cu``), and the logarithm of sigmoid keeps nothing
   (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
-- Gradients of what CUDA normalised lie as it does, not as the gradient of the result (``layer_norm_backward_cuda``,
-  ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
+- Gradients of what CUDA normalised lie as it does, those of layers contiguous, not as the gradient of the result
+  (``layer_norm_backward_cuda``, ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
 - Images that CUDA pads by reflection are contiguous, and so are their gradients (``reflection_pad2d_cuda`` and
   ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``).
 - Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
@@ -53,8 +53,8 @@ _REDUCTION_ARGUMENT = {
 }
 _NORMALISE = torch.ops.aten.native_batch_norm.default
 _IMAGE_ARGUMENT = {_NORMALISE: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
+_LAYER_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 _NORMALISED_BACKWARD = (
-    torch.ops.aten.native_layer_norm_backward.default,
     torch.ops.aten.native_group_norm_backward.default,
     torch.ops.aten.native_batch_norm_backward.default,
 )
@@ -126,6 +126,14 @@ def _like_what_was_normalised(
     return results
 
 
+def _layer_gradients(gradient: torch.Tensor, values: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...] | None:
+    if gradient.is_contiguous():
+        return None
+    in_order = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+    results: tuple[torch.Tensor, ...] = _LAYER_BACKWARD(in_order, values, *others)
+    return results
+
+
 def _bags(*args: Any) -> tuple[torch.Tensor, ...]:
     result, bag_of_each, *rest = _SUM_BAGS(*args)
     if not bag_of_each.numel():  # the CPU sums without them
@@ -180,6 +188,7 @@ def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -
 _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     torch.ops.aten.native_layer_norm.default: _layer_norm,
     _NORMALISE: _batch_norm,
+    _LAYER_BACKWARD: _layer_gradients,
     **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
     torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
     **{each: partial(_reflected, each) for each in _REFLECTIONS},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_VOLUMES = 5  # dimensions of a batch of them
+_LINES, _VOLUMES = 3, 5  # dimensions of a batch of them
 
 
 def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
@@ -47,15 +47,18 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
             return replace(temporaries, second_first=True) if is_planar else temporaries
         layout = convolution_layout((image, weight))
         # the gradient is converted once where its layout is another, and for each kernel where it is in none
-        is_converted_first = transposed or suggest_memory_format(gradient) is not layout
+        is_converted_first = transposed or _own_layout(gradient) is not layout
         converted = copies((gradient,), layout) if is_converted_first else ()
         copied = () if converted else copies((gradient,), layout)
         call = _call((image, weight, gradient), (stride, padding, dilation), transposed=transposed)
         of_input = Pass.FORWARD if transposed else Pass.INPUT_GRADIENT
         # the gradient of the input is computed before that of the weight, each with its own workspace
         first, second = workspace(replace(call, kernel=of_input)), workspace(replace(call, kernel=Pass.WEIGHT_GRADIENT))
+        images = copies((image,), layout)
+        is_line = image.dim() == _LINES  # whose copy is the operator's own (``convolution_backward``)
         return TemporaryBytes(
-            throughout=(*copies((image,), layout), *converted),
+            until_return=images if is_line else (),
+            throughout=(*(() if is_line else images), *converted),
             between_results=(*copied, *copies((weight,), layout), first) if wanted[0] else (),
             after_results=(*copied, second) if wanted[1] else (),
         )
@@ -109,7 +112,7 @@ def _call(
     image, weight, output = tensors
     shapes = [tuple(each.shape) for each in ((output, weight, image) if transposed else tensors)]
     stride, padding, dilation = (of_each_dimension(each, image.dim() - 2) for each in windows)
-    if image.dim() == 3:
+    if image.dim() == _LINES:
         shapes = [(*shape[:2], 1, shape[2]) for shape in shapes]
         stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
     return Convolution(
@@ -125,6 +128,15 @@ def _call(
         with_tf32=torch.backends.cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]  # made at run time
         deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
     )
+
+
+def _own_layout(gradient: torch.Tensor) -> torch.memory_format:
+    """Return the layout that a gradient is in; one of lines as that of images of one row (``view4d``)."""
+    if gradient.dim() != _LINES:
+        return suggest_memory_format(gradient)
+    (_, channels, pixels), (per_sample, per_channel, per_pixel) = gradient.shape, gradient.stride()
+    is_last = 0 < channels * per_channel <= per_pixel and pixels * per_pixel <= per_sample
+    return torch.channels_last if is_last else torch.contiguous_format
 
 
 def _is_channels_last(image: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -21,7 +21,8 @@ class TemporaryBytes:
     """Blocks that one operator allocates beside its results, by lifetime, and which result comes first.
 
     Args:
-        throughout: allocated before all else, freed before what is allocated last.
+        until_return: allocated before all else, freed when the operator returns.
+        throughout: allocated after those, freed before what is allocated last.
         before_results: freed before the results are allocated.
         around_results: allocated before the results, freed right after them.
         between_results: allocated after the first result, freed before the next.
@@ -30,6 +31,7 @@ class TemporaryBytes:
         second_first: whether the second result is allocated before the first.
     """
 
+    until_return: Blocks = ()
     throughout: Blocks = ()
     before_results: Blocks = ()
     around_results: Blocks = ()
@@ -41,6 +43,7 @@ class TemporaryBytes:
     def __add__(self, other: TemporaryBytes) -> TemporaryBytes:
         """Return the blocks of two rules for one kernel, each lifetime's in the order of the rules."""
         return TemporaryBytes(
+            until_return=self.until_return + other.until_return,
             throughout=self.throughout + other.throughout,
             before_results=self.before_results + other.before_results,
             around_results=self.around_results + other.around_results,

@@ -216,6 +216,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if not self._kernels.are_known(func, operator):
             self.unknown_calls[operator] += 1
         between = temporaries.between_results
+        until_return = self._hold(temporaries.until_return, operator)
         throughout = self._hold(temporaries.throughout, operator)
         around = self._hold(temporaries.around_results, operator)
         self._free(self._hold(temporaries.before_results, operator))
@@ -236,6 +237,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._free(self._hold(temporaries.after_results, operator))
         self._free(throughout)
         self._free(self._hold(temporaries.before_return, operator))
+        self._free(until_return)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)

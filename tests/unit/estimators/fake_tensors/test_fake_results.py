@@ -102,9 +102,10 @@ def test_the_gradient_of_normalised_images_lies_as_they_do_on_a_card() -> None:
 def test_the_gradient_of_a_normalised_layer_is_contiguous_on_a_card() -> None:
     with TraceFakeMode():
         values, weight, kept = torch.empty(8, 8), torch.empty(8), torch.empty(8, 1)
-        args = (values.t(), values, [8], kept, kept, weight, weight, [True, True, True])
-        found = corrected_result(torch.ops.aten.native_layer_norm_backward.default, args, on_host=False)[0]
-    assert found.stride() == (8, 1)
+        for normalised in (values, values.t()):
+            args = (values.t(), normalised, [8], kept, kept, weight, weight, [True, True, True])
+            found = corrected_result(torch.ops.aten.native_layer_norm_backward.default, args, on_host=False)[0]
+            assert found.stride() == (8, 1)
 
 
 @pytest.mark.parametrize("mode", [0, 1])

@@ -166,3 +166,14 @@ def test_a_weight_is_converted_once_the_output_exists_and_a_gradient_once_or_for
 
 def by_lifetime(found: TemporaryBytes) -> tuple[tuple[int, ...], ...]:
     return sizes(found.throughout), sizes(found.between_results), sizes(found.after_results)
+
+
+def test_a_gradient_of_lines_whose_channels_are_last_is_converted_once() -> None:
+    lines = torch.empty(1, 64, 4096, device="meta")  # 1 MiB
+    kernel, last = torch.empty(64, 64, 3, device="meta"), torch.empty(1, 4096, 64, device="meta").transpose(1, 2)
+    settings = ([1], [1], [1], False, [0], 1, [True, True, False])
+    rule = convolution_rules(AMPERE)["aten.convolution_backward"]
+    assert rule((lines, lines, kernel, None, *settings), None).throughout == ()
+    assert rule((last, lines, kernel, None, *settings), None).throughout == (MIB,)
+    found = rule((last, last, kernel, None, *settings), None)
+    assert (found.until_return, found.throughout) == ((MIB,), (MIB,))  # beside the sum for the bias, and not
