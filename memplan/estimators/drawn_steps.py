@@ -79,6 +79,7 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
     steps = timeline.steps
     batch_shares = np.where(steps < 0, 1.0, shares[steps])
     sizes = [worst_bytes * batch_shares**drawn.exponents]
+    drawn.workspaces.fill(sizes[0], np.arange(worst_bytes.size, dtype=np.int32), batch_shares, micro_batch_size)
     blocks, allocates = [timeline.event_blocks], [timeline.event_allocates]
 
     last_blocks, last_allocates = timeline.event_blocks[starts[-1] :], timeline.event_allocates[starts[-1] :]
@@ -92,6 +93,7 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
         blocks.append(numbers[last_blocks])
         allocates.append(last_allocates)
         sizes.append(worst_bytes[made] * share ** drawn.exponents[made])
+        drawn.workspaces.fill(sizes[-1], made, np.full(made.size, share), micro_batch_size)
     block_bytes = np.rint(np.concatenate(sizes)).astype(np.int64)
     event_blocks = np.concatenate(blocks)
     kept = block_bytes[event_blocks] > 0

@@ -9,6 +9,7 @@ import numpy as np
 
 from memplan.estimators.temporaries.convolutions import Workspaces
 from memplan.estimators.temporaries.ruled_blocks import RuledBlocks, no_numbers
+from memplan.estimators.temporaries.varying_workspaces import VaryingWorkspaces
 from memplan.results import Phase
 
 if TYPE_CHECKING:
@@ -95,12 +96,14 @@ class DrawnBatches:
             the place of each; shape (2, n).
         exponents: a block takes what it takes for the worst batch times the batch's share of that to this power.
         sample_shares: sizes of samples as shares of the largest, ascending.
+        workspaces: the blocks that are workspaces of convolutions, which follow no power.
     """
 
     timeline: Timeline
     handed_on: npt.NDArray[np.int32]
     exponents: npt.NDArray[np.float64]
     sample_shares: npt.NDArray[np.float64]
+    workspaces: VaryingWorkspaces = field(default_factory=VaryingWorkspaces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
@@ -11,11 +14,13 @@ from memplan.estimators.temporaries.convolution_workspaces import workspace_byte
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from memplan.estimators.step_trace import StepTrace
+    from memplan.estimators.step_trace import DrawnBatches, StepTrace
     from memplan.estimators.temporaries.convolutions import Convolution
+    from memplan.recipe import Recipe
 
 # Micro-batches to ask about: powers of two, and half way between each two.
 ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (power - 1), 2 ** (power + 1))))
+_DRAWN_BATCHES = 12  # of different sizes are asked about, where samples vary
 _SEARCHED_SIZES = (1, 4, 16, 64, 256)  # fewer: cuDNN takes twenty times as long to tell of all its algorithms
 
 _BY_CUDNN = "workspaces of convolutions are what cuDNN {version} answers for compute capability {capability}"
@@ -72,7 +77,21 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
 
 
 def _calls_at(sizes: Sequence[int], trace: StepTrace) -> tuple[Convolution, ...]:
-    return tuple({call: None for each in trace.timelines for size in sizes for call in each.workspaces.calls_at(size)})
+    calls = {call: None for each in trace.timelines for size in sizes for call in each.workspaces.calls_at(size)}
+    return tuple(calls | dict.fromkeys(itertools.chain(*_drawn_calls(trace))))
+
+
+def _drawn_calls(trace: StepTrace) -> list[list[Convolution]]:
+    if trace.drawn is None:
+        return []
+    return trace.drawn.workspaces.calls(trace.recipe.micro_batch_size, _drawn_shares(trace.drawn, trace.recipe))
+
+
+def _drawn_shares(drawn: DrawnBatches, recipe: Recipe) -> list[float]:
+    """Return sizes of batches as shares of the worst's, as the largest of their samples are distributed."""
+    places = np.linspace(0, 1, _DRAWN_BATCHES) ** (1 / recipe.micro_batch_size)
+    of_samples = drawn.sample_shares[np.rint(places * (drawn.sample_shares.size - 1)).astype(np.int64)]
+    return sorted(set(of_samples.tolist()))
 
 
 def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, int]) -> StepTrace:
@@ -84,7 +103,10 @@ def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, in
         call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls_at(sizes, trace)
     }
     timelines = (replace(each, sized_workspaces=each.workspaces.sized(sizes, known)) for each in trace.timelines)
-    return replace(trace, timelines=tuple(timelines))
+    drawn, size = trace.drawn, trace.recipe.micro_batch_size
+    if drawn is not None:
+        drawn = replace(drawn, workspaces=drawn.workspaces.sized(size, _drawn_shares(drawn, trace.recipe), known))
+    return replace(trace, timelines=tuple(timelines), drawn=drawn)
 
 
 def _searching(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, int | None]) -> StepTrace:

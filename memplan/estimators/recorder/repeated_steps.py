@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.recorder.kernel_call_blocks import proportional_workspaces
 from memplan.estimators.step_trace import DrawnBatches
-from memplan.estimators.temporaries.convolutions import Workspaces
+from memplan.estimators.temporaries.varying_workspaces import varying_workspaces
 from memplan.results import Component
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def drawn_batches(
         handed_on=np.array([list(successors), list(successors.values())], dtype=np.int32),
         exponents=np.clip(exponents, 0.0, 2.0),
         sample_shares=quantiles,
+        workspaces=varying_workspaces(timeline.workspaces, proportional_workspaces(typical), share),
     )
 
 
@@ -111,7 +113,7 @@ def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Reco
     return replace(
         timeline,
         size_terms=timeline.size_terms * np.where(is_typical, _block_shares(worst, typical), 1.0),
-        workspaces=Workspaces(has_others=timeline.workspaces.has_any),
+        workspaces=timeline.workspaces.replaced_by(proportional_workspaces(typical), is_typical),
         ruled=timeline.ruled.among(~is_typical),
     )
 

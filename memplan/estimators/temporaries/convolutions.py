@@ -174,6 +174,19 @@ class Workspaces:
         numbers, places = np.unique(self.numbers, return_index=True)
         return replace(self, blocks=self.blocks[places], numbers=numbers)
 
+    def replaced_by(self, other: Workspaces, replaced: npt.NDArray[np.bool_]) -> Workspaces:
+        """Return these, and another timeline's in the place of some, given whether each block is replaced."""
+        kept, taken = ~replaced[self.blocks], replaced[other.blocks]
+        blocks = np.concatenate([self.blocks[kept], other.blocks[taken]])
+        numbers = np.concatenate([self.numbers[kept], other.numbers[taken] + len(self.convolutions)])
+        order = np.argsort(blocks)
+        return Workspaces(
+            blocks=blocks[order],
+            numbers=numbers[order],
+            convolutions=(*self.convolutions, *other.convolutions),
+            has_others=self.has_others or other.has_others,
+        )
+
     def sized(self, sizes: Sequence[int], workspace_bytes: Mapping[Convolution, int]) -> SizedWorkspaces:
         """Return the blocks with what their calls take at some micro-batch sizes, in ascending order."""
         of_calls = [[workspace_bytes[each.at(size)] for size in sizes] for each in self.convolutions]

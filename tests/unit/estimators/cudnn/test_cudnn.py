@@ -12,8 +12,9 @@ from memplan.children import ChildEnding
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
 from memplan.estimators.cudnn.heuristics import strides_of
-from memplan.estimators.step_trace import StepTrace, Timeline
+from memplan.estimators.step_trace import DrawnBatches, StepTrace, Timeline
 from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
+from memplan.estimators.temporaries.varying_workspaces import varying_workspaces
 from memplan.recipe import Recipe
 from memplan.results import Component
 from memplan.units import MIB
@@ -213,6 +214,31 @@ def test_sizes_that_shall_be_exact_are_asked_about(monkeypatch: pytest.MonkeyPat
         assert timeline.searches is not None
         found = (timeline.block_bytes(20).tolist(), timeline.searches.block_bytes(20).tolist())
         assert (found == ([400], [400])) is is_exact
+
+
+def test_batches_of_each_size_that_is_drawn_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_byte_a_row(questions: CudnnQuestions) -> CudnnAnswers:
+        return CudnnAnswers(
+            version="9.19.0", workspace_bytes=tuple(call.input_shape[2] for call in questions.convolutions)
+        )
+
+    monkeypatch.setattr(answered_traces, "ask", a_byte_a_row)
+    smaller = replace(CALL, input_shape=(0, 64, 16, 16), output_shape=(0, 64, 16, 16))
+    typical = replace(growing_call(), convolution=smaller)
+    trace = trace_of(AMPERE, growing_call())
+    drawn = DrawnBatches(
+        timeline=trace.timelines[0],
+        handed_on=np.zeros((2, 0), dtype=np.int32),
+        exponents=np.zeros(1),
+        sample_shares=np.array([0.25, 1.0]),
+        workspaces=varying_workspaces(
+            trace.timelines[0].workspaces, replace(trace.timelines[0].workspaces, convolutions=(typical,)), 0.25
+        ),
+    )
+    answered = with_cudnns_answers(replace(trace, drawn=drawn)).drawn
+    assert answered is not None
+    assert answered.workspaces.shares.tolist() == [0.25, 1.0]
+    assert answered.workspaces.bytes_at_shares.tolist() == [[16.0, 32.0]]
 
 
 def test_where_cudnn_was_not_asked_its_search_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
