@@ -102,7 +102,8 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
         return _beside_smaller("A smaller size", faster, speed_now, band)
     half = half_of(trials, chosen.recipe)
     if half is not None:
-        return _beside_smaller("Half as large", half, speed_now, band)
+        is_exact = abs(chosen.recipe.micro_batch_size - 2 * half.recipe.micro_batch_size) <= 1
+        return _beside_smaller("Half as large" if is_exact else "About half as large", half, speed_now, band)
     smaller = _between((_HALF[1], _CLEARLY_SMALLER), trials, chosen.recipe)
     if smaller:
         return _beside_smaller("A smaller size", smaller[-1], speed_now, band)

@@ -16,6 +16,11 @@ def test_a_doubling_that_gains_says_how_much() -> None:
     assert reason == "Half as large, micro-batch 12, runs 16.0 samples/s: the larger one gains 25%."
 
 
+def test_a_run_of_about_half_is_called_so() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(11, 400, samples_per_s=16.0)], BAND)
+    assert reason == "About half as large, micro-batch 11, runs 16.0 samples/s: the larger one gains 25%."
+
+
 def test_a_half_that_is_as_fast_below_the_band_is_named_with_its_option() -> None:
     half = trial(12, 440, samples_per_s=19.8)
     assert knee_reason(CHOSEN, [CHOSEN, half], BAND) == (
