@@ -76,6 +76,10 @@ class CpuReadings:
     def synchronize(self) -> None:
         """Do nothing: the CPU has finished when a call returns."""
 
+    def held_bytes(self) -> int:
+        """Return the bytes of what Python objects hold; what autograd alone holds goes with its graph."""
+        return sum(visible_storages("cpu").values())
+
     def read_peaks(self) -> DevicePeaks:
         """Read the process peak, before the profiler inflates it, and raise the limit for the profiler."""
         self._process_bytes = peak_resident_bytes()

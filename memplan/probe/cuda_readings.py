@@ -99,6 +99,10 @@ class CudaReadings:
         """Wait until the card has finished."""
         torch.cuda.synchronize(self._index)
 
+    def held_bytes(self) -> int:
+        """Return what is in live blocks of the allocator."""
+        return torch.cuda.memory_allocated(self._index)
+
     def read_peaks(self) -> DevicePeaks:
         """Read all peaks of the steps so far."""
         self.synchronize()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from memplan.probe.training_loop import TrainingState
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 # Of a budget. A process that fails or is killed with this much of it in use is presumed to have needed more.
 NEAR_BUDGET_SHARE = 0.9
+_FEWEST_GROWING_STEPS = 2
+_STEPS_OF_A_TRAINING = 100_000  # in which what grows more slowly, such as a list of losses, does no harm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,23 @@ def search_note(held_bytes: int) -> str:
     )
 
 
+def growth_note(held_bytes: Sequence[int], *, samples: int, budget_bytes: int) -> str | None:
+    """Say that every step keeps memory, where that would fill the budget within a training; None where it would not.
+
+    Args:
+        held_bytes: tensor bytes after each of several steps on the same batch.
+        samples: of one step.
+        budget_bytes: what the training may use.
+    """
+    kept = [after - before for before, after in itertools.pairwise(held_bytes)]
+    if len(kept) < _FEWEST_GROWING_STEPS or min(kept) * _STEPS_OF_A_TRAINING < budget_bytes:
+        return None
+    return (
+        f"each step keeps {format_bytes(min(kept) // samples)} per sample that the next ones do not free: the training "
+        "runs out of memory in time; look for tensors that outlive their step, such as outputs kept in a list"
+    )
+
+
 class DeviceReadings(Protocol):
     """Limits the trial's process to its budget and reads its peaks; called in the order of the methods."""
 
@@ -57,6 +79,9 @@ class DeviceReadings(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device has finished what it was given."""
+
+    def held_bytes(self) -> int:
+        """Return the bytes of tensors that are held now, between two steps."""
 
     def read_peaks(self) -> DevicePeaks:
         """Read the peaks of the steps so far, before attributing disturbs them."""

@@ -17,6 +17,7 @@ from memplan.errors import DeviceError
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import blamed_on_user, classify_failure, told_in_one_line, what_was_raised
+from memplan.probe.readings import growth_note
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.probe.trials import (
     MOST_SKIPPED_STEPS,
@@ -147,6 +148,7 @@ def _run_trial(
 def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: DevicePeaks) -> Measurement:
     timed = tuple(step.duration_s for step in run.steps[request.warmup_steps :])
     samples = request.recipe.micro_batch_size * request.recipe.accumulation_steps
+    growth = growth_note(run.held_bytes, samples=samples, budget_bytes=request.budget_bytes)
     return Measurement(
         peak_allocated_bytes=peaks.allocated_bytes,
         peak_reserved_bytes=peaks.reserved_bytes,
@@ -157,7 +159,7 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         samples_per_s=samples / statistics.median(timed),
         losses=tuple(step.loss for step in run.steps[: request.warmup_steps + request.timed_steps]),
         alloc_retries=peaks.alloc_retries,
-        notes=peaks.notes,
+        notes=(*peaks.notes, *((growth,) if growth else ())),
         has_own_context=peaks.has_own_context,
         loss_scale=None if state.scaler is None else _loss_scale(state),
         first_loss_scale=None if state.scaler is None else run.first_loss_scale,
@@ -173,9 +175,13 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Warm-up and timed steps, and what the gradient scaler did: skipped warm-up steps are left out and counted."""
+    """Warm-up and timed steps, and what the gradient scaler did: skipped warm-up steps are left out and counted.
+
+    ``held_bytes`` are those of tensors after the last warm-up step and after each timed one.
+    """
 
     steps: tuple[_Step, ...]
+    held_bytes: tuple[int, ...]
     first_loss_scale: float
     skipped_steps: int
 
@@ -193,6 +199,7 @@ def _run_steps(
         _EveryStepSkippedError: the scaler skipped every step.
     """
     steps: list[_Step] = []
+    held_bytes: list[int] = []
     first_scale, skipped = _loss_scale(state), 0
     while len(steps) < request.warmup_steps + request.timed_steps:
         is_warm_up = len(steps) < request.warmup_steps
@@ -211,8 +218,10 @@ def _run_steps(
         if was_skipped and not steps:
             raise _EveryStepSkippedError
         steps.append(step)
+        if len(steps) >= request.warmup_steps:
+            held_bytes.append(readings.held_bytes())
     steps += _further_steps(request, readings, state, steps[request.warmup_steps :])
-    return _Run(steps=tuple(steps), first_loss_scale=first_scale, skipped_steps=skipped)
+    return _Run(steps=tuple(steps), held_bytes=tuple(held_bytes), first_loss_scale=first_scale, skipped_steps=skipped)
 
 
 def _further_steps(

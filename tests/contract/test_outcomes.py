@@ -161,6 +161,13 @@ def test_a_typical_batch_is_reported_beside_the_worst(end_of) -> None:
     assert outcome.notes == ()
 
 
+def test_what_every_step_keeps_is_told_since_no_batch_survives_it(end_of) -> None:
+    outcome = end_of("keeps_outputs", recipe=Recipe(micro_batch_size=16))
+    assert outcome.kind is OutcomeKind.FITS
+    assert outcome.measurement.notes[0].startswith("each step keeps 8.00 KiB per sample that the next ones do not free")
+    assert end_of("fits").measurement.notes == ()
+
+
 def test_where_samples_turn_out_alike_no_typical_batch_is_reported(end_of) -> None:
     outcome = end_of("alike")
     assert outcome.kind is OutcomeKind.FITS, outcome

@@ -21,7 +21,7 @@ from memplan import Workload, worst_batch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def workload(in_loss: Any = None, **changes: Any) -> Workload:
@@ -43,6 +43,12 @@ def workload(in_loss: Any = None, **changes: Any) -> Workload:
 
 def fits(config: Any) -> Workload:
     return workload()
+
+
+def keeps_outputs(config: Any) -> Workload:
+    """Keep 8 KiB a sample from every step."""
+    kept: list[torch.Tensor] = []
+    return workload(lambda: kept.append(torch.ones(8, 4 * KIB)))
 
 
 class Scaled(torch.nn.Module):
