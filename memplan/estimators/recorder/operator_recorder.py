@@ -17,13 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
-from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE, corrected_result
+from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
 from memplan.estimators.fake_tensors.value_writes import only_writes
-from memplan.estimators.lowering.attention import adds_mask_in_place
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
+from memplan.estimators.recorder.in_place_formulas import InPlaceFormulas, is_in_backward, joins_masks
 from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
@@ -45,27 +45,6 @@ if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
 _DEVICE_QUERY = torch.ops.prim.device.default
-_SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
-# Derivative formulas run these in place on zeros, except under a dispatch mode
-# (``areAnyTensorSubclassLike`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
-_WRITES_INTO_ZEROS = (
-    torch.ops.aten.index_put.default,
-    torch.ops.aten.index_add.default,
-    torch.ops.aten.scatter_add.default,
-    torch.ops.aten.scatter.src,
-    torch.ops.aten.masked_scatter.default,
-    torch.ops.aten.put.default,
-)
-# Formulas that sum out of place (``var_mean_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``).
-_OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")
-# Formulas that run these in place, except under a dispatch mode (``binary_cross_entropy_target_backward``,
-# ``clamp_backward`` and ``evenly_distribute_backward`` there).
-_EVENLY_DISTRIBUTED = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
-_IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)
-_JOINED_MASKS = {
-    torch.ops.aten.logical_and.default: ("ClampBackward0", "ClampBackward1", *_EVENLY_DISTRIBUTED),
-    torch.ops.aten.logical_or.default: _EVENLY_DISTRIBUTED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +98,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._paused = False
         self._pending: _PendingReuse | None = None
         self._phases_with_cublas: set[bool] = set()
-        self._summed_by_formula: int | None = None
+        self._formulas = InPlaceFormulas()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -164,8 +143,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return self._recording.return_cache()
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - in no public attribute
-        if self._fakes is not None and func in _JOINED_MASKS and _is_in(_JOINED_MASKS[func]):
-            return args[0]  # the second mask is written into the first
+        if self._fakes is not None and joins_masks(func):
+            return args[0]
         operand_block = self._reusable_block(func, args)
         try:
             result = self._run_or_presume(func, args, kwargs)
@@ -243,32 +222,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return self._host_copies is not None and self._host_copies.holds(tensor)
 
     def _reusable_block(self, func: Any, args: tuple[Any, ...]) -> int | None:
-        if func is _SUM and adds_mask_in_place():
-            return self._ledger.block_of(args[0])
-        if not _is_in_backward() or self._paths.current:
-            return None
-        if func is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
-            return self._ledger.block_of(dense_parts(args[0])[-1])
-        if func not in _WRITES_INTO_ZEROS and not self._autograd_runs_in_place(func, args):
-            return None
-        first: torch.Tensor = args[0]
-        owns_storage = first._base is None  # noqa: SLF001 - says whether it is a view
-        return self._ledger.block_of(first) if owns_storage and _is_dense(first) else None
-
-    def _autograd_runs_in_place(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether autograd runs this operator in place where no dispatch mode is active."""
-        if func is _SUM:
-            is_tracked = torch.is_grad_enabled()  # gradients that are differentiated again are summed out of place
-            return not is_tracked and _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
-        return func is _PRODUCT and _is_in(_IN_PLACE_PRODUCTS)
-
-    def _is_in_out_of_place_formula(self) -> bool:
-        """Whether a sum in backward is the first of a formula that sums out of place."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
-        if node is None or node.name() not in _OUT_OF_PLACE_SUMS:
-            return False
-        before, self._summed_by_formula = self._summed_by_formula, node._sequence_nr()  # noqa: SLF001 - likewise
-        return before != self._summed_by_formula
+        operand = self._formulas.written_operand(func, args, in_module=bool(self._paths.current))
+        return None if operand is None else self._ledger.block_of(operand)
 
     def _hold(self, blocks: Blocks, operator: str) -> list[int]:
         """Allocate blocks in order, and free those of each scope at its end; return the numbers of the rest."""
@@ -296,7 +251,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _allocate_blas_workspace(self) -> None:
         # The backward pass runs on another thread, which has a cuBLAS handle of its own.
-        in_backward = _is_in_backward()
+        in_backward = is_in_backward()
         if in_backward in self._phases_with_cublas:
             return
         self._phases_with_cublas.add(in_backward)
@@ -309,27 +264,3 @@ def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution 
     if isinstance(block, ConvolutionWorkspace):
         return block.call
     return block if isinstance(block, RuledBlock) else None
-
-
-def _is_in_backward() -> bool:
-    """Whether autograd runs, in the loss as well as after it."""
-    return bool(torch._C._current_graph_task_id() >= 0)  # noqa: SLF001 - public under no other name
-
-
-def _is_in(formulas: tuple[str, ...]) -> bool:
-    """Whether one of these derivative formulas runs."""
-    node = torch._C._current_autograd_node()  # noqa: SLF001 - public under no other name
-    return node is not None and node.name() in formulas
-
-
-def _are_alike(first: torch.Tensor, second: Any) -> bool:
-    return isinstance(second, torch.Tensor) and first.shape == second.shape and first.dtype == second.dtype
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
