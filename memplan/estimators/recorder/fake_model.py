@@ -1,4 +1,4 @@
-"""Fake copies of models and batches, and their conversion to the recipe's dtype and memory format."""
+"""Fake copies of models, and what of the originals is known of them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.fake_mode import is_simple
 from memplan.estimators.fake_tensors.known_values import remember_value, remember_values
 from memplan.estimators.recorder.model_copies import model_copy
-from memplan.training.batches import map_tensors
-from memplan.training.half_precision import weights_dtype
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
 _AUXILIARY = "memplan_auxiliary"
 _REGISTRIES = {"_parameters", "_buffers", "_modules"}
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
-    from memplan.recipe import Precision
 
 
 def is_scripted(model: nn.Module) -> bool:
@@ -169,77 +166,3 @@ def assign_instead_of_swapping() -> None:
         parameter.data = converted.data
 
     torch.utils.swap_tensors = assign
-
-
-def fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
-    """Return a fake copy of a real batch on the host."""
-    return map_tensors(fakes.from_tensor, batch)
-
-
-def convert_in_place(model: nn.Module, *, precision: Precision, channels_last: bool) -> None:
-    """Convert a model's tensors to the recipe's weight dtype and memory format; tied tensors stay tied.
-
-    Fake parameters are replaced one by one, because ``Module.to`` cannot swap them.
-    """
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return converted(tensor, precision=precision, channels_last=channels_last)
-
-    done: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers):  # noqa: SLF001 - the registries a module is made of
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = _changed_once(tensor, change, done)  # type: ignore[assignment]  # of either kind
-
-
-def moved_batch(batch: Any, *, precision: Precision, copy_all: bool) -> Any:
-    """Return the batch in the recipe's dtype, as after a move to the device.
-
-    Args:
-        batch: tensors on the host.
-        precision: gives the dtype of floating-point inputs.
-        copy_all: whether unchanged tensors are copied too, as to another device. Else they are detached, so that a
-            gradient left on the batch does not reach the next step.
-    """
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        changed = converted(tensor, precision=precision, channels_last=False)
-        if changed is not tensor:
-            return changed
-        return tensor.clone() if copy_all else tensor.detach().requires_grad_(tensor.requires_grad)
-
-    return map_tensors(moved, batch)
-
-
-def channels_last_batch(batch: Any) -> Any:
-    """Return the batch with its 4-D tensors in channels-last, which are copied on the device."""
-
-    def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() != 4:
-            return tensor
-        return tensor.detach().contiguous(memory_format=torch.channels_last).requires_grad_(tensor.requires_grad)
-
-    return map_tensors(laid_out, batch)
-
-
-def converted(tensor: torch.Tensor, *, precision: Precision, channels_last: bool) -> torch.Tensor:
-    """Return the tensor in the recipe's weight dtype and memory format; integers keep their dtype."""
-    half = weights_dtype(precision)
-    if half is not None and tensor.is_floating_point():
-        tensor = tensor.to(half)
-    if channels_last and tensor.dim() == 4:
-        tensor = tensor.to(memory_format=torch.channels_last)  # windows of one pixel too, unlike ``contiguous``
-    return tensor
-
-
-def _changed_once(
-    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor], done: dict[int, torch.Tensor]
-) -> torch.Tensor:
-    if id(tensor) not in done:
-        with torch.no_grad():
-            changed = change(tensor)
-        if changed is not tensor and isinstance(tensor, nn.Parameter):
-            changed = nn.Parameter(changed, requires_grad=tensor.requires_grad)
-        done[id(tensor)] = changed
-    return done[id(tensor)]

@@ -97,7 +97,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._choices = choices
         self._paused = False
         self._pending: _PendingReuse | None = None
-        self._phases_with_cublas: set[bool] = set()
+        self._threads_with_cublas: set[bool] = set()  # whether it is that of the backward pass
         self._formulas = InPlaceFormulas()
 
     @contextmanager
@@ -250,11 +250,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._recording.free(block)
 
     def _allocate_blas_workspace(self) -> None:
-        # The backward pass runs on another thread, which has a cuBLAS handle of its own.
+        """Allocate cuBLAS's workspace for a thread's first product; the backward pass runs on a thread of its own."""
         in_backward = is_in_backward()
-        if in_backward in self._phases_with_cublas:
+        if in_backward in self._threads_with_cublas:
             return
-        self._phases_with_cublas.add(in_backward)
+        self._threads_with_cublas.add(in_backward)
         size_bytes = self._kernels.blas_workspace_bytes()
         if size_bytes:
             self._recording.allocate(size_bytes, Component.WORKSPACES, module="", operator="cuBLAS workspace")

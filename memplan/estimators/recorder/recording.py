@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
@@ -76,11 +76,8 @@ class Recording:
 
     def duplicate_block(self, block: int) -> int:
         """Add a copy of a block, without an event, and return its number."""
-        self.block_bytes.append(self.block_bytes[block])
-        self.components.append(self.components[block])
-        self.modules.append(self.modules[block])
-        self.operators.append(self.operators[block])
-        self.kernel_calls.append(self.kernel_calls[block])
+        for of_blocks in self._of_blocks:
+            of_blocks.append(of_blocks[block])
         return len(self.block_bytes) - 1
 
     def is_by_rule(self) -> list[bool]:
@@ -117,7 +114,7 @@ class Recording:
                 break
         if self.components[block] is not Component.TEMPORARIES:  # its component has been set since
             self.components[reused], self.modules[reused] = self.components[block], self.modules[block]
-        for of_blocks in (self.block_bytes, self.components, self.modules, self.operators, self.kernel_calls):
+        for of_blocks in self._of_blocks:
             del of_blocks[block]
 
     @property
@@ -147,6 +144,10 @@ class Recording:
             if not allocates:
                 self.event_blocks[begin:end] = sorted(self.event_blocks[begin:end])
             begin = end
+
+    @property
+    def _of_blocks(self) -> tuple[list[Any], ...]:
+        return self.block_bytes, self.components, self.modules, self.operators, self.kernel_calls
 
     def _event(self, block: int, *, allocates: bool) -> None:
         self.event_blocks.append(block)

@@ -22,26 +22,23 @@ from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
-    channels_last_batch,
-    convert_in_place,
-    fake_batch,
     fake_copy,
     is_scripted,
-    moved_batch,
     remember_attributes,
     remember_buffers,
 )
 from memplan.estimators.recorder.model_copies import model_copy
 from memplan.estimators.recorder.module_paths import ModulePaths
 from memplan.estimators.recorder.operator_recorder import OperatorRecorder
+from memplan.estimators.recorder.recipe_formats import channels_last_batch, convert_in_place, moved_batch
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
-from memplan.estimators.recorder.user_calls import copied
+from memplan.estimators.recorder.user_calls import copied_model
 from memplan.recipe import Precision
 from memplan.results import Component
-from memplan.training.batches import tensors_in
+from memplan.training.batches import map_tensors, tensors_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -123,8 +120,9 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
-        host_batch = batch if fakes is None else fake_batch(batch, fakes)
+        host_batch = batch
         if fakes is not None:
+            host_batch = map_tensors(fakes.from_tensor, batch)
             remember_values(tensors_in(host_batch), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
             self._remember_model(model)
         paths = ModulePaths(model)
@@ -173,11 +171,11 @@ class StepRecorder:
         """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
             on_cpu = self.device.kind is DeviceKind.CPU
-            return copied(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_cpu))
+            return copied_model(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_cpu))
         if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model
-        return copied(self.model, model_copy)
+        return copied_model(self.model, model_copy)
 
     def _run(
         self,

@@ -55,7 +55,7 @@ def _named(role: str, function: Callable[..., Any]) -> str:
     return role if name.startswith("memplan.") else f"{role} {name}"
 
 
-def copied(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Module:
+def copied_model(model: nn.Module, copy: Callable[[nn.Module], nn.Module]) -> nn.Module:
     """Copy the user's model.
 
     Raises:

@@ -16,12 +16,9 @@ from memplan.estimators.fake_tensors.known_values import is_known, known_value
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
     auxiliary_tensors,
-    convert_in_place,
     fake_copy,
-    moved_batch,
     remember_buffers,
 )
-from memplan.recipe import Precision
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
 
@@ -123,18 +120,3 @@ def test_whole_numbers_in_small_buffers_are_known() -> None:
     assert not is_known(fake.unfilled)
     known_value(fake.seen).add_(5)
     assert known_value(fake.last) == 5
-
-
-def test_a_batch_that_stays_on_the_host_still_wants_its_gradients_and_keeps_them_from_the_next_step() -> None:
-    batch = torch.ones(2, 3, requires_grad=True)
-    moved = moved_batch(batch, precision=Precision.FP32, copy_all=False)
-    moved.sum().backward()
-    assert moved.grad is not None
-    assert batch.grad is None
-
-
-def test_weights_of_one_pixel_are_laid_out_channels_last_as_modules_do() -> None:
-    model = nn.Conv2d(16, 8, 1)
-    convert_in_place(model, precision=Precision.FP32, channels_last=True)
-    by_torch = nn.Conv2d(16, 8, 1).to(memory_format=torch.channels_last)
-    assert model.weight.stride() == by_torch.weight.stride() == (16, 1, 16, 16)

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.user_calls import call_user, copied, is_fake_tensor_failure
+from memplan.estimators.recorder.user_calls import call_user, copied_model, is_fake_tensor_failure
 from memplan.textfiles import require_place_for
 
 
@@ -100,6 +100,6 @@ class Single(nn.Identity):
 
 def test_a_model_that_refuses_to_be_copied_is_named_with_what_to_do() -> None:
     with pytest.raises(WorkloadError, match=r"model Single cannot be copied.*one of these is enough") as caught:
-        copied(Single(), copy.deepcopy)
+        copied_model(Single(), copy.deepcopy)
     assert caught.value.where
     assert "__deepcopy__" in str(caught.value.hint)
