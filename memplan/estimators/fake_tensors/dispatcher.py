@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-
+_OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _LIBRARIES: list[torch.library.Library] = []  # kernels are unregistered when their library is collected
 
 
@@ -47,7 +47,7 @@ class KernelOverrides:
         kernel = torch.library.get_kernel(f"aten::{operator}", self._key)
 
         def wrapped(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            return wrapper(partial(kernel.call_boxed, keys), *args, **kwargs)
+            return wrapper(functools.partial(kernel.call_boxed, keys), *args, **kwargs)
 
         self._replace(operator, wrapped, with_keyset=True)
 
@@ -66,6 +66,12 @@ def excluded(key: str) -> AbstractContextManager[None]:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(keys)
     return guard
+
+
+@functools.cache
+def depends_on_values(operator: OpOverload) -> bool:
+    """Whether the operator's result, or its shape, depends on the values of its operands."""
+    return any(tag in operator.tags for tag in _OF_VALUES)
 
 
 def overload(name: str) -> OpOverload | None:

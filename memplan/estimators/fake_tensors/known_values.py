@@ -6,7 +6,6 @@ of small tensors are computed beside the fake ones, as long as all operands are 
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from memplan.estimators.fake_tensors.dispatcher import depends_on_values
 from memplan.estimators.fake_tensors.presumed_values import presumed_truth
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _LARGEST_VIEWED_ELEMENTS = 1 << 23  # of views, which take nothing themselves; 6
 LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of fp32 pixels, in which models look for empty images
 _VALUE = "memplan_known_value"
 _DRAWN = "memplan_drawn"  # marks values that depend on a random number
-_VALUE_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _LIFT = torch.ops.aten.lift_fresh.default
 _NEARLY_HIGHEST = 0.999
 _LITERAL_FACTORIES = (
@@ -74,7 +73,7 @@ def run_with_known_values(
         return _faked(args[0], fakes.from_number)
     if operator is torch.ops.aten.uniform_.default and args[0].numel() == 1:
         return _drawn_near_upper_bound(*args, **kwargs)
-    if _depends_on_values(operator):
+    if depends_on_values(operator):
         if operator in _INDEXED:
             args = (args[0], _without_masks(args[1], fakes.from_tensor))
         elif _all_known(args, kwargs):
@@ -107,11 +106,6 @@ def _update_values(
         _update_written(operator, args, kwargs)
 
 
-@functools.cache
-def _depends_on_values(operator: OpOverload) -> bool:
-    return any(tag in operator.tags for tag in _VALUE_TAGS)
-
-
 def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -> bool:
     elements = result.numel()
     largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
@@ -119,7 +113,7 @@ def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:
-    return _is_integral(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args, {})
+    return _is_integral(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args)
 
 
 def _holds_known(argument: Any) -> bool:
@@ -160,7 +154,7 @@ def _update_parts(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Apply an in-place operator to the known values of its targets, or discard these."""
-    known = [each for each in _tensors(args[:1], {}) if is_known(each)]
+    known = [each for each in _tensors(args[:1]) if is_known(each)]
     if known and _all_known(args, kwargs):
         _run_for_real(operator, args, kwargs)
     elif known:
@@ -168,7 +162,7 @@ def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _forget(written: Any) -> None:
-    for each in _tensors(written, {}):
+    for each in _tensors(written):
         if is_known(each):
             delattr(each, _VALUE)
             each.constant = None  # type: ignore[attr-defined]  # FakeTensor's own copy, which it does not update
@@ -266,8 +260,8 @@ def _all_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return all(_known(each) is not None for each in _tensors(args, kwargs))
 
 
-def _tensors(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    return [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 def _is_integral(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,27 +49,33 @@ _CHOICES = {  # operator -> position of the chosen indices among its results; No
 }
 
 
+class _Presumed(StrEnum):
+    """What is presumed, at ``{}``."""
+
+    MOST = "how much is selected by computed values ({}) is taken at its most"
+    EVEN = "choices by computed values ({}) are taken to be even"
+    PASSED = "conditions on all of some computed values ({}) are taken to hold"
+    ONE = "computed numbers that the optimizer compares with others ({}) are taken as 1"
+    ZERO = "computed values that are handed to NumPy ({}) are taken as 0"
+
+
 class PresumedChoices:
     """Presumes unknown values, and records where that was."""
 
     def __init__(self) -> None:
-        self._most: dict[str, None] = {}
-        self._even: dict[str, None] = {}
-        self._passed: dict[str, None] = {}
-        self._compared: dict[str, None] = {}
-        self._zeros: dict[str, None] = {}
+        self._places: dict[_Presumed, dict[str, None]] = {each: {} for each in _Presumed}
 
     def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the largest possible result of an operator whose shape depends on values; None if unbounded."""
         answer = operator(*_with_all_chosen(args), **kwargs) if operator in _INDEXED else _largest(operator, args)
         if answer is not None:
-            self._most.setdefault(_place())
+            self._note(_Presumed.MOST)
         return answer
 
     def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Make choices by unknown values even, and let checks of them pass."""
         if operator in _CHECKS and not is_known(result):
-            self._passed.setdefault(_place())
+            self._note(_Presumed.PASSED)
             with unset_fake_temporarily():
                 remember_value(result, torch.ones((), dtype=torch.bool))
         elif operator in _CHOICES:
@@ -77,12 +84,12 @@ class PresumedChoices:
             if is_known(indices) or indices.numel() > LARGEST_ELEMENTS:
                 return
             if remember_value(indices, _even_indices(indices, _choices(operator, args, kwargs))):
-                self._even.setdefault(_place())
+                self._note(_Presumed.EVEN)
 
     def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
         """Let an unknown number, such as a norm that an optimizer checks, compare with others as 1 does."""
         if operator in _COMPARISONS and not args[0].dim() and not is_known(result):
-            self._compared.setdefault(_place())
+            self._note(_Presumed.ONE)
             with unset_fake_temporarily():
                 remember_value(result, operator(torch.ones((), dtype=args[0].dtype), args[1]))
 
@@ -96,7 +103,7 @@ class PresumedChoices:
                 raise TypeError("a fake tensor has no values to hand to NumPy")
             with _disable_current_modes():
                 if real is None:
-                    self._zeros.setdefault(_place())
+                    self._note(_Presumed.ZERO)
                     real = torch.zeros(tensor.shape, dtype=tensor.dtype)
                 found: npt.NDArray[np.generic] = real.numpy()
             return found
@@ -107,18 +114,14 @@ class PresumedChoices:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what was presumed and where, one phrase per kind."""
-        said = (
-            (self._most, "how much is selected by computed values ({}) is taken at its most"),
-            (self._even, "choices by computed values ({}) are taken to be even"),
-            (self._passed, "conditions on all of some computed values ({}) are taken to hold"),
-            (self._compared, "computed numbers that the optimizer compares with others ({}) are taken as 1"),
-            (self._zeros, "computed values that are handed to NumPy ({}) are taken as 0"),
-        )
         return tuple(
-            f"{text.format(named_places(places))}; only computing the model shows what they are"
-            for places, text in said
+            f"{presumed.format(named_places(places))}; only computing the model shows what they are"
+            for presumed, places in self._places.items()
             if places
         )
+
+    def _note(self, presumed: _Presumed) -> None:
+        self._places[presumed].setdefault(place_of_call() or "the backward pass")
 
 
 def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -175,7 +178,3 @@ def _choices(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _even_indices(like: torch.Tensor, choices: int) -> torch.Tensor:
     with unset_fake_temporarily():
         return torch.arange(like.numel()).remainder_(max(choices, 1)).view(like.shape)
-
-
-def _place() -> str:
-    return place_of_call() or "the backward pass"

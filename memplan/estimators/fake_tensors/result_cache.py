@@ -16,6 +16,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memplan.estimators.fake_tensors.dispatcher import depends_on_values
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((
     int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
 ))  # fmt: skip
-_OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def _depends_on_metadata(operator: Any) -> bool:
         isinstance(operator, OpOverload)
         and operator.namespace == "aten"
         and not operator._schema.is_mutable  # noqa: SLF001 - in no public attribute
-        and not any(tag in operator.tags for tag in _OF_VALUES)
+        and not depends_on_values(operator)
     )
 
 

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     _QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -169,25 +169,23 @@ def attend(  # noqa: PLR0917 - the operator's own signature
         backend = choose_backend(call, capability)
     mask = _as_float_mask(attn_mask, query.dtype)
     aten = torch.ops.aten
+    if backend is Backend.FLASH:
+        return _flash(tensors, dropout=dropout_p, causal=is_causal, scale=scale)
     if backend is Backend.MATH:
         with _adding_a_mask():
             results = aten._scaled_dot_product_attention_math(
                 *tensors, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
             )
-        return _first(results)
-    if backend is Backend.FLASH:
-        return _flash(tensors, dropout=dropout_p, causal=is_causal, scale=scale)
-    if mask is not None:
-        mask = _expanded_mask(mask, query, key)
-    if backend is Backend.EFFICIENT:
+    elif backend is Backend.EFFICIENT:
         results = aten._scaled_dot_product_efficient_attention(
-            *tensors, mask, _trains(*tensors), dropout_p, is_causal, scale=scale
+            *tensors, _expanded_mask(mask, query, key), _trains(*tensors), dropout_p, is_causal, scale=scale
         )
-        return _first(results)
-    results = aten._scaled_dot_product_cudnn_attention(
-        *tensors, mask, _trains(*tensors), dropout_p, is_causal, False, scale=scale
-    )
-    return _first(results)
+    else:
+        results = aten._scaled_dot_product_cudnn_attention(
+            *tensors, _expanded_mask(mask, query, key), _trains(*tensors), dropout_p, is_causal, False, scale=scale
+        )
+    attended: torch.Tensor = results[0]
+    return attended
 
 
 def adds_mask_in_place() -> bool:
@@ -230,17 +228,14 @@ def _trains(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
 
-def _first(results: Sequence[torch.Tensor]) -> torch.Tensor:
-    return results[0]
-
-
 def _flash(tensors: _QueryKeyValue, *, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
     head_dim = tensors[0].shape[-1]
     scale = head_dim**-0.5 if scale is None else scale  # of the unpadded head
     missing = -head_dim % _FLASH_HEAD_MULTIPLE
     padded = [functional.pad(each, (0, missing)) for each in tensors] if missing else tensors
-    results = torch.ops.aten._scaled_dot_product_flash_attention(*padded, dropout, causal, False, scale=scale)
-    return _first(results)[..., :head_dim]
+    attended: torch.Tensor
+    attended, *_ = torch.ops.aten._scaled_dot_product_flash_attention(*padded, dropout, causal, False, scale=scale)
+    return attended[..., :head_dim]
 
 
 def _as_float_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -250,7 +245,9 @@ def _as_float_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tenso
     return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), float("-inf"), dtype=dtype))
 
 
-def _expanded_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def _expanded_mask(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+    if mask is None:
+        return None
     missing = -mask.shape[-1] % _EFFICIENT_MASK_MULTIPLE
     if missing:
         mask = functional.pad(mask, (0, missing))[..., : mask.shape[-1]]
