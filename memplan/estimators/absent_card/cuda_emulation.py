@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -25,6 +25,7 @@ from memplan.estimators.absent_card.card_answers import (
 )
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import is_called_by_user, users_place_of_caller
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class CudaEmulation(TorchFunctionMode):
         self.host_copies = HostCopies()
         self._answers = {**card_answers(device, capability), "stream": self._entering_stream}
         self._streams_entered: dict[str, None] = {}
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replacements = ExitStack()
 
     def __enter__(self) -> Self:
         """Replace the functions of ``torch.cuda``."""
@@ -101,8 +102,7 @@ class CudaEmulation(TorchFunctionMode):
 
     def __exit__(self, *ending: object) -> None:
         """Restore the functions of ``torch.cuda``."""
-        while self._replaced:
-            setattr(*self._replaced.pop())
+        self._replacements.close()
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
 
     @property
@@ -118,8 +118,7 @@ class CudaEmulation(TorchFunctionMode):
         return nullcontext()
 
     def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
-        self._replaced.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, stand_in)
+        self._replacements.enter_context(replaced(owner, name, stand_in))
 
     def _with_mode_in_hooks(self, make: Callable[..., None]) -> Callable[..., None]:
         def init(hooks: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
