@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from memplan.estimators.step_trace import Timeline
 
 
+# The step overhead was measured from before the first optimizer step, which alone imports this much of torch 2.13
+# (resident set 219 to 300 MiB); the context is read after such a step and holds it already.
+STEP_BEYOND_CONTEXT_BYTES = STEP_OVERHEAD_BYTES - 80 * MIB
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
     """Events of a timeline at one micro-batch size.
@@ -43,11 +48,6 @@ class Events:
     requests_bytes: npt.NDArray[np.int64]
     block_bytes: npt.NDArray[np.int64]
     cache_returns: tuple[int, ...]
-
-
-# The step overhead was measured from before the first optimizer step, which alone imports this much of torch 2.13
-# (resident set 219 to 300 MiB); the context is read after such a step and holds it already.
-STEP_BEYOND_CONTEXT_BYTES = STEP_OVERHEAD_BYTES - 80 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

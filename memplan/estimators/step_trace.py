@@ -145,8 +145,8 @@ class StepTrace:
     host_context_bytes: int | None = None
     envelope: Timeline | None = None
     drawn: DrawnBatches | None = None
-    uncounted: tuple[str, ...] = field(default=())
-    notes: tuple[str, ...] = field(default=())
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def timelines_by_size(self) -> dict[int, Timeline]:

@@ -12,6 +12,7 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+HALF_TYPES = (torch.float16, torch.bfloat16)
 _OF_OPERATORS = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 _OF_WEIGHTS = {Precision.FP16_TRUE: torch.float16, Precision.BF16_TRUE: torch.bfloat16}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 # Micro-batches to ask about: powers of two, and half way between each two.
-ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (power - 1), 2 ** (power + 1))))
+_ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (power - 1), 2 ** (power + 1))))
 _DRAWN_BATCHES = 12  # of different sizes are asked about, where samples vary
 _SEARCHED_SIZES = (1, 4, 16, 64, 256)  # fewer: cuDNN takes twenty times as long to tell of all its algorithms
 
@@ -45,7 +45,7 @@ def with_cudnns_answers(trace: StepTrace, *, exact_sizes: Collection[int] = ()) 
     if not any(each.workspaces.has_any for each in trace.timelines):
         return trace
     sizes = {trace.recipe.micro_batch_size, *exact_sizes}
-    found = _answered(trace, sorted({*ASKED_SIZES, *sizes}), sorted({*_SEARCHED_SIZES, *sizes}))
+    found = _answered(trace, sorted({*_ASKED_SIZES, *sizes}), sorted({*_SEARCHED_SIZES, *sizes}))
     if trace.is_in_benchmark_mode and all(each.searches is None for each in found.timelines):
         return replace(found, uncounted=(*found.uncounted, _SEARCH))
     return found
@@ -53,7 +53,7 @@ def with_cudnns_answers(trace: StepTrace, *, exact_sizes: Collection[int] = ()) 
 
 def with_ruled_workspaces(trace: StepTrace) -> StepTrace:
     """Size the convolutions of a trace by the rule; those whose batches do not grow evenly keep their traced sizes."""
-    return _sized(trace, sorted({*ASKED_SIZES, trace.recipe.micro_batch_size}), {})
+    return _sized(trace, sorted({*_ASKED_SIZES, trace.recipe.micro_batch_size}), {})
 
 
 def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[int]) -> StepTrace:

@@ -32,6 +32,7 @@ from torch._prims_common import make_contiguous_strides_for, suggest_memory_form
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 from memplan.estimators.fake_tensors.known_values import known_integers
 from memplan.training.dense_parts import dense_parts, sparse_of
+from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,6 @@ _NORMALISED_BACKWARD = (
 )
 _REFLECTIONS = (torch.ops.aten.reflection_pad2d.default, torch.ops.aten.reflection_pad2d_backward.default)
 NO_REDUCTION = 0
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bool) -> Any:
@@ -101,7 +101,7 @@ def _normalised(operator: OpOverload, args: tuple[Any, ...], place: int) -> Any:
 
 
 def _layer_norm(values: torch.Tensor, shape: list[int], *_: Any) -> tuple[torch.Tensor, ...] | None:
-    if values.dtype not in _HALF:
+    if values.dtype not in HALF_TYPES:
         return None
     kept = (*values.shape[: values.dim() - len(shape)], *(1 for _ in shape))
     mean, deviation = (values.new_empty(kept, dtype=torch.float32) for _ in range(2))
@@ -110,7 +110,7 @@ def _layer_norm(values: torch.Tensor, shape: list[int], *_: Any) -> tuple[torch.
 
 def _batch_norm(*args: Any) -> tuple[torch.Tensor, ...] | None:
     image, training = args[0], args[5]
-    if not training or image.dtype not in _HALF:
+    if not training or image.dtype not in HALF_TYPES:
         return None
     mean, deviation = (image.new_empty(image.shape[1], dtype=torch.float32) for _ in range(2))
     return torch.empty_like(image), mean, deviation

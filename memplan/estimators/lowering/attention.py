@@ -16,12 +16,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from memplan.training.half_precision import HALF_TYPES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     _QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-_HALF = (torch.float16, torch.bfloat16)
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
@@ -99,7 +100,7 @@ def _suits_flash(call: AttentionCall, capability: tuple[int, int]) -> bool:
     small_card = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
     return (
         capability >= (8, 0)
-        and call.dtype in _HALF
+        and call.dtype in HALF_TYPES
         and not call.has_mask
         and call.head_dim == call.value_dim <= 256
         and not (call.causal and call.query_length != call.key_length)
@@ -109,7 +110,7 @@ def _suits_flash(call: AttentionCall, capability: tuple[int, int]) -> bool:
 
 
 def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
-    multiple = 8 if call.dtype in _HALF else (4 if capability >= (8, 0) else 1)
+    multiple = 8 if call.dtype in HALF_TYPES else (4 if capability >= (8, 0) else 1)
     known = call.dtype in (torch.float16, torch.float32) or (call.dtype is torch.bfloat16 and capability >= (8, 0))
     return (
         capability >= (5, 0)
@@ -125,7 +126,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
     widest = 256 if capability == (9, 0) else 128
     return (
         capability >= (8, 0)
-        and call.dtype in _HALF
+        and call.dtype in HALF_TYPES
         and call.head_dim % 8 == 0
         and call.value_dim % 8 == 0
         and (is_deepseeks or max(call.head_dim, call.value_dim) <= widest)

@@ -14,6 +14,7 @@ import torch
 from memplan.estimators.fake_tensors.fake_results import NO_REDUCTION
 from memplan.estimators.fake_tensors.known_values import known_true_count
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _INT64_BYTES = 8
 _INT32_BYTES = 4
 _GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer run on one thread
-_HALF = (torch.float16, torch.bfloat16)
 INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 
 
@@ -82,14 +82,14 @@ def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
 def _reduction(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
     """A copy of the input in the dtype of the result (``make_reduction_from_out_ty`` in ``ReduceOpsUtils.h``)."""
     source: torch.Tensor = args[0]
-    is_widened = on_cuda and source.dtype in _HALF and result.dtype is torch.float32
+    is_widened = on_cuda and source.dtype in HALF_TYPES and result.dtype is torch.float32
     is_read_directly = is_widened or source.is_complex()  # norms of complex numbers are real
     return NO_TEMPORARIES if is_read_directly else _converted(source, result)
 
 
 def _mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Half types are copied to single precision on the CPU (``mean_out`` in ``ReduceOps.cpp``)."""
-    if result.dtype not in _HALF:
+    if result.dtype not in HALF_TYPES:
         return _reduction(args, result, on_cuda=False)
     return TemporaryBytes(before_results=(args[0].numel() * torch.float32.itemsize,))
 

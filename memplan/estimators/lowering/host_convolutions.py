@@ -20,6 +20,7 @@ from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.convolutions import of_each_dimension
+from memplan.training.half_precision import HALF_TYPES
 from memplan.units import round_up
 
 if TYPE_CHECKING:
@@ -225,4 +226,4 @@ def _vector_width() -> int:
 
 def is_half(tensor: torch.Tensor) -> bool:
     """Whether elements take 16 bits."""
-    return tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.dtype in HALF_TYPES

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.recorder.recording import Recording
 
-ROUNDING = 0.01  # relative; some sizes are divided and rounded to whole elements
+_ROUNDING = 0.01  # relative; some sizes are divided and rounded to whole elements
 
 
 def same_structure(recordings: Sequence[Recording]) -> bool:
@@ -40,28 +40,28 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     """Whether two runs do not determine how blocks grow.
 
     Nearly all blocks are constant or proportional to the micro-batch. A line with a negative intercept underestimates
-    larger sizes. One with a positive intercept is doubted where the intercepts are more than ``ROUNDING`` of all that
+    larger sizes. One with a positive intercept is doubted where the intercepts are more than ``_ROUNDING`` of all that
     grows; temporaries of kernels are left out, because a workspace for weights and samples has a true intercept.
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
     intercepts, slopes, _ = _terms(recordings[:2])
     ruled = growing_ruled_blocks(recordings[:2]).blocks  # they follow no line, but are known at every size
     intercepts[ruled] = slopes[ruled] = 0
-    underestimates = bool((intercepts < -ROUNDING * sizes).any())
+    underestimates = bool((intercepts < -_ROUNDING * sizes).any())
     grows = (slopes != 0) & ~np.array(recordings[0].is_by_rule())
-    return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > ROUNDING * float(sizes[grows].sum())
+    return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > _ROUNDING * float(sizes[grows].sum())
 
 
 def fits(timeline: Timeline, recording: Recording) -> bool:
-    """Whether a timeline gives the size of every block of a run, up to ``ROUNDING``."""
+    """Whether a timeline gives the size of every block of a run, up to ``_ROUNDING``."""
     return not bool(_misses(timeline, recording).any())
 
 
 def nearly_fits(timeline: Timeline, recording: Recording) -> bool:
-    """Whether the blocks that a timeline misses hold at most ``ROUNDING`` of the bytes of all growing blocks."""
+    """Whether the blocks that a timeline misses hold at most ``_ROUNDING`` of the bytes of all growing blocks."""
     misses, sizes = _misses(timeline, recording), np.array(recording.block_bytes)
     grows = (timeline.size_terms[1:] != 0).any(axis=0)
-    return int(sizes[misses].sum()) <= ROUNDING * int(sizes[misses | grows].sum())
+    return int(sizes[misses].sum()) <= _ROUNDING * int(sizes[misses | grows].sum())
 
 
 def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
@@ -86,7 +86,7 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
 def _misses(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
     measured = np.array(recording.block_bytes, dtype=np.float64)
     misses: npt.NDArray[np.bool_] = (
-        np.abs(timeline.block_bytes(recording.micro_batch_size) - measured) > ROUNDING * measured
+        np.abs(timeline.block_bytes(recording.micro_batch_size) - measured) > _ROUNDING * measured
     )
     return misses
 

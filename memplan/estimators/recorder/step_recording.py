@@ -39,6 +39,7 @@ from memplan.estimators.recorder.user_calls import copied_model
 from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
+from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -120,13 +121,8 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
-        host_batch = batch
-        if fakes is not None:
-            host_batch = map_tensors(fakes.from_tensor, batch)
-            remember_values(tensors_in(host_batch), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
-            self._remember_model(model)
-        paths = ModulePaths(model)
-        choices = PresumedChoices() if self.presumes else None
+        host_batch = batch if fakes is None else _fake_batch(batch, fakes)
+        paths, choices = ModulePaths(model), PresumedChoices()
         operators = OperatorRecorder(
             recording,
             ledger,
@@ -135,13 +131,13 @@ class StepRecorder:
             host_copies=self.host_copies,
             fakes=fakes,
             draws=draws,
-            choices=choices,
+            choices=choices if self.presumes else None,
         )
         fake_mode: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         compiled = CompiledCalls()
-        to_numpy = nullcontext() if choices is None else choices.converting_to_numpy_zeros()
+        to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
         with draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
             step = self._run(model, host_batch, recording, ledger, operators)
         recording.order_frees()
@@ -151,31 +147,33 @@ class StepRecorder:
             *draws.notes,
             *operators.presumed.notes,
             *step.notes,
-            *(() if choices is None else choices.notes),
+            *choices.notes,
             *_notes_on(model, self.recipe.precision),
         )
         return RecordedRun(
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
         )
 
-    def _remember_model(self, fake_model: nn.Module) -> None:
-        """Remember the values of the model's buffers and other tensors in its fake copy, and which lie on the host."""
-        remember_buffers(fake_model, self.model)
-        remember_attributes(fake_model, self.model)
-        if self.host_copies is not None:
-            for each, original in attributes_left_on_host(fake_model, self.model):
-                if not self.host_copies.is_made_on_card(original):
-                    self.host_copies.presume(each)
-
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
-            on_cpu = self.device.kind is DeviceKind.CPU
-            return copied_model(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_cpu))
+            return self._fake_model(fakes)
         if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model
         return copied_model(self.model, model_copy)
+
+    def _fake_model(self, fakes: TraceFakeMode) -> nn.Module:
+        """Copy the model to fake tensors, and remember which values are known and which tensors lie on the host."""
+        on_cpu = self.device.kind is DeviceKind.CPU
+        made = copied_model(self.model, functools.partial(fake_copy, fakes=fakes, shares_storages=on_cpu))
+        remember_buffers(made, self.model)
+        remember_attributes(made, self.model)
+        if self.host_copies is not None:
+            for each, original in attributes_left_on_host(made, self.model):
+                if not self.host_copies.is_made_on_card(original):
+                    self.host_copies.presume(each)
+        return made
 
     def _run(
         self,
@@ -225,6 +223,13 @@ class StepRecorder:
         return step
 
 
+def _fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
+    """Copy a batch to fake tensors whose values are known."""
+    made = map_tensors(fakes.from_tensor, batch)
+    remember_values(tensors_in(made), tensors_in(batch), largest_elements=LARGEST_GIVEN_ELEMENTS)
+    return made
+
+
 def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
     """Say what is easily overlooked about the model as the workload made it."""
     mode = () if any(each.training for each in model.modules()) else (_ONLY_EVALUATES,)
@@ -232,6 +237,6 @@ def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
     for each in model.parameters():
         sizes[each.dtype] += each.numel()
     kind = max(sizes, key=lambda each: sizes[each], default=torch.float32)
-    if precision not in (Precision.FP32, Precision.TF32) or kind not in (torch.float16, torch.bfloat16):
+    if precision not in (Precision.FP32, Precision.TF32) or kind not in HALF_TYPES:
         return mode
     return (*mode, _HALF_ALREADY.format(kind=str(kind).removeprefix("torch."), precision=precision))
