@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.contiguous_copies import copies
+from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import round_up
 
 if TYPE_CHECKING:
-    import torch
-
     from memplan.estimators.lowering.temporary_bytes import Rule
 
 _FP32_BYTES = 4
@@ -47,7 +45,8 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
     return TemporaryBytes(
-        throughout=_by_position(gradient, output), after_results=(rows * _FP32_BYTES, accumulator_bytes, *expanded)
+        throughout=copies_by_position(gradient, output),
+        after_results=(rows * _FP32_BYTES, accumulator_bytes, *expanded),
     )
 
 
@@ -78,9 +77,9 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     head_bytes = blocks * (rows * columns * _FP32_BYTES + _BLOCK_HEADER_BYTES)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
         head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * _FP32_BYTES
-    product = () if is_half else ((gradient.numel() * gradient.element_size(), sums_bytes),)
+    product = () if is_half else ((gradient.nbytes, sums_bytes),)
     return TemporaryBytes(
-        throughout=_by_position(gradient), after_results=(sums_bytes, *product, batch * heads * head_bytes)
+        throughout=copies_by_position(gradient), after_results=(sums_bytes, *product, batch * heads * head_bytes)
     )
 
 
@@ -104,8 +103,3 @@ def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_h
         workspace_bytes += 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
     copied = () if gradient.stride(-1) == 1 else copies((gradient,))
     return TemporaryBytes(after_results=(*copied, workspace_bytes))
-
-
-def _by_position(*operands: torch.Tensor) -> tuple[int, ...]:
-    """Return the copies of operands that kernels read by position first, then by head."""
-    return copies(each.transpose(1, 2) for each in operands)

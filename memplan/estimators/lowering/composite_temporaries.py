@@ -138,9 +138,7 @@ def _scan(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
 def _logsumexp(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Maxima, which of them are finite, and the exponentials (``logsumexp_out_impl`` in ``ReduceOps.cpp``)."""
     source: torch.Tensor = args[0]
-    return TemporaryBytes(
-        around_results=(result.nbytes, (result.nbytes, result.numel()), source.numel() * source.element_size())
-    )
+    return TemporaryBytes(around_results=(result.nbytes, (result.nbytes, result.numel()), source.nbytes))
 
 
 def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -172,8 +170,9 @@ def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> Temporary
 
     Without a reduction, the second of them is the result.
     """
-    each_bytes = args[0].numel() * args[0].element_size()
-    return TemporaryBytes(after_results=(each_bytes,) * (1 if result.dim() and result.nbytes == each_bytes else 2))
+    logits: torch.Tensor = args[0]
+    is_reduced = not result.dim() or result.nbytes != logits.nbytes
+    return TemporaryBytes(after_results=(logits.nbytes,) * (2 if is_reduced else 1))
 
 
 def _selection(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:

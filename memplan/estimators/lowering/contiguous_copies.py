@@ -39,3 +39,8 @@ def copies(
         for each in operands
         if isinstance(each, torch.Tensor) and not each.is_contiguous(memory_format=layout)
     )
+
+
+def copies_by_position(*operands: torch.Tensor) -> tuple[int, ...]:
+    """Return the bytes of each copy of attention's operands that is made to read them by position, then by head."""
+    return copies(each.transpose(1, 2) for each in operands)

@@ -107,8 +107,8 @@ def _bernoulli(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 def _soft_margin_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The exponential, from a negative target and its product (``soft_margin_loss_backward_out`` in ``Loss.cpp``)."""
-    each_bytes = args[1].numel() * args[1].element_size()
-    return TemporaryBytes(around_results=(each_bytes, (each_bytes, each_bytes)))
+    values: torch.Tensor = args[1]
+    return TemporaryBytes(around_results=(values.nbytes, (values.nbytes, values.nbytes)))
 
 
 def _scatter_mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -116,15 +116,14 @@ def _scatter_mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
     source, reduction = args[3:5]
     if reduction != "mean":
         return NO_TEMPORARIES
-    ones_bytes = source.numel() * source.element_size()
-    return TemporaryBytes(after_results=(ones_bytes, result.numel() * result.element_size(), (result.numel(),)))
+    return TemporaryBytes(after_results=(source.nbytes, result.nbytes, (result.numel(),)))
 
 
 def _columns(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The result in the image's size, before it is resized, and a contiguous image (``im2col_cuda``, ``Im2Col.cu``)."""
     image: torch.Tensor = args[0]
-    sizes = (image.numel() * image.element_size(),) if result.nbytes > image.numel() * image.element_size() else ()
-    return TemporaryBytes(around_results=(*sizes, *copies((image,))))
+    in_image_size = (image.nbytes,) if result.nbytes > image.nbytes else ()
+    return TemporaryBytes(around_results=(*in_image_size, *copies((image,))))
 
 
 def _group_norm(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

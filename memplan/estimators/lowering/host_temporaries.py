@@ -9,7 +9,12 @@ import torch
 
 from memplan.estimators.fake_tensors.host_recurrence import padded_bytes, scratch_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
-from memplan.estimators.lowering.contiguous_copies import CONTIGUOUS_OPERANDS, convolution_layout, copies
+from memplan.estimators.lowering.contiguous_copies import (
+    CONTIGUOUS_OPERANDS,
+    convolution_layout,
+    copies,
+    copies_by_position,
+)
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 
@@ -128,8 +133,7 @@ def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> Tempor
 
 def _attention_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy of the output's gradient by position, then head (``flash_attention_backward_kernel_impl``)."""
-    gradient: torch.Tensor = args[0]
-    return TemporaryBytes(after_results=() if gradient.transpose(1, 2).is_contiguous() else (gradient.nbytes,))
+    return TemporaryBytes(after_results=copies_by_position(args[0]))
 
 
 def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -31,17 +31,17 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Return the temporaries of a sort along a dimension (``Sort.cpp``, ``SortStable.cu``).
 
     Args:
-        args: keys and dimension; of a stable sort whether it is, keys and dimension.
+        args: keys and dimension; between them whether the sort is stable, if that is said.
         _result: sorted keys and positions.
     """
     keys: torch.Tensor = args[0]
     dim = next((each for each in args[1:3] if isinstance(each, int) and not isinstance(each, bool)), -1)
     if not keys.dim():
         return NO_TEMPORARIES
-    size, key_bytes, position_bytes = keys.shape[dim], keys.numel() * keys.element_size(), keys.numel() * _INT64_BYTES
+    size, position_bytes = keys.shape[dim], keys.numel() * _INT64_BYTES
     if size <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=(size * _INT64_BYTES,))
-    in_order = () if keys.stride(dim) == 1 else (key_bytes, key_bytes, position_bytes)
+    in_order = () if keys.stride(dim) == 1 else (keys.nbytes, keys.nbytes, position_bytes)
     return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
 
 
@@ -63,8 +63,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if len(args) > 1:
         return TemporaryBytes(after_results=copied)
     count = source.numel()
-    made = (count * source.element_size(), count * _INT64_BYTES)
-    return TemporaryBytes(before_results=(*copied, *made, *_sorting(source, count)))
+    return TemporaryBytes(before_results=(*copied, source.nbytes, count * _INT64_BYTES, *_sorting(source, count)))
 
 
 def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -82,19 +81,18 @@ def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         return TemporaryBytes(after_results=copies((rows,)))
     positions_bytes = size * _INT64_BYTES
     sorting_bytes = size * source.element_size() + positions_bytes
-    return TemporaryBytes(after_results=(source.numel() * source.element_size(), positions_bytes, sorting_bytes))
+    return TemporaryBytes(after_results=(source.nbytes, positions_bytes, sorting_bytes))
 
 
 def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Sorted elements, with their positions if the inverse is returned (``UniqueCub.cu``)."""
     source: torch.Tensor = args[0]
     copied = copies((source,))
-    sorted_bytes = source.numel() * source.element_size()
     if len(args) <= 2 or not args[2]:
-        return TemporaryBytes(around_results=(*copied, sorted_bytes, (sorted_bytes,)))
+        return TemporaryBytes(around_results=(*copied, source.nbytes, (source.nbytes,)))
     places_bytes = source.numel() * _INT64_BYTES
-    sorting = (places_bytes, sorted_bytes + places_bytes)
-    return TemporaryBytes(around_results=(*copied, sorted_bytes, places_bytes, sorting, places_bytes))
+    sorting = (places_bytes, source.nbytes + places_bytes)
+    return TemporaryBytes(around_results=(*copied, source.nbytes, places_bytes, sorting, places_bytes))
 
 
 def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
