@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from bisect import bisect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -246,9 +247,8 @@ class _SizedStep:
 
 
 def _neighbours(traced: list[int], size: int) -> tuple[int, int]:
-    """Return the two traced sizes that another lies between, or the two that it lies nearest to."""
-    above = next((place for place, each in enumerate(traced) if each > size), len(traced) - 1)
-    place = max(above, 1)
+    """Return the two traced sizes, of several ascending ones, that another lies between or is nearest to."""
+    place = min(max(bisect(traced, size), 1), len(traced) - 1)
     return traced[place - 1], traced[place]
 
 

@@ -42,13 +42,13 @@ def largest_shares(
 ) -> tuple[PeakShare, ...]:
     """Return the largest holders among the live blocks, largest first; holders of one name are added up."""
     sums = np.bincount(labels[live], weights=sizes[live], minlength=len(names))
-    held: dict[str, int] = {}
+    held_bytes: Counter[str] = Counter()
     holders: Counter[str] = Counter()
     for each in np.flatnonzero(sums).tolist():
-        held[names[each]] = held.get(names[each], 0) + int(sums[each])
+        held_bytes[names[each]] += int(sums[each])
         holders[names[each]] += 1
-    largest = sorted(held, key=lambda name: -held[name])[:_SHARES_SHOWN]
-    return tuple(PeakShare(name=name, held_bytes=held[name], holder_count=holders[name]) for name in largest)
+    largest = held_bytes.most_common(_SHARES_SHOWN)
+    return tuple(PeakShare(name=name, held_bytes=held, holder_count=holders[name]) for name, held in largest)
 
 
 def repeated_paths(paths: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
-from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, replay, rounded_units
+from memplan.estimators.allocators.caching_allocator import replay, rounded_units
 from memplan.estimators.allocators.segment_addresses import addresses_from
 from memplan.estimators.allocators.segment_pools import SMALL_REQUEST_UNITS, DriverMemory, SegmentPool
 
@@ -34,7 +34,7 @@ class ReservedPeaks:
         config: the allocator's settings.
     """
 
-    def __init__(self, config: AllocatorConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, config: AllocatorConfig) -> None:
         self._config = config
         self._is_plain = not config.expandable_segments and config.max_split_size_bytes is None
         self._known: dict[bytes, int] = {}

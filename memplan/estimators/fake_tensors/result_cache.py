@@ -45,8 +45,8 @@ class TensorMetadata:
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    offset: int = 0
-    owner: int | None = None
+    offset: int
+    owner: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,9 +88,9 @@ class StepRecorder:
         device: the target device.
         model: the real model; every run copies it.
         on_fakes: whether the copy and its batches are fake tensors; else the step is computed.
-        presumes: whether unknown values are presumed; else reading one ends the run.
         fused_optimizer: whether to use the optimizer's fused implementation.
         host_copies: tensors that the step keeps on the host; None if the target device is the host.
+        presumes: whether unknown values are presumed; else reading one ends the run.
         results: what operators on fake tensors returned in earlier runs.
     """
 
@@ -99,9 +99,9 @@ class StepRecorder:
     device: DeviceSpec
     model: nn.Module
     on_fakes: bool
+    fused_optimizer: bool
+    host_copies: HostCopies | None
     presumes: bool = False
-    fused_optimizer: bool = False
-    host_copies: HostCopies | None = None
     results: ResultCache = field(default_factory=ResultCache)
 
     def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:

@@ -62,7 +62,7 @@ class TracedStep:
         recording: Recording,
         ledger: StorageLedger,
         on_cuda: bool,
-        fused_optimizer: bool = False,
+        fused_optimizer: bool,
     ) -> None:
         self._workload = workload
         self._recipe = recipe
