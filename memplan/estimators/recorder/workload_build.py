@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 
-def built_model(workload: Workload, recipe: Recipe) -> nn.Module:
+def built_model(workload: Workload, recipe: Recipe, batches: dict[int, Any]) -> nn.Module:
     """Call the model factory and prepare the model as a training does before the first step.
+
+    Args:
+        workload: makes the model.
+        recipe: whether activations are checkpointed.
+        batches: by micro-batch size; lazy modules are run on the smallest, which sets the shapes of their parameters.
 
     Raises:
         WorkloadError: the factory raises, or returns no module, or one that needs several processes.
@@ -31,14 +36,10 @@ def built_model(workload: Workload, recipe: Recipe) -> nn.Module:
         model.to("cpu")  # bitsandbytes quantizes when a model is moved
     if recipe.activation_checkpointing:
         enable_checkpointing(model)
-    return model
-
-
-def materialise_lazy_modules(model: nn.Module, workload: Workload, batches: dict[int, Any]) -> None:
-    """Run lazy modules once, on the smallest batch, which sets the shapes of their parameters."""
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         with torch.no_grad():
             call_user("loss", workload.loss, model, batches[min(batches)])
+    return model
 
 
 def made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:

@@ -22,11 +22,7 @@ from memplan.estimators.recorder.user_calls import (
     is_fake_tensor_failure,
     may_depend_on_size,
 )
-from memplan.estimators.recorder.workload_build import (
-    built_model,
-    made_batches,
-    materialise_lazy_modules,
-)
+from memplan.estimators.recorder.workload_build import built_model, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -82,8 +78,7 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
     batches = made_batches(workload, request.batch_sizes[:2])
     check_batches(workload, batches)
     with initialisation_skipped():
-        model = built_model(workload, request.recipe)
-        materialise_lazy_modules(model, workload, batches)
+        model = built_model(workload, request.recipe, batches)
     recorder = StepRecorder(
         workload=workload,
         recipe=request.recipe,
@@ -189,8 +184,8 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
             hint="keep values of tensors out of Python's control flow there, or try a smaller model of the same kind",
             detail=error.detail,
         ) from error
-    real = replace(recorder, model=built_model(recorder.workload, request.recipe), on_fakes=False)
-    trace = _trace(real, request, batches)
+    model = built_model(recorder.workload, request.recipe, batches)
+    trace = _trace(replace(recorder, model=model, on_fakes=False), request, batches)
     place = f"{error.where}: " if error.where else ""
     why = (
         f"the step cannot run on fake tensors ({place}{fake_tensor_reason(error)}); "
