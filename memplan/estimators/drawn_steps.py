@@ -14,6 +14,7 @@ import numpy as np
 
 from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.figures import outcome_of
+from memplan.estimators.step_trace import DRAWN_STEPS
 from memplan.results import DrawnSteps, OutcomeKind
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
     from memplan.estimators.step_trace import DrawnBatches
 
-STEPS = 30
-_DRAWS = 3
 _WORST_FIRST = (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES)
 
 
@@ -43,8 +42,7 @@ def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorCon
         config: settings of the caching allocator.
         limit_bytes: what the allocator may hold, for the outcome alone.
     """
-    draws = [_drawn_shares(drawn, micro_batch_size, seed) for seed in range(_DRAWS)]
-    runs = [events_on_batches(drawn, micro_batch_size, each) for each in draws]
+    runs = [events_on_batches(drawn, micro_batch_size, each) for each in drawn.batch_shares(micro_batch_size)]
     peaks_bytes = [replay(*each, config=config).peak_reserved_bytes for each in runs]
     median_bytes = statistics.median_low(peaks_bytes)
     median_run = runs[peaks_bytes.index(median_bytes)]
@@ -52,18 +50,11 @@ def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorCon
     tight = [each for each, peak_bytes in zip(runs, peaks_bytes, strict=True) if peak_bytes > limit_bytes]
     ends = {outcome_of(replay(*each, config=config, limit_bytes=limit_bytes)) for each in tight}
     return DrawnSteps(
-        steps=STEPS,
+        steps=DRAWN_STEPS,
         peak_reserved_bytes=median_bytes,
         peak_reserved_expandable_bytes=expandable.peak_reserved_bytes,
         outcome=next((kind for kind in _WORST_FIRST if kind in ends), OutcomeKind.FITS),
     )
-
-
-def _drawn_shares(drawn: DrawnBatches, micro_batch_size: int, seed: int) -> npt.NDArray[np.float64]:
-    """Return the size of each step's batch as a share of the worst's: that of its largest sample."""
-    samples = np.random.default_rng(seed).choice(drawn.sample_shares, size=(STEPS, micro_batch_size))
-    found: npt.NDArray[np.float64] = samples.max(axis=1)
-    return found
 
 
 def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.NDArray[np.float64]) -> AllocatorEvents:
@@ -78,7 +69,7 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
     worst_bytes = timeline.block_bytes(micro_batch_size)
     steps = timeline.steps
     batch_shares = np.where(steps < 0, 1.0, shares[steps])
-    sizes = [worst_bytes * batch_shares**drawn.exponents]
+    sizes = [worst_bytes * _block_shares(drawn.share_terms, batch_shares)]
     drawn.workspaces.fill(sizes[0], np.arange(worst_bytes.size, dtype=np.int32), batch_shares, micro_batch_size)
     blocks, allocates = [timeline.event_blocks], [timeline.event_allocates]
 
@@ -92,10 +83,16 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
         numbers[found] = before
         blocks.append(numbers[last_blocks])
         allocates.append(last_allocates)
-        sizes.append(worst_bytes[made] * share ** drawn.exponents[made])
+        sizes.append(worst_bytes[made] * _block_shares(drawn.share_terms[:, made], share))
         drawn.workspaces.fill(sizes[-1], made, np.full(made.size, share), micro_batch_size)
     block_bytes = np.rint(np.concatenate(sizes)).astype(np.int64)
     event_blocks = np.concatenate(blocks)
     kept = block_bytes[event_blocks] > 0
     requests = np.where(np.concatenate(allocates), block_bytes[event_blocks], 0)
     return AllocatorEvents(event_blocks[kept], requests[kept])
+
+
+def _block_shares(terms: npt.NDArray[np.float64], share: npt.NDArray[np.float64] | float) -> npt.NDArray[np.float64]:
+    """Return what blocks take as shares of what they take for the worst batch, at the share of their own batch."""
+    found: npt.NDArray[np.float64] = np.maximum(terms[0] + terms[1] * share + terms[2] * share**2, 0.0)
+    return found

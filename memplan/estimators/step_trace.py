@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 PHASES = tuple(Phase)
+DRAWN_STEPS, _DRAWS = 30, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +95,28 @@ class DrawnBatches:
         timeline: steps on the worst batch; the last one repeats the one before.
         handed_on: blocks of the step before that the last one frees and, in the second row, the block that it leaves in
             the place of each; shape (2, n).
-        exponents: a block takes what it takes for the worst batch times the batch's share of that to this power.
+        share_terms: constant, linear and quadratic coefficient of what a block takes, as a share of what it takes for
+            the worst batch, by the batch's share of that; shape (3, blocks).
         sample_shares: sizes of samples as shares of the largest, ascending.
-        workspaces: the blocks that are workspaces of convolutions, which follow no power.
+        workspaces: the blocks that are workspaces of convolutions, which follow no such terms.
     """
 
     timeline: Timeline
     handed_on: npt.NDArray[np.int32]
-    exponents: npt.NDArray[np.float64]
+    share_terms: npt.NDArray[np.float64]
     sample_shares: npt.NDArray[np.float64]
     workspaces: VaryingWorkspaces = field(default_factory=VaryingWorkspaces)
+
+    def batch_shares(self, micro_batch_size: int) -> npt.NDArray[np.float64]:
+        """Return the size of each step's batch as a share of the worst's, that of its largest sample.
+
+        Returns:
+            Shape (draws, steps), the same for the same sizes of samples.
+        """
+        draws = [np.random.default_rng(seed) for seed in range(_DRAWS)]
+        samples = [draw.choice(self.sample_shares, size=(DRAWN_STEPS, micro_batch_size)) for draw in draws]
+        found: npt.NDArray[np.float64] = np.stack(samples).max(axis=2)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 # Micro-batches to ask about: powers of two, and half way between each two.
 _ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (power - 1), 2 ** (power + 1))))
-_DRAWN_BATCHES = 12  # of different sizes are asked about, where samples vary
 _SEARCHED_SIZES = (1, 4, 16, 64, 256)  # fewer: cuDNN takes twenty times as long to tell of all its algorithms
 
 _BY_CUDNN = "workspaces of convolutions are what cuDNN {version} answers for compute capability {capability}"
@@ -88,10 +85,8 @@ def _drawn_calls(trace: StepTrace) -> list[list[Convolution]]:
 
 
 def _drawn_shares(drawn: DrawnBatches, recipe: Recipe) -> list[float]:
-    """Return sizes of batches as shares of the worst's, as the largest of their samples are distributed."""
-    places = np.linspace(0, 1, _DRAWN_BATCHES) ** (1 / recipe.micro_batch_size)
-    of_samples = drawn.sample_shares[np.rint(places * (drawn.sample_shares.size - 1)).astype(np.int64)]
-    return sorted(set(of_samples.tolist()))
+    """Return the sizes of the batches that will be replayed, as shares of the worst's."""
+    return sorted({1.0, *drawn.batch_shares(recipe.micro_batch_size).ravel().tolist()})
 
 
 def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, int]) -> StepTrace:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _ALIKE = 0.95  # a typical batch of this share of the worst tells too little of how blocks follow
+_NEARLY_SQUARE = 1.5  # power of a batch's share
 _QUANTILES = 1001
 
 
@@ -68,8 +69,9 @@ def drawn_batches(
 ) -> DrawnBatches | None:
     """Return how blocks follow the size of a batch; None where the runs do not show it, or sizes are not known.
 
-    A block that is the same for both does not depend on the batch; one that shrinks as the inputs do follows it, one
-    that shrinks with their square is quadratic, as scores of attention are.
+    A block lies on the line through both batches: one that is the same for both does not depend on the batch, and the
+    output of a convolution without padding shrinks a little faster than its input. One that shrinks nearly with the
+    square is quadratic, as scores of attention are, with a linear part.
 
     Args:
         timeline: steps on the worst batch.
@@ -78,26 +80,30 @@ def drawn_batches(
         sample_sizes: how large samples are, in any unit.
     """
     successors = _successors(worst)
-    share = _input_bytes(typical) / max(_input_bytes(worst), 1)
+    share = _share_of_inputs(typical, worst)
     largest = max(sample_sizes, default=0)
     if successors is None or not 0 < share < _ALIKE or not largest > 0:
         return None
-    shares = _block_shares(worst, typical)
-    follows = shares > 0
-    exponents = np.log(shares, out=np.zeros_like(shares), where=follows) / np.log(share)
+    shares = np.clip(_block_shares(worst, typical), share**2, 1.0)
+    is_square = shares < share**_NEARLY_SQUARE
+    square = np.where(is_square, (1 - shares / share) / (1 - share), 0.0)
+    slope = np.where(is_square, 1 - square, (1 - shares) / (1 - share))
     quantiles = np.quantile(np.array(sample_sizes, dtype=np.float64) / largest, np.linspace(0, 1, _QUANTILES))
     return DrawnBatches(
         timeline=timeline,
         handed_on=np.array([list(successors), list(successors.values())], dtype=np.int32),
-        exponents=np.clip(exponents, 0.0, 2.0),
+        share_terms=np.stack([1 - slope - square, slope, square]),
         sample_shares=quantiles,
         workspaces=varying_workspaces(timeline.workspaces, proportional_workspaces(typical), share),
     )
 
 
-def _input_bytes(recording: Recording) -> int:
-    pairs = zip(recording.components, recording.block_bytes, strict=True)
-    return sum(size for component, size in pairs if component is Component.INPUTS)
+def _share_of_inputs(typical: Recording, worst: Recording) -> float:
+    """Return how large the typical batch is as a share of the worst's, by those of its tensors that differ."""
+    pairs = zip(worst.components, typical.block_bytes, worst.block_bytes, strict=True)
+    differing = [sizes for component, *sizes in pairs if component is Component.INPUTS and sizes[0] != sizes[1]]
+    of_typical, of_worst = (sum(sizes) for sizes in zip(*differing, strict=True)) if differing else (1, 1)
+    return of_typical / max(of_worst, 1)
 
 
 def interleave_typical_steps(timeline: Timeline, worst: Recording, typical: Recording) -> Timeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaryingConvolution:
-    """A convolution whose lengths are powers of its batch's share of the worst's, through two batches.
+    """A convolution whose lengths lie on lines through those for two batches.
 
     Args:
         worst: the call on the worst batch.
@@ -35,9 +34,10 @@ class VaryingConvolution:
     def at(self, micro_batch_size: int, share: float) -> Convolution:
         """Return the call on a batch of so many samples and of this share of the worst's size."""
         worst, typical = (each.at(micro_batch_size) for each in (self.worst, self.typical))
-        position = log(share) / log(self.typical_share)
-        lengths = zip(worst.input_shape, typical.input_shape, strict=True)
-        image = tuple(round(most * (usual / most) ** position) for most, usual in lengths)
+        lengths = list(zip(worst.input_shape, typical.input_shape, strict=True))
+        power = 1 / max(sum(most != usual for most, usual in lengths), 1)  # the sides of an image as roots of its size
+        position = (1 - share**power) / (1 - self.typical_share**power)
+        image = tuple(max(round(most + (usual - most) * position), 1) for most, usual in lengths)
         windows = zip(image[2:], worst.weight_shape[2:], worst.stride, worst.padding, worst.dilation, strict=True)
         space = tuple((size + 2 * pad - gap * (window - 1) - 1) // step + 1 for size, window, step, pad, gap in windows)
         return replace(worst, input_shape=image, output_shape=(image[0], worst.output_shape[1], *space))

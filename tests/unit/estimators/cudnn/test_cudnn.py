@@ -229,13 +229,13 @@ def test_batches_of_each_size_that_is_drawn_are_asked_about(monkeypatch: pytest.
     drawn = DrawnBatches(
         timeline=trace.timelines[0],
         handed_on=np.zeros((2, 0), dtype=np.int32),
-        exponents=np.zeros(1),
+        share_terms=np.zeros((3, 1)),
         sample_shares=np.array([0.25, 1.0]),
         workspaces=varying_workspaces(
             trace.timelines[0].workspaces, replace(trace.timelines[0].workspaces, convolutions=(typical,)), 0.25
         ),
     )
-    answered = with_cudnns_answers(replace(trace, drawn=drawn)).drawn
+    answered = with_cudnns_answers(replace(trace, drawn=drawn, recipe=Recipe(micro_batch_size=1))).drawn
     assert answered is not None
     assert answered.workspaces.shares.tolist() == [0.25, 1.0]
     assert answered.workspaces.bytes_at_shares.tolist() == [[16.0, 32.0]]
