@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
-from memplan.errors import MemplanError, WorkloadError
+from memplan.errors import MemplanError, WorkloadError, hint_on_names
 from memplan.torch_settings import apply_torch_settings
 from memplan.user_places import error_of_user
 from memplan.workload import PickledWorkload, TrainingCommand, Workload
@@ -65,7 +65,8 @@ def load_workload(source: WorkloadSource) -> Workload:
     else:
         made, origin = _called(source), f"workload {source.target!r}"
     if not isinstance(made, Workload):
-        raise WorkloadError(f"{origin} returned a {type(made).__name__}, not a memplan.Workload")
+        hint = "return memplan.Workload(model=..., batch=..., loss=..., optimizer=...)"
+        raise WorkloadError(f"{origin} returned a {type(made).__name__}, not a memplan.Workload", hint=hint)
     return made
 
 
@@ -91,10 +92,13 @@ def _function_of(source: WorkloadReference) -> Callable[[ConfigNode], object]:
     if not module_name or not function_name or "/" in module_name or module_name.endswith(".py"):
         problem, hint = "does not name a function", 'write it as "package.module:function"'
         raise WorkloadError(f"workload {source.target!r} {problem}", where=source.config_path, hint=hint)
-    function: Callable[[ConfigNode], object] | None = getattr(_module_of(source, module_name), function_name, None)
+    module = _module_of(source, module_name)
+    function: Callable[[ConfigNode], object] | None = getattr(module, function_name, None)
     if not callable(function):
         problem = f"module {module_name!r} has no function {function_name!r}"
-        raise WorkloadError(f"workload {source.target!r}: {problem}", where=source.config_path)
+        own = [name for name, each in vars(module).items() if getattr(each, "__module__", None) == module_name]
+        hint = f"it is {module.__file__}; {hint_on_names(function_name, own) if own else 'it defines none'}"
+        raise WorkloadError(f"workload {source.target!r}: {problem}", where=source.config_path, hint=hint)
     return function
 
 

@@ -72,7 +72,14 @@ def test_an_unknown_workload_module_is_named_with_where_it_was_looked_for(projec
 
 def test_an_unknown_workload_function_is_named(project: Path) -> None:
     line = refused(project, "probe", "config.yaml", "--workload", "net:make", *MAPS, *ON_CPU)
-    assert "module 'net' has no function 'make'" in line
+    assert f"module 'net' has no function 'make'; it is {project}/net.py; use one of " in line
+    assert line.endswith("make_workload")
+
+
+def test_a_function_that_returns_nothing_is_told_what_to_return(project: Path) -> None:
+    (project / "net.py").write_text("def make_workload(config):\n    pass\n")
+    line = refused(project, "estimate", "config.yaml", *WORKLOAD, *ON_CPU)
+    assert "returned a NoneType, not a memplan.Workload; return memplan.Workload(model=" in line
 
 
 def test_a_module_that_the_workload_lacks_is_named_with_the_line_that_imports_it(project: Path) -> None:
