@@ -11,6 +11,7 @@ from memplan.configs.objects import changed_object, config_of_object
 from memplan.configs.reading import read_config
 from memplan.configs.replicas import for_replicas
 from memplan.json_documents import json_document, json_ready
+from memplan.notebooks import ShownAsPrinted
 from memplan.patches import ConfigPatch
 from memplan.plans.changes import change_to, original_recipe, patch_of, with_scaled_rate
 from memplan.plans.overrides import OverrideStyle, framework_arguments, knob_values, line_of, style_named
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(ShownAsPrinted):
     """The recommended recipe, the evidence for it and the patch.
 
     Args:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from memplan.json_documents import json_ready
+from memplan.notebooks import ShownAsPrinted
 from memplan.recipe import Precision, Recipe
 from memplan.results.breakdown import BreakdownBytes, PeakShare, Phase
 from memplan.results.outcome_kinds import OutcomeKind
@@ -42,7 +43,7 @@ class DrawnSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(ShownAsPrinted):
     """Predicted figures for one recipe on one device, for steady-state steps with optimizer state resident.
 
     Args:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memplan.json_documents import json_ready
+from memplan.notebooks import ShownAsPrinted
 from memplan.recipe import Precision, Recipe
 from memplan.results.breakdown import BreakdownBytes
 from memplan.results.estimates import Estimate
@@ -132,7 +133,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(ShownAsPrinted):
     """The micro-batch of one recipe that was found to land in the band and to run fast there, and how it was found.
 
     Args:
