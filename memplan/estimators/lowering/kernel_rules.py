@@ -13,7 +13,7 @@ from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
-from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
+from memplan.estimators.lowering.library_workspaces import NO_WORKSPACE, ProductWorkspace, product_workspace
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
-KEYWORDS_READ = {"aten.sort": ("stable", "dim")}  # keyword arguments that rules read after the others, in this order
+KEYWORDS_READ = {
+    "aten.sort": ("stable", "dim"),
+    "aten.addmm": ("beta",),
+}  # keyword arguments that rules read after the others, in this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +38,20 @@ class KernelRules:
         temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and results.
         are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
             overload.
-        blas_workspace_bytes: -> cuBLAS workspace of a thread, allocated by its first matrix product; 0 on the CPU.
+        product_workspace: returns what a matrix product takes of a library, given the same without results.
     """
 
     temporary_bytes: Callable[[str, tuple[Any, ...], Any], TemporaryBytes]
     are_known: Callable[[OpOverload, str], bool]
-    blas_workspace_bytes: Callable[[], int]
+    product_workspace: Callable[[str, tuple[Any, ...]], ProductWorkspace]
 
 
 def host_kernels() -> KernelRules:
     """Return the rules of the CPU."""
     return KernelRules(
-        temporary_bytes=host_temporary_bytes, are_known=lambda _operator, _name: True, blas_workspace_bytes=lambda: 0
+        temporary_bytes=host_temporary_bytes,
+        are_known=lambda _operator, _name: True,
+        product_workspace=lambda _operator, _args: NO_WORKSPACE,
     )
 
 
@@ -78,5 +83,5 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     return KernelRules(
         temporary_bytes=temporary_bytes,
         are_known=are_known,
-        blas_workspace_bytes=functools.partial(cublas_workspace_bytes, capability),
+        product_workspace=functools.partial(product_workspace, capability),
     )

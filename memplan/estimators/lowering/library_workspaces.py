@@ -1,28 +1,87 @@
-"""Workspaces that libraries allocate once and keep."""
+"""Workspaces of cuBLAS and cuBLASLt, which PyTorch takes from its caching allocator.
+
+Until torch 2.14 the first product of a thread allocates one, which the thread keeps and cuBLASLt shares; from 2.15 on
+every product allocates its own, and cuBLASLt another. Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of 2.13 and
+of the main branch of autumn 2026, and the allocations of 2.13 and 2.15 themselves.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from memplan.units import KIB, MIB
 
 # Grids of affine transforms are products (``AffineGridGenerator.cpp``), and nested tensors run linear layers and
 # products whole (``torch/nested/_internal/ops.py``).
 _PRODUCTS = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "affine_grid_generator", "linear",
-    "matmul",
+    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_", "mv", "dot", "vdot",
+    "affine_grid_generator", "linear", "matmul",
 )  # fmt: skip
 CUBLAS_OPERATORS = frozenset(f"aten.{name}" for name in _PRODUCTS)
+_FIRST_WITHOUT_CACHE = (2, 15)
+_FUSING_BIAS = "aten.addmm"
+_CUBLASLT_KIB = 1024
+_CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
-    """Return the cuBLAS workspace of one thread: what ``CUBLAS_WORKSPACE_CONFIG`` says, or else the default.
+@dataclass(frozen=True, slots=True)
+class ProductWorkspace:
+    """What a matrix product takes beside operands and result.
 
-    cuBLASLt shares it. Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of torch 2.13: sizes in KiB and how many of
-    each, as in ``:4096:2:16:8``; by default 4096 * 8 KiB on Hopper and Blackwell, ``:4096:2:16:8`` on all others.
+    Args:
+        size_bytes: of the block; 0 for none.
+        is_kept: whether the thread that runs the product keeps the block for others; else it is freed at once.
+    """
+
+    size_bytes: int
+    is_kept: bool
+
+
+NO_WORKSPACE = ProductWorkspace(0, is_kept=False)
+
+
+def product_workspace(capability: tuple[int, int], operator: str, args: tuple[Any, ...]) -> ProductWorkspace:
+    """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
+    if _keeps_workspaces():
+        return ProductWorkspace(_cublas_bytes(capability), is_kept=True)
+    runs_on_cublaslt = operator == _FUSING_BIAS and _fuses_bias(*args)
+    return ProductWorkspace(_cublaslt_bytes() if runs_on_cublaslt else _cublas_bytes(capability), is_kept=False)
+
+
+def _keeps_workspaces() -> bool:
+    return _keeps_by_default() or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+
+
+@functools.cache
+def _keeps_by_default() -> bool:
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) < _FIRST_WITHOUT_CACHE
+
+
+def _cublas_bytes(capability: tuple[int, int]) -> int:
+    """What ``CUBLAS_WORKSPACE_CONFIG`` says, sizes in KiB and how many of each as in ``:4096:2:16:8``, or the default.
+
+    By default 4096 * 8 KiB on Hopper and Blackwell, ``:4096:2:16:8`` on all others.
     """
     buffers = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if buffers:
         return sum(int(size) * int(count) for size, count in buffers) * KIB
     return 32 * MIB if capability >= (9, 0) else 2 * 4096 * KIB + 8 * 16 * KIB
+
+
+def _cublaslt_bytes() -> int:
+    setting = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return (int(setting) if setting.isdecimal() else _CUBLASLT_KIB) * KIB
+
+
+def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, beta: complex = 1, *_: object) -> bool:
+    """Whether ``addmm`` runs on cuBLASLt: ``isInputCompliesAddmmCudaLt`` in ``aten/src/ATen/native/cuda/Blas.cpp``."""
+    is_row = bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.shape[-1] == right.shape[1]
+    is_taken = left.dtype in _CUBLASLT_TYPES and min(*left.shape, *right.shape) > 1
+    return beta == 1 and is_row and is_taken and os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"

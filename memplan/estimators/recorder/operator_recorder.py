@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
     from memplan.estimators.lowering.kernel_rules import KernelRules
+    from memplan.estimators.lowering.library_workspaces import ProductWorkspace
     from memplan.estimators.lowering.temporary_bytes import Blocks
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.recording import Recording
@@ -209,7 +210,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 between = ()
         if operator in CUBLAS_OPERATORS:
             around += self._hold(temporaries.after_results, operator)
-            self._allocate_blas_workspace()
+            self._take_product_workspace(self._kernels.product_workspace(operator, args))
             self._free(around)
         else:
             self._free(around)
@@ -249,15 +250,19 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for block in blocks:
             self._recording.free(block)
 
-    def _allocate_blas_workspace(self) -> None:
-        """Allocate cuBLAS's workspace for a thread's first product; the backward pass runs on a thread of its own."""
+    def _take_product_workspace(self, workspace: ProductWorkspace) -> None:
+        """Allocate a product's workspace, which its thread may keep; the backward pass runs on a thread of its own."""
         in_backward = is_in_backward()
-        if in_backward in self._threads_with_cublas:
+        if not workspace.size_bytes or (workspace.is_kept and in_backward in self._threads_with_cublas):
             return
-        self._threads_with_cublas.add(in_backward)
-        size_bytes = self._kernels.blas_workspace_bytes()
-        if size_bytes:
-            self._recording.allocate(size_bytes, Component.WORKSPACES, module="", operator="cuBLAS workspace")
+        module = "" if workspace.is_kept else self._paths.current
+        taken = self._recording.allocate(
+            workspace.size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
+        )
+        if workspace.is_kept:
+            self._threads_with_cublas.add(in_backward)
+        else:
+            self._recording.free(taken)
 
 
 def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:

@@ -1,19 +1,47 @@
-"""cuBLAS's workspace is what its setting says, or the default of the card."""
+"""cuBLAS's workspace is what its setting says, or the default of the card, for one product or for all of a thread."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from memplan.estimators.lowering.library_workspaces import cublas_workspace_bytes
+import pytest
+import torch
+
+from memplan.estimators.lowering import library_workspaces
+from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspace
 from memplan.units import KIB, MIB
 
+AMPERE, HOPPER = (8, 0), (9, 0)
+SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "TORCH_CUBLAS_WORKSPACE_CACHE", "CUBLASLT_WORKSPACE_SIZE")
+MATRIX, ROW = torch.ones(4, 4), torch.ones(4)
+OF_CUBLAS, OF_CUBLASLT = 8 * MIB + 128 * KIB, MIB
 
-@pytest.mark.parametrize(("capability", "expected_bytes"), [((8, 0), 8 * MIB + 128 * KIB), ((9, 0), 32 * MIB)])
-def test_without_a_setting_it_follows_the_card(
-    capability: tuple[int, int], expected_bytes: int, monkeypatch: pytest.MonkeyPatch
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*SETTINGS, "DISABLE_ADDMM_CUDA_LT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch 2.15 and later do."""
+    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: False)
+
+
+@pytest.fixture
+def with_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch 2.14 and earlier do."""
+    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: True)
+
+
+@pytest.mark.usefixtures("with_cache")
+@pytest.mark.parametrize(("capability", "expected_bytes"), [(AMPERE, OF_CUBLAS), (HOPPER, 32 * MIB)])
+def test_the_default_follows_the_card_and_is_kept_for_any_product(
+    capability: tuple[int, int], expected_bytes: int
 ) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    assert cublas_workspace_bytes(capability) == expected_bytes
+    for operator, args in (("aten.mm", (MATRIX, MATRIX)), ("aten.addmm", (ROW, MATRIX, MATRIX))):
+        assert product_workspace(capability, operator, args) == ProductWorkspace(expected_bytes, is_kept=True)
 
 
 # as PyTorch 2.13 itself allocates for these settings
@@ -24,12 +52,46 @@ def test_without_a_setting_it_follows_the_card(
         (":16:8", 128 * KIB),
         (":4096:2:16", 8 * MIB),
         (":0:0", 0),
-        ("4096:2", 8 * MIB + 128 * KIB),
-        ("", 8 * MIB + 128 * KIB),
+        ("4096:2", OF_CUBLAS),
+        ("", OF_CUBLAS),
     ],
 )
 def test_a_setting_names_sizes_and_how_many_of_each(
     setting: str, expected_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", setting)
-    assert cublas_workspace_bytes((8, 0)) == expected_bytes
+    assert product_workspace(AMPERE, "aten.mm", (MATRIX, MATRIX)).size_bytes == expected_bytes
+
+
+# as PyTorch 2.15 itself allocates
+@pytest.mark.usefixtures("without_cache")
+@pytest.mark.parametrize(
+    ("operator", "args", "expected_bytes"),
+    [
+        ("aten.mm", (MATRIX, MATRIX), OF_CUBLAS),
+        ("aten.bmm", (MATRIX[None], MATRIX[None]), OF_CUBLAS),
+        ("aten.addmm", (ROW, MATRIX, MATRIX), OF_CUBLASLT),
+        ("aten.addmm", (ROW[None], MATRIX, MATRIX), OF_CUBLASLT),
+        ("aten.addmm", (MATRIX, MATRIX, MATRIX), OF_CUBLAS),  # only a row is added by cuBLASLt
+        ("aten.addmm", (ROW[:1].expand(4), MATRIX, MATRIX), OF_CUBLAS),
+        ("aten.addmm", (ROW, MATRIX, MATRIX, 2), OF_CUBLAS),  # beta
+        ("aten.addmm", (ROW, MATRIX[:1], MATRIX), OF_CUBLAS),  # of one sample
+        ("aten.addmm", (ROW[:1], MATRIX, MATRIX[:, :1]), OF_CUBLAS),  # to one output
+        ("aten.addmm", (ROW.int(), MATRIX.int(), MATRIX.int()), OF_CUBLAS),
+    ],
+)
+def test_from_2_15_on_each_product_takes_its_own_and_one_with_a_bias_that_of_cublaslt(
+    operator: str, args: tuple[Any, ...], expected_bytes: int
+) -> None:
+    assert product_workspace(AMPERE, operator, args) == ProductWorkspace(expected_bytes, is_kept=False)
+
+
+@pytest.mark.usefixtures("without_cache")
+def test_settings_of_2_15_bring_back_the_cache_and_size_cublaslts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = (ROW, MATRIX, MATRIX)
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
+    assert product_workspace(AMPERE, "aten.addmm", fused).size_bytes == 4 * MIB
+    monkeypatch.setenv("DISABLE_ADDMM_CUDA_LT", "1")
+    assert product_workspace(AMPERE, "aten.addmm", fused).size_bytes == OF_CUBLAS
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
+    assert product_workspace(AMPERE, "aten.addmm", fused).is_kept

@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from memplan.estimators.absent_card.cached_memory import empty_cache
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.lowering import library_workspaces
 from memplan.estimators.lowering.kernel_rules import cuda_kernels, host_kernels
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.recorder.module_paths import ModulePaths
@@ -143,6 +144,13 @@ def test_gradients_that_are_differentiated_again_are_added_out_of_place() -> Non
     assert sums == 2  # that of the forward pass, and that of the slopes
 
 
+@pytest.fixture
+def kept_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch keeps them until 2.14."""
+    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: True)
+
+
+@pytest.mark.usefixtures("kept_workspaces")
 def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> None:
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
@@ -161,6 +169,22 @@ def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> N
     assert workspaces == {8_519_680}  # 2 * 4 MiB + 8 * 16 KiB
 
 
+def test_from_torch_2_15_on_every_product_takes_a_workspace_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: False)
+    session = Session(capability=(8, 6))
+    with session.fakes, session.recorder:
+        weight = torch.empty(8, 8)
+        products = [weight @ weight, torch.addmm(weight[0], weight, weight)]
+    recording = session.recording
+    # the matrix, then each product, what cuBLAS or cuBLASLt takes beside it, and the end of that
+    assert recording.block_bytes == [256, 256, 8_519_680, 256, MIB]
+    assert list(zip(recording.event_blocks, recording.event_allocates, strict=True)) == [
+        (0, True), (1, True), (2, True), (2, False), (3, True), (4, True), (4, False)
+    ]  # fmt: skip
+    assert len(products) == 2
+
+
+@pytest.mark.usefixtures("kept_workspaces")
 def test_a_workspace_of_cublas_is_allocated_beside_the_copies_of_operands() -> None:
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
