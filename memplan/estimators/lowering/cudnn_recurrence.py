@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,97 +10,70 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One kind of recurrent cell.
-
-    Args:
-        states: state tensors: 2 for LSTM, 1 for the others.
-        kept: vectors of the hidden size that each step saves for the backward pass: activated gates, the output, and
-            the cell state of an LSTM or the recurrent part of a GRU's candidate. The padding of cuDNN's reserve space,
-            which it returns only on a card, is not counted.
-    """
-
-    states: int
-    kept: int
-
-
-CELLS = {
-    "lstm": Cell(states=2, kept=6),
-    "gru": Cell(states=1, kept=5),
-    "rnn_tanh": Cell(states=1, kept=1),
-    "rnn_relu": Cell(states=1, kept=1),
-}
+# Vectors of the hidden size that each step saves for the backward pass: activated gates, the output, and the cell state
+# of an LSTM or the recurrent part of a GRU's candidate. The padding of cuDNN's reserve space, which it returns only on
+# a card, is not counted.
+_KEPT_VECTORS = {"lstm": 6, "gru": 5, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def recurrences() -> dict[str, Callable[..., tuple[torch.Tensor, ...]]]:
     """Return replacements for all recurrent operators, on padded and on packed sequences."""
-    padded = {f"{name}.input": recurrence(cell) for name, cell in CELLS.items()}
-    return padded | {f"{name}.data": _packed_recurrence(cell) for name, cell in CELLS.items()}
+    kinds: tuple[tuple[str, Callable[..., Any]], ...] = (("input", _recurrence), ("data", _packed_recurrence))
+    return {f"{name}.{kind}": partial(run, kept) for name, kept in _KEPT_VECTORS.items() for kind, run in kinds}
 
 
-def recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a replacement for the cell's operator on padded sequences, with the same signature."""
-
-    def run(  # noqa: PLR0917 - the operator's own signature
-        sequence: torch.Tensor,
-        states: torch.Tensor | list[torch.Tensor],
-        weights: list[torch.Tensor],
-        has_biases: bool,  # noqa: ARG001
-        layers: int,
-        dropout: float,  # noqa: ARG001
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[torch.Tensor, ...]:
-        if batch_first:
-            sequence = sequence.transpose(0, 1)
-        kept_rows = sequence.shape[:2].numel() * layers if train else 0
-        output, *last = _run(cell, sequence, states, weights, kept_rows, bidirectional=bidirectional)
-        return (output.transpose(0, 1) if batch_first else output, *last)
-
-    return run
-
-
-def _packed_recurrence(cell: Cell) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a replacement for the cell's operator on packed sequences, with the same signature.
-
-    Their reserve space is as large as for padded ones: ``cudnnGetRNNTempSpaceSizes`` reads only the number of
-    sequences and the largest length.
-    """
-
-    def run(  # noqa: PLR0917 - the operator's own signature
-        data: torch.Tensor,
-        batch_sizes: torch.Tensor,
-        states: torch.Tensor | list[torch.Tensor],
-        weights: list[torch.Tensor],
-        has_biases: bool,  # noqa: ARG001
-        layers: int,
-        dropout: float,  # noqa: ARG001
-        train: bool,
-        bidirectional: bool,
-    ) -> tuple[torch.Tensor, ...]:
-        first = states if isinstance(states, torch.Tensor) else states[0]
-        kept_rows = len(batch_sizes) * first.shape[1] * layers if train else 0
-        return _run(cell, data, states, weights, kept_rows, bidirectional=bidirectional)
-
-    return run
-
-
-def _run(
-    cell: Cell,
+def _recurrence(  # noqa: PLR0917 - the operator's own signature
+    kept: int,
     sequence: torch.Tensor,
     states: torch.Tensor | list[torch.Tensor],
     weights: list[torch.Tensor],
-    kept_rows: int,
+    has_biases: bool,  # noqa: ARG001
+    layers: int,
+    dropout: float,  # noqa: ARG001
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    if batch_first:
+        sequence = sequence.transpose(0, 1)
+    vectors = kept * sequence.shape[:2].numel() * layers if train else 0
+    output, *last = _run(sequence, states, weights, vectors, bidirectional=bidirectional)
+    return (output.transpose(0, 1) if batch_first else output, *last)
+
+
+def _packed_recurrence(  # noqa: PLR0917 - the operator's own signature
+    kept: int,
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    states: torch.Tensor | list[torch.Tensor],
+    weights: list[torch.Tensor],
+    has_biases: bool,  # noqa: ARG001
+    layers: int,
+    dropout: float,  # noqa: ARG001
+    train: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Reserve as much as for padded sequences.
+
+    ``cudnnGetRNNTempSpaceSizes`` reads only the number of sequences and the largest length.
+    """
+    first = states if isinstance(states, torch.Tensor) else states[0]
+    vectors = kept * len(batch_sizes) * first.shape[1] * layers if train else 0
+    return _run(data, states, weights, vectors, bidirectional=bidirectional)
+
+
+def _run(
+    sequence: torch.Tensor,
+    states: torch.Tensor | list[torch.Tensor],
+    weights: list[torch.Tensor],
+    vectors: int,
     *,
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
     first = [states] if isinstance(states, torch.Tensor) else list(states)
-    vectors = cell.kept * kept_rows * (2 if bidirectional else 1)
+    directions = 2 if bidirectional else 1
     made: tuple[torch.Tensor, ...] = _Recurrence.apply(  # type: ignore[no-untyped-call]  # untyped in torch
-        vectors, bidirectional, sequence, len(first), *first, *weights
+        directions * vectors, directions, sequence, len(first), *first, *weights
     )
     return made
 
@@ -113,11 +86,10 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, vectors: int, bidirectional: bool, sequence: torch.Tensor, count: int, *tensors: torch.Tensor
+        ctx: Any, vectors: int, directions: int, sequence: torch.Tensor, count: int, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         states = tensors[:count]
         in_order = sequence.contiguous()
-        directions = 2 if bidirectional else 1
         output = in_order.new_empty(*sequence.shape[:-1], directions * states[0].shape[-1])
         last = [torch.empty_like(state) for state in states]
         reserve = sequence.new_empty(vectors * states[-1].shape[-1])

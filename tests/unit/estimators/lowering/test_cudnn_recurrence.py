@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memplan.estimators.lowering.cudnn_recurrence import CELLS, recurrence, recurrences
+from memplan.estimators.lowering.cudnn_recurrence import recurrences
 
 STEPS, BATCH, INPUT, HIDDEN = 10, 2, 32, 64
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1}
 
 
 def run(operator: str, *, train: bool = True, batch_first: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    cell, gates = CELLS[operator], GATES[operator]
+    gates, state_count = GATES[operator], 2 if operator == "lstm" else 1
     sequence = torch.empty(STEPS, BATCH, INPUT, device="meta", requires_grad=True)
     state = torch.empty(1, BATCH, HIDDEN, device="meta")
     weights = [
         torch.empty(gates * HIDDEN, INPUT, device="meta", requires_grad=True),
         torch.empty(gates * HIDDEN, HIDDEN, device="meta", requires_grad=True),
     ]
-    states = state if cell.states == 1 else [state] * cell.states
+    states = state if state_count == 1 else [state] * state_count
     given = sequence.transpose(0, 1) if batch_first else sequence
-    output, *last = recurrence(cell)(given, states, weights, False, 1, 0.0, train, False, batch_first)
-    assert [each.shape for each in last] == [state.shape] * cell.states
+    run_layer = recurrences()[f"{operator}.input"]
+    output, *last = run_layer(given, states, weights, False, 1, 0.0, train, False, batch_first)
+    assert [each.shape for each in last] == [state.shape] * state_count
     return output, [sequence, *weights]
 
 
