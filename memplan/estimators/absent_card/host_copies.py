@@ -73,16 +73,14 @@ class HostCopies:
         """
         if not self._runs_on_host(args):
             return False
-        for each in _tensors(result):
-            for storage in _storages(each):
-                self._remember(storage, self._storages)
+        for storage in _storages_in(result):
+            self._remember(storage, self._storages)
         return True
 
     def note_on_card(self, made: Any) -> None:
         """Remember that code asked for a tensor on the card, such as one that builds a model."""
-        for each in _tensors(made):
-            for storage in _storages(each):
-                self._remember(storage, self._made_on_card)
+        for storage in _storages_in(made):
+            self._remember(storage, self._made_on_card)
 
     def is_made_on_card(self, tensor: torch.Tensor) -> bool:
         """Whether code asked for the tensor on the card."""
@@ -105,7 +103,7 @@ class HostCopies:
         if all(self.holds(each) for each in given):
             return []
         found = [each for each in given if each.dim() and each.is_floating_point() and self._is_presumed(each)]
-        for storage in (storage for each in found for storage in _storages(each)):
+        for storage in _storages_in(found):
             self._presumed.discard(id(storage))
             self._storages.pop(id(storage), None)
         return found
@@ -129,6 +127,10 @@ class HostCopies:
             return False
         given = _tensors(args)
         return bool(given) and all(self.holds(each) for each in given)
+
+
+def _storages_in(values: Any) -> list[torch.UntypedStorage]:
+    return [storage for each in _tensors(values) for storage in _storages(each)]
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:

@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 
 class Type(IntEnum):
-    """``cudnnBackendAttributeType_t``, with the C type of each beside it."""
+    """``cudnnBackendAttributeType_t``."""
 
     DATA_TYPE = 1
     INT64 = 3
@@ -44,13 +44,10 @@ class Type(IntEnum):
     CHAR = 24
 
 
+# All others are enumerations.
 _C_TYPES: dict[Type, Any] = {
-    Type.DATA_TYPE: ctypes.c_int,
     Type.INT64: ctypes.c_int64,
     Type.FLOAT: ctypes.c_float,
-    Type.CONVOLUTION_MODE: ctypes.c_int,
-    Type.HEURISTICS_MODE: ctypes.c_int,
-    Type.NUMERICAL_NOTE: ctypes.c_int,
     Type.DESCRIPTOR: ctypes.c_void_p,
     Type.CHAR: ctypes.c_char,
 }
@@ -135,23 +132,11 @@ class Descriptor:
 
     def set(self, attribute: int, kind: Type, values: Sequence[int] | Sequence[float] | bytes) -> None:
         """Set an attribute to one value or several of a plain type."""
-        c_type = _C_TYPES[kind]
-        array = (c_type * len(values))(*values)
-        self._library.call(
-            "cudnnBackendSetAttribute", self._handle, int(attribute), int(kind), ctypes.c_int64(len(values)), array
-        )
+        self._write(attribute, kind, (_c_type(kind) * len(values))(*values))
 
     def refer_to(self, attribute: int, other: Descriptor) -> None:
         """Set an attribute to another descriptor, which must outlive this one."""
-        handles = (ctypes.c_void_p * 1)(other._handle)
-        self._library.call(
-            "cudnnBackendSetAttribute",
-            self._handle,
-            int(attribute),
-            int(Type.DESCRIPTOR),
-            ctypes.c_int64(1),
-            handles,
-        )
+        self._write(attribute, Type.DESCRIPTOR, (ctypes.c_void_p * 1)(other._handle))
 
     def finalize(self) -> Descriptor:
         """Let cuDNN check the descriptor, and work out what it answers."""
@@ -165,9 +150,13 @@ class Descriptor:
 
     def numbers(self, attribute: int, kind: Type, at_most: int = 1) -> list[int]:
         """Return an attribute's whole numbers."""
-        values = (_C_TYPES[kind] * at_most)()
+        values = (_c_type(kind) * at_most)()
         count = self._read(attribute, kind, at_most, values)
         return [int(each) for each in values[:count]]
+
+    def _write(self, attribute: int, kind: Type, values: ctypes.Array[Any]) -> None:
+        count = ctypes.c_int64(len(values))
+        self._library.call("cudnnBackendSetAttribute", self._handle, int(attribute), int(kind), count, values)
 
     def _read(self, attribute: int, kind: Type, at_most: int, into: ctypes.Array[Any]) -> int:
         count = ctypes.c_int64()
@@ -181,3 +170,7 @@ class Descriptor:
             into,
         )
         return count.value
+
+
+def _c_type(kind: Type) -> Any:
+    return _C_TYPES.get(kind, ctypes.c_int)

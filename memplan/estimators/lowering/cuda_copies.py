@@ -34,7 +34,7 @@ def copying_rules() -> dict[str, Rule]:
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
         "aten.native_batch_norm_backward": _batch_norm_backward,
         "aten._softmax_backward_data": _softmax_backward,
-        "aten._log_softmax_backward_data": _log_softmax_backward,
+        "aten._log_softmax_backward_data": lambda args, _result: TemporaryBytes(after_results=copies(args[:2])),
     }
 
 
@@ -90,10 +90,6 @@ def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not training or not suits_cudnn(image, weight, training=training):
         return NO_TEMPORARIES
     return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
-
-
-def _log_softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    return TemporaryBytes(after_results=copies(args[:2]))
 
 
 def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
