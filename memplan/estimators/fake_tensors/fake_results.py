@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 SPARSE_CLONE = torch.ops.aten.clone.default
 _COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
 _LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
-_FOLD = torch.ops.aten.col2im.default
+_COL2IM = torch.ops.aten.col2im.default
 _CTC_LOSS = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
-_BAG = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
-_SUM_BAGS = torch.ops.aten._embedding_bag.default  # noqa: SLF001 - an operator
+_EMBEDDING_BAG_BACKWARD = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
+_EMBEDDING_BAG = torch.ops.aten._embedding_bag.default  # noqa: SLF001 - an operator
 _REDUCTION_ARGUMENT = {
     torch.ops.aten.mse_loss.default: 2,
     torch.ops.aten.smooth_l1_loss.default: 2,
@@ -134,8 +134,8 @@ def _layer_gradients(gradient: torch.Tensor, values: torch.Tensor, *others: Any)
     return results
 
 
-def _bags(*args: Any) -> tuple[torch.Tensor, ...]:
-    result, bag_of_each, *rest = _SUM_BAGS(*args)
+def _embedding_bag(*args: Any) -> tuple[torch.Tensor, ...]:
+    result, bag_of_each, *rest = _EMBEDDING_BAG(*args)
     if not bag_of_each.numel():  # the CPU sums without them
         bag_of_each = args[1].new_empty(args[1].numel())
     return result, bag_of_each, *rest
@@ -145,12 +145,12 @@ def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(values), values.new_empty(0)
 
 
-def _reflected(operator: OpOverload, *args: Any) -> torch.Tensor:
+def _reflection_pad(operator: OpOverload, *args: Any) -> torch.Tensor:
     padded: torch.Tensor = operator(*args)
     return torch.empty_like(padded, memory_format=torch.contiguous_format)
 
 
-def _folded(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
+def _col2im(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
     channels = columns.shape[-2] // (kernel_size[0] * kernel_size[1])
     memory = torch.empty_like(columns, memory_format=torch.contiguous_format)
     return memory.resize_(*columns.shape[:-2], channels, *output_size)
@@ -177,7 +177,7 @@ def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int])
     return targets.shape[1] if targets.dim() == 2 else None
 
 
-def _rows_of_bags(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
+def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
     rows, _, _, is_sparse = others[4:8]
     if not is_sparse:
         return None
@@ -191,12 +191,12 @@ _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     _LAYER_BACKWARD: _layer_gradients,
     **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
     torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
-    **{each: partial(_reflected, each) for each in _REFLECTIONS},
-    _SUM_BAGS: _bags,
+    **{each: partial(_reflection_pad, each) for each in _REFLECTIONS},
+    _EMBEDDING_BAG: _embedding_bag,
 }
 _REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {
-    _FOLD: _folded,
+    _COL2IM: _col2im,
     LAYER: recurrent_layer,
     _CTC_LOSS: _ctc_loss,
-    _BAG: _rows_of_bags,
+    _EMBEDDING_BAG_BACKWARD: _embedding_bag_backward,
 }

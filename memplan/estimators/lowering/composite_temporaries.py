@@ -41,14 +41,14 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Rule]:
         "aten.smooth_l1_loss": _reduced_loss,
         "aten.huber_loss": _reduced_loss,
         "aten.binary_cross_entropy_with_logits": _entropy_of_logits,
-        "aten.index": _selection,
-        "aten._unsafe_index": _selection,
-        **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _selected_writes),
-        "aten.masked_select": partial(_selected, on_cuda=on_cuda),
-        "aten.masked_scatter_backward": partial(_padded_selection, on_cuda=on_cuda),
-        "aten.dist": _distance,
-        "aten._euclidean_dist": _distances,
-        "aten._trilinear": _bilinear_form,
+        "aten.index": _index,
+        "aten._unsafe_index": _index,
+        **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _index_put),
+        "aten.masked_select": partial(_masked_select, on_cuda=on_cuda),
+        "aten.masked_scatter_backward": partial(_masked_scatter_backward, on_cuda=on_cuda),
+        "aten.dist": _dist,
+        "aten._euclidean_dist": _euclidean_dist,
+        "aten._trilinear": _trilinear,
         "aten.affine_grid_generator": _affine_grid,
         "aten.linalg_matrix_exp": _matrix_exponential,
         **dict.fromkeys(("aten.linalg_inv_ex", "aten.linalg_lu"), _factored_matrix),
@@ -94,20 +94,20 @@ def _mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     return TemporaryBytes(before_results=(args[0].numel() * torch.float32.itemsize,))
 
 
-def _selected(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
-    return _selecting(args, result.numel(), on_cuda=on_cuda)
+def _masked_select(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
+    return _select_by_mask(args, result.numel(), on_cuda=on_cuda)
 
 
-def _padded_selection(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
+def _masked_scatter_backward(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:
     """The selected part of a gradient, before it is padded (``TensorAdvancedIndexing.cpp``)."""
     known = known_true_count(args[1])
     elements = result.numel() if known is None else min(known, result.numel())
-    selecting = _selecting(args, elements, on_cuda=on_cuda)
+    selecting = _select_by_mask(args, elements, on_cuda=on_cuda)
     beside = selecting.around_results + selecting.after_results
     return TemporaryBytes(before_results=(selecting.before_results, elements * result.element_size(), beside))
 
 
-def _selecting(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:
+def _select_by_mask(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> TemporaryBytes:
     """On CUDA the selected positions (``masked_select_out_cuda_impl`` indexes by the mask), on the CPU int64 masks.
 
     One mask is counted; unless a single thread reads contiguous memory, another and its prefix sum follow
@@ -175,11 +175,11 @@ def _entropy_of_logits(args: tuple[Any, ...], result: torch.Tensor) -> Temporary
     return TemporaryBytes(after_results=(logits.nbytes,) * (2 if is_reduced else 1))
 
 
-def _selection(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def _index(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     return _positions_of_masks(args[0], args[1], result)
 
 
-def _selected_writes(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     values: torch.Tensor = args[2]
     accumulates = len(args) > 3 and bool(args[3])
     if values.numel() == 1 and not accumulates:  # ``masked_fill`` runs instead
@@ -199,13 +199,13 @@ def _positions_of_masks(
     )
 
 
-def _distance(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
+def _dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """The difference before its norm (``dist`` in ``Distance.cpp``)."""
     elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]  # untyped in torch
     return TemporaryBytes(before_results=(elements * args[0].element_size(),))
 
 
-def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
+def _euclidean_dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Both sets of points with two more columns each, so that one product gives all squares (``_euclidean_dist``).
 
     The first set is scaled before the second gets its columns, which are there already (``Distance.cpp``).
@@ -214,7 +214,7 @@ def _distances(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     return TemporaryBytes(before_results=(max(first - args[1].nbytes, 0),), around_results=(first, second))
 
 
-def _bilinear_form(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def _trilinear(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The product of two factors, and that with the third, one slice at a time (``_trilinear`` in ``Linear.cpp``)."""
     expanded, summed = args[3:6], args[6]
     unrolled = args[7] if len(args) > 7 else 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _INT64_BYTES = 8
 
 
-def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Int64 copies of int32 indices, and copies of broadcast indices with different strides (``AdvancedIndex``)."""
     indices = [each for each in args[1] if each is not None and each.dtype not in (torch.bool, torch.uint8)]
     if not indices:
@@ -39,7 +39,7 @@ def _indices(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     accumulates = len(args) > 3 and bool(args[3])
-    return (sort_temporaries.accumulating_index_put if accumulates else _indices)(args, result)
+    return (sort_temporaries.accumulating_index_put if accumulates else _index)(args, result)
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -53,7 +53,7 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(target.numel() * _INT64_BYTES, *written))
 
 
-def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _cdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each pair before the sum (``cdist_backward_kernel_impl`` in ``DistanceKernel.cu``)."""
     grad, points, _, norm = args[:4]
     if norm == 0:
@@ -61,7 +61,7 @@ def _distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(grad.numel() * points.shape[-1] * points.element_size(),))
 
 
-def _own_distances_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _pdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each point with respect to each other (``pdist_backward_kernel_impl``)."""
     points, norm = args[1:3]
     return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=((len(points) - 1) * points.nbytes,))
@@ -119,7 +119,7 @@ def _scatter_mean(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
     return TemporaryBytes(after_results=(source.nbytes, result.nbytes, (result.numel(),)))
 
 
-def _columns(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def _im2col(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """The result in the image's size, before it is resized, and a contiguous image (``im2col_cuda``, ``Im2Col.cu``)."""
     image: torch.Tensor = args[0]
     in_image_size = (image.nbytes,) if result.nbytes > image.nbytes else ()
@@ -147,23 +147,23 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("aten.index", "aten._unsafe_index"), _indices),
+    **dict.fromkeys(("aten.index", "aten._unsafe_index"), _index),
     **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
     "aten.sort": sort_temporaries.sort,
-    "aten.topk": sort_temporaries.top_k,
-    "aten.randperm": sort_temporaries.permutation,
+    "aten.topk": sort_temporaries.topk,
+    "aten.randperm": sort_temporaries.randperm,
     **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
     "aten.mode": sort_temporaries.mode,
     "aten._unique2": sort_temporaries.unique,
-    "aten._cdist_backward": _distances_backward,
-    "aten._pdist_backward": _own_distances_backward,
+    "aten._cdist_backward": _cdist_backward,
+    "aten._pdist_backward": _pdist_backward,
     "aten.multinomial": _multinomial,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
     ),
-    "aten.im2col": _columns,
+    "aten.im2col": _im2col,
     "aten.count_nonzero": _count_nonzero,
     "aten.bernoulli": _bernoulli,
     "aten.soft_margin_loss_backward": _soft_margin_backward,

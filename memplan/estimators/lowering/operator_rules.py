@@ -74,7 +74,7 @@ _CHOSEN_ON_THE_CARD = {
         "linalg_lu_solve", "linalg_pinv", "linalg_qr", "ormqr",
     ),
 }  # fmt: skip
-_PARTLY = {f"aten.{name}": kind for kind, names in _CHOSEN_ON_THE_CARD.items() for name in names}
+_CHOSEN_BY_OPERATOR = {f"aten.{name}": kind for kind, names in _CHOSEN_ON_THE_CARD.items() for name in names}
 
 
 @functools.cache
@@ -101,7 +101,7 @@ def _is_plain(operator: OpOverload, name: str) -> bool:
 
 def is_chosen_on_card(operator: str) -> bool:
     """Whether a library chooses a workspace of the operator, given without overload, at run time."""
-    return operator in _PARTLY
+    return operator in _CHOSEN_BY_OPERATOR
 
 
 def unknown_kernels(calls: Collection[tuple[str, int]]) -> tuple[str, ...]:
@@ -112,6 +112,6 @@ def unknown_kernels(calls: Collection[tuple[str, int]]) -> tuple[str, ...]:
     """
     by_kind: dict[str, list[str]] = {}
     for name, count in sorted(calls):
-        kind = _PARTLY.get(name, "what these kernels take inside")
+        kind = _CHOSEN_BY_OPERATOR.get(name, "what these kernels take inside")
         by_kind.setdefault(kind, []).append(f"{name} ({count} {'call' if count == 1 else 'calls'})")
     return tuple(f"{kind}: {', '.join(names)}" for kind, names in by_kind.items())

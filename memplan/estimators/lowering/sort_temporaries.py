@@ -49,7 +49,7 @@ def _sorting(keys: torch.Tensor, size: int) -> tuple[RuledBlock, ...]:
     return ruled_blocks(sorting, keys.numel() // max(size, 1), size, keys.element_size())
 
 
-def permutation(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def randperm(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
     count = result.numel()
     key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else _INT64_BYTES)
@@ -131,7 +131,7 @@ def _indexed_dims(indices: list[torch.Tensor | None]) -> list[int]:
     return dims
 
 
-def top_k(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+def topk(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     """A contiguous copy and digit counts, or a sort of more than 4096 results (``TensorTopK.cu`` and ``.cpp``).
 
     The elements per thread depend on the card's multiprocessors; those of an H100 are assumed, and others change the
