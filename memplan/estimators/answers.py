@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.allocators.process_allocators import ProcessAllocators
-    from memplan.estimators.step_trace import StepTrace
+    from memplan.estimators.step_trace import StepTrace, Timeline
     from memplan.results import DrawnSteps
 
 _INTERPOLATIONS = 8
@@ -210,11 +210,15 @@ class _SizedStep:
     device: DeviceSpec
     allocators: ProcessAllocators
 
+    @property
+    def timeline(self) -> Timeline | None:
+        """The timeline that holds for this size; None between two traced sizes."""
+        return self.trace.timeline_at(self.micro_batch_size)
+
     def figures(self) -> Figures:
         """Return the replayed peaks; between two traced sizes they lie on the line through both."""
-        timeline = self.trace.timeline_at(self.micro_batch_size)
-        if timeline is not None:
-            return figures_at(timeline, self.micro_batch_size, self.device, self.allocators)
+        if self.timeline is not None:
+            return figures_at(self.timeline, self.micro_batch_size, self.device, self.allocators)
         of_size = self.trace.timelines_by_size
         low, high = _neighbours(sorted(of_size), self.micro_batch_size)
         small, large = (figures_at(of_size[size], size, self.device, self.allocators) for size in (low, high))
@@ -222,8 +226,7 @@ class _SizedStep:
 
     def search_peak_bytes(self) -> int | None:
         """Return what is alive at most while cuDNN searches for algorithms; None between two traced sizes."""
-        timeline = self.trace.timeline_at(self.micro_batch_size)
-        return None if timeline is None else search_peak_bytes(timeline, self.micro_batch_size)
+        return None if self.timeline is None else search_peak_bytes(self.timeline, self.micro_batch_size)
 
     def drawn(self, context_bytes: int) -> DrawnSteps | None:
         """Return what steps on batches drawn at random hold; None where batches are alike, and on the CPU."""
@@ -239,9 +242,9 @@ class _SizedStep:
             return OutcomeKind.FITS
         if self.device.kind is DeviceKind.CPU:
             return OutcomeKind.HOST_OUT_OF_MEMORY
-        size, timeline = self.micro_batch_size, self.trace.timeline_at(self.micro_batch_size)
-        if timeline is not None:
-            return outcome_of(replay_under_limit(timeline, size, self.allocators.cuda, limit_bytes=room_bytes))
+        if self.timeline is not None:
+            size, config = self.micro_batch_size, self.allocators.cuda
+            return outcome_of(replay_under_limit(self.timeline, size, config, limit_bytes=room_bytes))
         has_room = peaks.allocated_bytes <= room_bytes
         return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
 
