@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from memplan.estimators.lowering.contiguous_copies import (
     copies_by_position,
 )
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes, temporaries_by
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
@@ -45,10 +44,7 @@ def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> T
         args: the operator's positional arguments.
         result: what it returned.
     """
-    rule = _RULES.get(operator)
-    temporaries = NO_TEMPORARIES if rule is None else rule(args, result)
-    copied = _copied(operator, args)
-    return replace(temporaries, throughout=copied) if copied else temporaries
+    return temporaries_by((_RULES,), operator, args, result) + TemporaryBytes(throughout=_copied(operator, args))
 
 
 def _copied(operator: str, args: tuple[Any, ...]) -> tuple[int, ...]:
