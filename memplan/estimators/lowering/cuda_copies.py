@@ -33,6 +33,7 @@ def copying_rules() -> dict[str, Rule]:
         "aten.adaptive_max_pool2d": _adaptive_max_pool,
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
         "aten.native_batch_norm_backward": _batch_norm_backward,
+        "aten.native_layer_norm_backward": _layer_norm_backward,
         "aten._softmax_backward_data": _softmax_backward,
         "aten._log_softmax_backward_data": lambda args, _result: TemporaryBytes(after_results=copies(args[:2])),
     }
@@ -90,6 +91,11 @@ def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not training or not suits_cudnn(image, weight, training=training):
         return NO_TEMPORARIES
     return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
+
+
+def _layer_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """What was normalised is copied before the gradients exist, the result's gradient after."""
+    return TemporaryBytes(throughout=copies(args[1:2]), after_results=copies(args[:1]))
 
 
 def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -13,6 +13,7 @@ from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
+from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
 from memplan.estimators.lowering.library_workspaces import NO_WORKSPACE, ProductWorkspace, product_workspace
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
@@ -67,6 +68,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         **attention_rules(capability),
         **embedding_rules(multiprocessors),
         **batch_norm_rules(capability, multiprocessors),
+        **layer_norm_rules(capability, multiprocessors),
     }
     tables = (*CUDA_RULES, of_card)
 

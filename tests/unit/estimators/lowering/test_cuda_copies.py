@@ -103,3 +103,12 @@ def test_columns_are_first_made_as_large_as_the_image() -> None:
 def test_the_gradient_of_a_sum_of_bags_is_written_out_first() -> None:
     bags = meta(1).expand(1024, 256)
     assert cuda_temporary_bytes("aten._embedding_bag_backward", (bags,), None).throughout == (MIB,)
+
+
+def test_a_normalised_layer_is_copied_before_its_gradient_exists_and_the_results_gradient_after() -> None:
+    last, kept = meta(4, 512, 512).transpose(1, 2), meta(4, 512, 1)  # 4 MiB
+    args = (SMALL, last, [512], kept, kept, None, None, [True, False, False])
+    found = cuda_temporary_bytes("aten.native_layer_norm_backward", args, last)
+    assert (found.throughout, found.after_results) == ((4 * MIB,), ())
+    found = cuda_temporary_bytes("aten.native_layer_norm_backward", (last, last, *args[2:]), last)
+    assert (found.throughout, found.after_results) == ((4 * MIB,), (4 * MIB,))

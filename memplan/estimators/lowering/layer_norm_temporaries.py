@@ -1,0 +1,52 @@
+"""What the backward pass of layer norm sums through on a card."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memplan.devices.card_context import threads_per_multiprocessor
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.temporaries.layer_gradient_parts import LayerGradientParts
+from memplan.estimators.temporaries.reductions import Reduction
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def layer_norm_rules(
+    capability: tuple[int, int], multiprocessors: int | None
+) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+    """Return the rules by operator name without overload.
+
+    Args:
+        capability: compute capability of the card.
+        multiprocessors: of the card; None where only its memory is known, and nothing is counted.
+    """
+    if multiprocessors is None:
+        return {}
+    rule = partial(_backward, multiprocessors=multiprocessors, threads=threads_per_multiprocessor(capability))
+    return {"aten.native_layer_norm_backward": rule}
+
+
+def _backward(args: tuple[Any, ...], _result: Any, *, multiprocessors: int, threads: int) -> TemporaryBytes:
+    """Parts of both gradients, which live until the kernel has ended, and what each is summed through in turn."""
+    values, weight, wanted = args[1], args[5], args[7]
+    columns = torch.Size(args[2]).numel()
+    if weight is None or not columns:
+        return TemporaryBytes()
+    width = next(each for each in (4, 2, 1) if columns % each == 0)
+    sums = Reduction(
+        item_bytes=weight.element_size(),
+        accumulator_bytes=max(weight.element_size(), torch.float32.itemsize),
+        outputs_per_thread=width,
+        multiprocessors=multiprocessors,
+        threads_per_multiprocessor=threads,
+    )
+    rule = LayerGradientParts(multiprocessors=multiprocessors, sums=sums)
+    parts, summed = ruled_blocks(rule, values.numel() // columns, columns)
+    count = sum(map(bool, wanted[1:]))
+    return TemporaryBytes(after_results=(*(parts,) * count, *((summed,),) * count))
