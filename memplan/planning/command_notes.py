@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Trial
 
-_WITHOUT_PLACEHOLDER = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS)
 _FLAG = re.compile(r"--(?P<name>[\w-]+) \S+")
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 _NOTICEABLE_WAIT_S = 60.0
@@ -36,7 +35,6 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
         notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
     if not template.has(PlaceholderName.PRECISION) and subject.config is None:
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
-    notes += _note_on_silent_rate(subject, template, recipe)
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
@@ -46,12 +44,17 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     return tuple(notes)
 
 
-def note_on_left_out(subject: Subject, patch: ConfigPatch | None) -> tuple[str, ...]:
-    """Name the flags of a change by flags alone that the line to run lacks, as there is no placeholder for them."""
+def note_on_left_out(subject: Subject, recipe: Recipe, patch: ConfigPatch | None) -> tuple[str, ...]:
+    """Name what the line to run lacks of a change, as there is no placeholder for it: its flags, or the rate."""
     config, source = subject.config, subject.source
-    if config is None or patch is None or patch.files or not isinstance(source, TrainingCommand):
+    if config is None or not isinstance(source, TrainingCommand):
         return ()
-    keys = {each.key for each in config.knobs if each.name in _WITHOUT_PLACEHOLDER}
+    template = parse_template(source.template)
+    if patch is None or patch.files:
+        return _note_on_silent_rate(subject, template, recipe, is_patched=patch is not None)
+    has_rate = template.has(PlaceholderName.LEARNING_RATE)
+    unsaid = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS, *(() if has_rate else (KnobName.LEARNING_RATE,)))
+    keys = {each.key for each in config.knobs if each.name in unsaid}
     said = {each.partition("=")[0] for each in shlex.split(source.template)}
     flags = [each for each in _FLAG.finditer(patch.override_line or "") if each["name"].replace("-", "_") in keys]
     left = [each[0] for each in flags if f"--{each['name']}" not in said]
@@ -79,10 +82,11 @@ def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
     return [f"{share}: what the script does before them, such as evaluation, is best left out by its own options"]
 
 
-def _note_on_silent_rate(subject: Subject, template: CommandTemplate, recipe: Recipe) -> list[str]:
+def _note_on_silent_rate(
+    subject: Subject, template: CommandTemplate, recipe: Recipe, *, is_patched: bool
+) -> tuple[str, ...]:
     """Say that the line to run keeps the old rate where the command takes none."""
     if recipe.learning_rate == subject.current.learning_rate or template.has(PlaceholderName.LEARNING_RATE):
-        return []
-    return [
-        f"the line to run leaves the learning rate as it is: apply the patch, or set {recipe.learning_rate:g} there"
-    ]
+        return ()
+    remedy = f"{'apply the patch, or ' if is_patched else ''}set {recipe.learning_rate:g} there"
+    return (f"the line to run leaves the learning rate as it is: {remedy}",)

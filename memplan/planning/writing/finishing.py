@@ -52,7 +52,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         notes=(
             *wanted.notes,
             *trouble,
-            *note_on_left_out(subject, patch),
+            *note_on_left_out(subject, wanted.recipe, patch),
             *(config.notes if config else ()),
             *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
             *(fragmentation_notes(estimate) if estimate else ()),

@@ -70,14 +70,17 @@ def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(t
 
 def test_flags_of_a_change_that_the_line_to_run_lacks_are_named(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    declared = ("--batch_size", 4), ("--max_train_steps", 20), ("--num_warmup_steps", 4)
-    path.write_text("".join(f"p.add_argument('{flag}', type=int, default={value})\n" for flag, value in declared))
-    command = CommandOptions(template="t --batch_size {micro_batch_size} --max_train_steps={steps}")
-    subject, request = subject_of_command(command, read_config(path), PlanRequest())
-    patch = write_patch(Recipe(micro_batch_size=8), subject, request, why="it fits")
-    said = "the line to run leaves out --num_warmup_steps 2, which belongs to the change"
-    assert note_on_left_out(subject, patch) == (said,)
-    assert note_on_left_out(subject, None) == ()
+    declared = ("--batch_size", 4), ("--max_train_steps", 20), ("--num_warmup_steps", 4), ("--lr", 0.5)
+    path.write_text("".join(f"p.add_argument('{flag}', default={value})\n" for flag, value in declared))
+    template, recipe = "t --batch_size {micro_batch_size} --max_train_steps={steps}", Recipe(8, learning_rate=0.25)
+    subject, request = subject_of_command(CommandOptions(template=template), read_config(path), PlanRequest())
+    patch = write_patch(recipe, subject, request, why="it fits")
+    said = "the line to run leaves out --lr 0.25 --num_warmup_steps 2, which belongs to the change"
+    assert note_on_left_out(subject, recipe, patch) == (said,)
+    (noted,) = note_on_left_out(subject, recipe, None)
+    assert noted == "the line to run leaves the learning rate as it is: set 0.25 there"
+    told = subject_of_command(CommandOptions(template=f"LR={{learning_rate}} {template}"), read_config(path), request)
+    assert note_on_left_out(told[0], recipe, patch) == (said.replace(" --lr 0.25", ""),)
 
 
 def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
@@ -185,8 +188,9 @@ def test_a_line_that_keeps_the_old_rate_says_so(tmp_path: Path, template: str, i
     path = tmp_path / "args.json"
     path.write_text('{"per_device_train_batch_size": 4, "learning_rate": 0.001}')
     command = CommandOptions(template=f"t {{micro_batch_size}}{template}", config_path=path)
-    subject, _ = subject_of_command(command, read_config(path), PlanRequest())
-    notes = command_notes(subject, (), Recipe(micro_batch_size=8, learning_rate=0.002))
+    subject, request = subject_of_command(command, read_config(path), PlanRequest())
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.002)
+    notes = note_on_left_out(subject, recipe, write_patch(recipe, subject, request, why="it fits"))
     assert any("apply the patch, or set 0.002 there" in note for note in notes) is is_said
 
 
