@@ -172,7 +172,7 @@ def declared_precision(document: Document, keys: KnobKeys) -> Precision:
     """
     value = _first_value(document, keys, KnobName.PRECISION)
     dtype = _first_value(document, keys, KnobName.AMP_DTYPE)
-    found = precision_of(value, amp_dtype=dtype)
+    found = precision_of(value, amp_dtype=dtype, key=keys[KnobName.PRECISION][0])
     if found is None:
         raise ConfigError(
             f"{keys[KnobName.PRECISION][0]}={shown(value)} is not a precision memplan knows",

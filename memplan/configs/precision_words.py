@@ -39,18 +39,25 @@ _VOCABULARIES: tuple[dict[Precision, str], ...] = (
 _OF_KEYS = {"mixed_precision": ACCELERATE_WORDS}
 
 
-def precision_of(value: Any, *, amp_dtype: Any = None) -> Precision | None:
+def switched_on(key: str) -> Precision:
+    """Return what a key that is only on or off switches on, by its name; mixed precision of no other name is fp16."""
+    name = key.rpartition(".")[2].lower()
+    return Precision.BF16 if "bf16" in name or "bfloat16" in name else Precision.FP16
+
+
+def precision_of(value: Any, *, amp_dtype: Any = None, key: str = "") -> Precision | None:
     """Return the precision a config value means; None where it is not understood.
 
     Args:
         value: a boolean (mixed precision on or off), a word, or a number of bits.
-        amp_dtype: value of a second knob that names the type of mixed precision; without it True means fp16.
+        amp_dtype: value of a second knob that names the type of mixed precision; without it the key's name says it.
+        key: where the value is.
     """
     if value is None or value is False:
         return Precision.FP32
     if value is True:
         named = None if amp_dtype is None else precision_of(amp_dtype)
-        return Precision.FP16 if named is None else named
+        return switched_on(key) if named is None else named
     text = str(value).lower()
     return next((each for words in _VOCABULARIES for each, word in words.items() if word == text), None)
 
@@ -64,7 +71,7 @@ def spelled(precision: Precision, *, like: Any, key: str = "") -> Any:
         key: where the value is, which distinguishes some vocabularies.
     """
     if like is None or isinstance(like, bool):
-        return {Precision.FP32: False, Precision.FP16: True}.get(precision)
+        return {Precision.FP32: False, switched_on(key): True}.get(precision)
     text = str(like)
     own = _OF_KEYS.get(key.rpartition(".")[2], {})
     for words in (own,) if text.lower() in own.values() else _VOCABULARIES:

@@ -15,6 +15,7 @@ from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
+from memplan.configs.precision_words import switched_on
 from memplan.configs.several_files import load_named
 from memplan.configs.sharding import remarks_on_sharding
 from memplan.configs.user_config import Knob, KnobName, UserConfig
@@ -222,6 +223,6 @@ def _notes_on_precision(document: Document, keys: KnobKeys) -> list[str]:
     found = keys.get(KnobName.PRECISION)
     if not found or keys.get(KnobName.AMP_DTYPE) or not isinstance(lookup(document.values, found[0]), bool):
         return []
-    return [
-        f"{found[0]} is only on or off, on being taken as {Precision.FP16}: {Precision.BF16} needs --map amp_dtype=KEY"
-    ]
+    on = switched_on(found[0])
+    other = Precision.FP16 if on is Precision.BF16 else Precision.BF16
+    return [f"{found[0]} is only on or off, on being taken as {on}: {other} needs --map amp_dtype=KEY"]

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
-from memplan.configs.ecosystems.usual_names import is_length, remark_on_lengths, remark_on_rates, unmistakable_keys
+from memplan.configs.ecosystems.usual_names import (
+    is_length,
+    remark_on_lengths,
+    remark_on_precisions,
+    remark_on_rates,
+    unmistakable_keys,
+)
 
 if TYPE_CHECKING:
     from memplan.configs.assignments import KnobKeys
@@ -29,5 +35,7 @@ class Plain(Ecosystem):
         return {name: (key,) for name, key in unmistakable_keys(document.values).items()}
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Name what looks as if it followed the batch or the learning rate: that is for the user to declare."""
-        return (*remark_on_lengths(document.values, keys, is_length), *remark_on_rates(document.values, keys))
+        """Name what looks like the precision, or as if it followed batch or rate: that is for the user to declare."""
+        values = document.values
+        lengths, rates = remark_on_lengths(values, keys, is_length), remark_on_rates(values, keys)
+        return (*remark_on_precisions(values, keys), *lengths, *rates)

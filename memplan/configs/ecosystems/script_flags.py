@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_NAMES = {**USUAL_NAMES, KnobName.PRECISION: (*USUAL_NAMES[KnobName.PRECISION], "fp16")}
+_NAMES = {**USUAL_NAMES, KnobName.PRECISION: (*USUAL_NAMES[KnobName.PRECISION], "fp16", "bf16")}
 _MAE_RATE = "blr"
 _FLOORS = ("min_lr", "warmup_lr")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.keys import get, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,6 +65,10 @@ _RATE = re.compile(
 )
 
 
+# May be the precision of the training, of one part, or of the weights.
+_SWITCH = re.compile(r"(use_|enable_)?(amp|fp16|bf16|half|mixed_precision|autocast)|(amp_|torch_)?dtype")
+
+
 def counts_iterations(name: str) -> bool:
     """Whether a name is one of a length in iterations or steps, whatever a program means by one."""
     return _ITERATIONS.fullmatch(name.lower()) is not None
@@ -101,6 +106,18 @@ def remark_on_rates(values: Mapping[str, Any], keys: KnobKeys, *, written: Calla
     if found:
         hint = f"--map learning_rate={','.join((*rates, *found))} has {'them' if len(found) > 1 else 'it'} follow"
         yield f"{listed(map(written, found))} left alone while {written(rates[0])} changes: {hint}"
+
+
+def remark_on_precisions(values: Mapping[str, Any], keys: KnobKeys) -> Iterator[str]:
+    """Name what may switch on a precision where none is known, and how to have it taken for that."""
+    named = (
+        [] if keys.get(KnobName.PRECISION) else keys_named(values, lambda name: bool(_SWITCH.fullmatch(name.lower())))
+    )
+    said = {each: precision_of(get(values, each), key=each) for each in named if not is_outside_training(each)}
+    for key, precision in said.items():
+        if precision not in (None, Precision.FP32):
+            hint = f"--map precision={key} says that it is the training's"
+            yield f"{key}={get(values, key)} is not taken as the precision, of which it is only a common name: {hint}"
 
 
 def _rate_keys(values: Any, prefix: str = "") -> Iterator[str]:

@@ -51,6 +51,30 @@ def test_a_bare_boolean_cannot_say_bf16_and_the_reader_is_told(tmp_path: Path) -
     assert expressible(config, Recipe(micro_batch_size=4, precision="fp32")) is None
 
 
+def test_a_boolean_named_for_bf16_means_that(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size: 4\nuse_bf16: true\n", {"precision": "use_bf16"})
+    assert config.recipe.precision is Precision.BF16
+    assert "use_bf16 is only on or off, on being taken as bf16: fp16 needs --map amp_dtype=KEY" in config.notes
+    assert changed_lines(patch_of(config, micro_batch_size=4))[1] == "+use_bf16: false"
+    assert "no way to say fp16" in str(expressible(config, Recipe(micro_batch_size=4, precision="fp16")))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("fp16: true", True),
+        ("dtype: bfloat16", True),
+        ("fp16: false", False),
+        ("dtype: uint8", False),
+        ("eval: {fp16: true}", False),
+        ("fp16: true\nprecision: bf16", False),
+    ],
+)
+def test_what_may_be_the_precision_is_named(tmp_path: Path, line: str, is_named: bool) -> None:
+    notes = config_of(tmp_path, f"batch_size: 4\n{line}\n", {}).notes
+    assert any("is not taken as the precision" in each and "--map precision=" in each for each in notes) is is_named
+
+
 def test_a_second_key_says_bf16(tmp_path: Path) -> None:
     text = "data: {batch_size: 4}\ntraining:\n  use_amp: false\n  amp_dtype: float16\n"
     config = config_of(tmp_path, text, {**AMP, "amp_dtype": "training.amp_dtype"})

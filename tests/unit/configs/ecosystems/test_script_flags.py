@@ -13,7 +13,7 @@ from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, 
 from memplan.configs.languages.shell_source import load_shell
 from memplan.configs.languages.shell_words import commands_in
 from memplan.errors import ConfigError, PatchError
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from tests import making
 from tests.making import patched_text
 
@@ -102,6 +102,7 @@ def test_a_new_flag_follows_the_way_they_are_written(tmp_path: Path) -> None:
 def test_a_switch_is_turned_off_only_where_a_value_can_do_it(tmp_path: Path) -> None:
     config = config_of(tmp_path, "python t.py --batch_size 4 --amp\n")
     assert "is a switch" in str(expressible(config, Recipe(micro_batch_size=4)))
+    assert config_of(tmp_path, "python t.py --batch_size 4 --bf16\n").recipe.precision is Precision.BF16
     arguments = "python t.py --per_device_train_batch_size 4 --output_dir o --fp16\n"
     recipe = Recipe(micro_batch_size=4, learning_rate=5e-5)
     assert "--fp16 False\n" in patched_text(config_of(tmp_path, arguments), recipe)
