@@ -197,7 +197,15 @@ def _executed(tree: ast.Module, path: Path, base: NestedValues | None) -> dict[s
         for name, value in own.items()
         if name in sections or not isinstance(value, types.ModuleType | types.FunctionType | type)
     }
+    if values and not any(_is_of_ml_collections(each) for each in own.values()):
+        return values
     return {**values, **_returned(own.get(CONFIG_FUNCTION))}
+
+
+def _is_of_ml_collections(value: Any) -> bool:
+    """Whether a value is ml_collections, or was imported from it."""
+    place = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return isinstance(place, str) and place.partition(".")[0] == "ml_collections"
 
 
 def _kinds_within(values: Mapping[str, Any], depth: int = 0) -> Iterator[type]:
@@ -209,7 +217,10 @@ def _kinds_within(values: Mapping[str, Any], depth: int = 0) -> Iterator[type]:
 
 
 def _returned(function: Any) -> Mapping[str, Any]:
-    """Return the config that ``get_config()`` makes, as ml_collections has it; none where it is no such function."""
+    """Return the config that ``get_config()`` makes, as ml_collections has it; none where it is no such function.
+
+    A file that sets values itself may have a function of this name for anything else.
+    """
     if not isinstance(function, types.FunctionType) or function.__module__ != OWN_MODULE:
         return {}
     needed = [each for each in inspect.signature(function).parameters.values() if each.default is each.empty]

@@ -68,7 +68,7 @@ def locate_in_python(text: str, key: str) -> Location | None:
     if module is None:
         return None
     name, *rest = key.split(".")
-    return _returned(module, key) or _of_name(module, name, tuple(rest), _FOLLOW_LIMIT)
+    return _of_name(module, name, tuple(rest), _FOLLOW_LIMIT) or _returned(module, key)
 
 
 def is_read_elsewhere(text: str, key: str) -> bool:

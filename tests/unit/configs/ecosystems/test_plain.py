@@ -403,6 +403,19 @@ def test_a_config_that_is_an_object_is_patched_where_its_values_are_written(
     assert sorted(added) == sorted(f"+{each}" for each in (batch, rate) if each)
 
 
+def test_a_function_of_a_config_that_sets_its_values_itself_is_not_called(tmp_path: Path) -> None:
+    text = "batch_size = 4\ndef get_config():\n    raise SystemExit\n"
+    assert config_of(tmp_path, text, {}, "x.py").values == {"batch_size": 4}
+
+
+def test_values_that_ml_collections_fills_beside_constants_are_those_of_its_config(tmp_path: Path) -> None:
+    (tmp_path / "ml_collections.py").write_text("class ConfigDict(dict):\n    __setattr__ = dict.__setitem__\n")
+    made = "from ml_collections import ConfigDict\nPER_CARD = 4\ndef get_config():\n    config = ConfigDict()\n"
+    config = config_of(tmp_path, f"{made}    config.batch_size = PER_CARD\n    return config\n", {}, "x.py")
+    assert config.values == {"PER_CARD": 4, "batch_size": 4}
+    assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+PER_CARD = 8"
+
+
 def test_an_object_of_a_base_class_has_what_is_written_there(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"{DATACLASSES}cfg = Train()\n", {"micro_batch_size": "cfg.epochs"}, "x.py")
     assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+    epochs: int = 8"
