@@ -61,10 +61,21 @@ def draft(subject: Subject, request: PlanRequest) -> None:
     try:
         write_patch(scale(changed, subject, request, "the optimizer").recipe, subject, request, why="a draft")
     except PatchError as error:
-        if request.global_batch_size is None:
+        if request.global_batch_size is not None:
+            hint = "a global batch is held by accumulation, which the config must be able to say"
+        elif _is_writable_at_the_same_rate(changed, subject, request):
+            hint = "write a number there, or have the rate left as it is with --lr-rule none"
+        else:
             raise
-        hint = "a global batch is held by accumulation, which the config must be able to say"
         raise PatchError(error.problem, where=error.where, hint=hint) from None
+
+
+def _is_writable_at_the_same_rate(recipe: Recipe, subject: Subject, request: PlanRequest) -> bool:
+    try:
+        write_patch(recipe, subject, request, why="a draft")
+    except PatchError:
+        return False
+    return True
 
 
 def write_patch(
