@@ -22,9 +22,14 @@ _FACTORS = {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
+def ceil_div(count: int, step: int) -> int:
+    """Return how many steps it takes to reach ``count``: the quotient, rounded up."""
+    return -(-count // step)
+
+
 def round_up(count: int, step: int) -> int:
     """Return the smallest multiple of ``step`` that is no less than ``count``."""
-    return -(-count // step) * step
+    return ceil_div(count, step) * step
 
 
 def power_of_two_up_to(number: int) -> int:

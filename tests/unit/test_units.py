@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UnitError
-from memplan.units import GIB, KIB, MIB, format_bytes, parse_bytes, power_of_two_up_to, round_up
+from memplan.units import GIB, KIB, MIB, ceil_div, format_bytes, parse_bytes, power_of_two_up_to, round_up
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_written_size_reads_back_to_within_its_two_decimals(count_bytes: int) 
     assert parse_bytes(format_bytes(count_bytes)) == pytest.approx(count_bytes, rel=0.005)
 
 
-@pytest.mark.parametrize(("count", "rounded"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
-def test_counts_are_rounded_up_to_multiples(count: int, rounded: int) -> None:
-    assert round_up(count, 512) == rounded
+@pytest.mark.parametrize(("count", "steps"), [(0, 0), (1, 1), (512, 1), (513, 2)])
+def test_counts_are_rounded_up_to_multiples(count: int, steps: int) -> None:
+    assert (ceil_div(count, 512), round_up(count, 512)) == (steps, steps * 512)
 
 
 @pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (3, 2), (4, 4), (1023, 512)])

@@ -21,7 +21,7 @@ from memplan.estimators.allocators.segment_pools import (
     DriverMemory,
     SegmentPool,
 )
-from memplan.units import round_up
+from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
@@ -149,7 +149,7 @@ class CachingAllocator:
         threshold_bytes = int(self._config.garbage_collection_threshold * self._limit_bytes)
         excess_bytes = self.driver.held_units * UNIT_BYTES - threshold_bytes
         if excess_bytes > 0:
-            self._collector.collect_garbage(-(-excess_bytes // UNIT_BYTES))
+            self._collector.collect_garbage(ceil_div(excess_bytes, UNIT_BYTES))
 
 
 def replay(

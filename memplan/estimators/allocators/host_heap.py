@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.segment_pools import ADDRESS_MASK, KEY_SHIFT, FreeBlocks
-from memplan.units import KIB, MIB, round_up
+from memplan.units import KIB, MIB, ceil_div, round_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,7 +170,7 @@ class _Heap(FreeBlocks):
         return self._touched + self._mapped
 
     def allocate(self, request_bytes: int) -> tuple[int | None, int]:
-        size = round_up(request_bytes + _HEADER_BYTES, _UNIT_BYTES) // _UNIT_BYTES
+        size = ceil_div(request_bytes + _HEADER_BYTES, _UNIT_BYTES)
         position = bisect_left(self.keys, size + _SPARE_UNITS << KEY_SHIFT)
         if position < len(self.keys):
             address, held = self.carve(position, size, 0)

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, SegmentOrder
-from memplan.units import round_up
+from memplan.units import ceil_div, round_up
 
 _PAGE_UNITS: Final = SMALL_SEGMENT_BYTES // UNIT_BYTES
 _RANGE_PAGES: Final = (32 << 20) // SMALL_SEGMENT_BYTES
@@ -71,7 +71,7 @@ class DriverAddresses:
 
     def place(self, size: int) -> int:
         """Return the address of the next segment, of ``size`` units; no two segments touch."""
-        pages = -(-size // _PAGE_UNITS)
+        pages = ceil_div(size, _PAGE_UNITS)
         fitting = [(self._rests[rest][0], rest) for rest in range(pages, _RANGE_PAGES) if self._rests[rest]]
         if fitting:
             _, room = min(fitting)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.units import round_up
+from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
@@ -73,7 +73,7 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     is_half = gradient.element_size() < _FP32_BYTES
     rows = _BLOCK if head_dim <= _BLOCK else 2 * _BLOCK
     columns = 2 * _BLOCK if is_half and _BLOCK < head_dim <= _WIDEST_IN_REGISTERS else _BLOCK
-    blocks = -(-length // rows) * -(-head_dim // columns)
+    blocks = ceil_div(length, rows) * ceil_div(head_dim, columns)
     head_bytes = blocks * (rows * columns * _FP32_BYTES + _BLOCK_HEADER_BYTES)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
         head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * _FP32_BYTES

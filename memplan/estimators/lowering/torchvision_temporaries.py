@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.units import ceil_div
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,7 @@ def non_maximum_suppression(args: tuple[Any, ...], _result: Any) -> TemporaryByt
     boxes: torch.Tensor = args[0]
     count = len(boxes)
     return TemporaryBytes(
-        around_results=(count * _INT64_BYTES + boxes.nbytes + count * -(-count // _BOXES_OF_A_WORD) * _INT64_BYTES,)
+        around_results=(count * _INT64_BYTES + boxes.nbytes + count * ceil_div(count, _BOXES_OF_A_WORD) * _INT64_BYTES,)
     )
 
 

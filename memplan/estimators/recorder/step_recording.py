@@ -40,6 +40,7 @@ from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
 from memplan.training.half_precision import HALF_TYPES
+from memplan.units import ceil_div
 
 if TYPE_CHECKING:
     from torch import nn
@@ -141,7 +142,7 @@ class StepRecorder:
         with draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
             step = self._run(model, host_batch, recording, ledger, operators)
         recording.order_frees()
-        calls = tuple((name, -(-count // STEPS)) for name, count in operators.unknown_calls.items())
+        calls = tuple((name, ceil_div(count, STEPS)) for name, count in operators.unknown_calls.items())
         notes = (
             *compiled.notes,
             *draws.notes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memplan.units import power_of_two_up_to
+from memplan.units import ceil_div, power_of_two_up_to
 
 _THREADS, _TILE_CHANNELS = 512, 32  # of a thread block
 _VALUES_PER_THREAD = 16
@@ -31,6 +31,6 @@ class BatchStatistics:
         if not channels or not values_per_channel:
             return (0,)
         width = min(power_of_two_up_to(channels), _TILE_CHANNELS)
-        height = min(power_of_two_up_to(-(-values_per_channel // _VALUES_PER_THREAD)), _THREADS // width)
-        blocks = min(-(-values_per_channel // (height * _VALUES_PER_THREAD)), _MOST_BLOCKS)
+        height = min(power_of_two_up_to(ceil_div(values_per_channel, _VALUES_PER_THREAD)), _THREADS // width)
+        blocks = min(ceil_div(values_per_channel, height * _VALUES_PER_THREAD), _MOST_BLOCKS)
         return (self.numbers * channels * blocks * _NUMBER_BYTES if blocks >= _LEAST_BLOCKS else 0,)

@@ -47,6 +47,7 @@ from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 from memplan.estimators.temporaries.single_precision_copies import are_images_copied, is_written_in_place
 from memplan.estimators.temporaries.winograd import runs_unfused_winograd, winograd_bytes
+from memplan.units import ceil_div
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -156,7 +157,7 @@ def _sums_bytes(call: Convolution, generation: Generation) -> int:
 
 def _parts(call: Convolution, generation: Generation) -> int:
     outputs, *summed = call.weight_shape
-    tiles = -(-outputs // _TILE_OF_PRODUCT) * -(-prod(summed) // _TILE_OF_PRODUCT)
+    tiles = ceil_div(outputs, _TILE_OF_PRODUCT) * ceil_div(prod(summed), _TILE_OF_PRODUCT)
     if not call.has_one_group or tiles > _SPLIT_UP_TO_TILES.get(generation, _FEW_TILES):
         return 1
     return _TILES_AT_ONCE.get(generation, _MULTIPROCESSORS) // tiles

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memplan.units import power_of_two_up_to
+from memplan.units import ceil_div, power_of_two_up_to
 
 _MOST_THREADS = 512  # of a thread block; complex doubles, which have 256, are not told apart
 _WARP = 32
@@ -54,19 +54,18 @@ class Reduction:
             return (0,)
         values = values_per_output
         while values > 1 and outputs * values * self.item_bytes > _LARGEST_INDEX_BYTES:
-            values = -(-values // 2)
+            values = ceil_div(values, 2)
         columns = outputs // self.outputs_per_thread
         width, height = self._block(columns, values)
         if values < min(height * _LEAST_VALUES_ACROSS_WARPS, _MOST_VALUES):
             return (0,)
-        values_per_thread = -(-values // height)
-        grid = -(-columns // width)
+        values_per_thread = ceil_div(values, height)
+        grid = ceil_div(columns, width)
         full_grid = self.multiprocessors * (self.threads_per_multiprocessor // (width * height))
         if values_per_thread < _MOST_VALUES or grid > full_grid:
             return (0,)
-        shares = max(
-            min(-(-full_grid // grid), -(-values_per_thread // _LEAST_VALUES)), -(-values_per_thread // _MOST_VALUES)
-        )
+        wanted = min(ceil_div(full_grid, grid), ceil_div(values_per_thread, _LEAST_VALUES))
+        shares = max(wanted, ceil_div(values_per_thread, _MOST_VALUES))
         partial_results = outputs * shares * width * self.outputs_per_thread
         return (self.accumulator_bytes * partial_results if shares > 1 else 0,)
 

@@ -6,6 +6,8 @@ histograms, of some kilobytes, are not counted. Other sources are in ``aten/src/
 
 from __future__ import annotations
 
+from memplan.units import ceil_div
+
 _INT64, _INT32, _FP32 = 8, 4, 4
 LARGEST_SORTED_IN_PLACE = 4096  # ``should_use_small_sort`` in ``Sort.h``
 _FEWEST_SORTED_ONE_BY_ONE = 1_000_000
@@ -46,8 +48,8 @@ def digit_counts(slices: int, size: int, key_bytes: int) -> tuple[int, ...]:
     """Return the digit counts of each block and slice, two numbers of each block, and the state of each slice."""
     if not slices or size < next((least for most, least in _MULTIBLOCK_FROM if slices <= most), _MULTIBLOCK_FROM_ELSE):
         return 0, 0, 0, 0, 0
-    items = min(max(-(-slices * size // _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
-    blocks = slices * -(-size // (items * _THREADS))
+    items = min(max(ceil_div(slices * size, _THREADS_AT_ONCE), _FEWEST_ITEMS), _MOST_ITEMS)
+    blocks = slices * ceil_div(size, items * _THREADS)
     of_slice = 2 * _INT32 + 3 * key_bytes
     return (
         blocks * _DIGITS * _COUNT_BYTES, slices * _DIGITS * _INT32, blocks * _INT32, blocks * _INT32, slices * of_slice,

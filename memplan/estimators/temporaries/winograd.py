@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
+from memplan.units import ceil_div
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -41,7 +42,7 @@ def runs_unfused_winograd(call: Convolution, generation: Generation) -> bool:
 def winograd_bytes(call: Convolution) -> int:
     """Return the workspace of Winograd's algorithm: the transforms of weight, input and output."""
     made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
-    rows, columns = (-(-side // _TILE_SIDE) for side in made[2:])
+    rows, columns = (ceil_div(side, _TILE_SIDE) for side in made[2:])
     tiles = made[0] * rows * columns
     channels_out, channels_in = call.weight_shape[:2]
     numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
