@@ -6,13 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
 
-_FP32_BYTES = 4
 _HOPPER = (9, 0)
 _ENGINE_BYTES = 128  # what cuDNN's engines ask for besides
 _BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
@@ -40,22 +39,22 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     gradient, query, key, _, output = args[:5]
     batch, heads, length, head_dim = query.shape
     rows = batch * heads * round_up(length, 128)
-    accumulator_bytes = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * _FP32_BYTES
+    accumulator_bytes = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * FP32_BYTES
     expanded: tuple[int, ...] = ()
     if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
         expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
     return TemporaryBytes(
         throughout=copies_by_position(gradient, output),
-        after_results=(rows * _FP32_BYTES, accumulator_bytes, *expanded),
+        after_results=(rows * FP32_BYTES, accumulator_bytes, *expanded),
     )
 
 
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``)."""
     query, _, value = args[:3]
-    if query.element_size() == _FP32_BYTES or value.shape[-1] <= _WIDEST_IN_REGISTERS:
+    if query.element_size() == FP32_BYTES or value.shape[-1] <= _WIDEST_IN_REGISTERS:
         return NO_TEMPORARIES
-    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * _FP32_BYTES,))
+    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES,))
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -69,14 +68,14 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     gradient, query = args[:2]
     batch, heads, length, head_dim = query.shape
-    sums_bytes = batch * heads * length * _FP32_BYTES
-    is_half = gradient.element_size() < _FP32_BYTES
+    sums_bytes = batch * heads * length * FP32_BYTES
+    is_half = gradient.element_size() < FP32_BYTES
     rows = _BLOCK if head_dim <= _BLOCK else 2 * _BLOCK
     columns = 2 * _BLOCK if is_half and _BLOCK < head_dim <= _WIDEST_IN_REGISTERS else _BLOCK
     blocks = ceil_div(length, rows) * ceil_div(head_dim, columns)
-    head_bytes = blocks * (rows * columns * _FP32_BYTES + _BLOCK_HEADER_BYTES)
+    head_bytes = blocks * (rows * columns * FP32_BYTES + _BLOCK_HEADER_BYTES)
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
-        head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * _FP32_BYTES
+        head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * FP32_BYTES
     product = () if is_half else ((gradient.nbytes, sums_bytes),)
     return TemporaryBytes(
         throughout=copies_by_position(gradient), after_results=(sums_bytes, *product, batch * heads * head_bytes)
@@ -94,9 +93,9 @@ def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_h
     """
     gradient, query, key = args[:3]
     batch, heads, length, head_dim = query.shape
-    workspace_bytes = batch * heads * length * (head_dim + 1) * _FP32_BYTES
+    workspace_bytes = batch * heads * length * (head_dim + 1) * FP32_BYTES
     if accumulates_narrow_heads or head_dim > _BLOCK:
-        workspace_bytes += batch * heads * round_up(length, 8) * head_dim * _FP32_BYTES + _ENGINE_BYTES
+        workspace_bytes += batch * heads * round_up(length, 8) * head_dim * FP32_BYTES + _ENGINE_BYTES
     else:
         workspace_bytes += 2 * _ENGINE_BYTES
     if key.shape[1] != heads:

@@ -13,13 +13,12 @@ import torch
 
 from memplan.estimators.fake_tensors.fake_results import NO_REDUCTION
 from memplan.estimators.fake_tensors.known_values import known_true_count
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
 
-_INT64_BYTES = 8
 _INT32_BYTES = 4
 _GRAIN_ELEMENTS = 1 << 15  # ``at::internal::GRAIN_SIZE``: fewer run on one thread
 INDEXED_WRITES = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
@@ -117,8 +116,8 @@ def _select_by_mask(args: tuple[Any, ...], elements: int, *, on_cuda: bool) -> T
     if on_cuda:
         is_broadcast = args[1].shape != shape
         written = ((shape.numel(),),) if is_broadcast else ()
-        return TemporaryBytes(around_results=(elements * len(shape) * _INT64_BYTES, *written))
-    mask_bytes = shape.numel() * _INT64_BYTES
+        return TemporaryBytes(around_results=(elements * len(shape) * INT64_BYTES, *written))
+    mask_bytes = shape.numel() * INT64_BYTES
     on_one_thread = torch.get_num_threads() == 1 or args[0].numel() < _GRAIN_ELEMENTS
     is_serial = on_one_thread and all(each.shape == shape and each.is_contiguous() for each in args[:2])
     return TemporaryBytes(before_results=(mask_bytes,), after_results=() if is_serial else (2 * mask_bytes,))
@@ -195,7 +194,7 @@ def _positions_of_masks(
     if not masks:
         return NO_TEMPORARIES
     return TemporaryBytes(
-        around_results=(selected_positions(source, indices, selected) * masks[0].dim() * _INT64_BYTES,)
+        around_results=(selected_positions(source, indices, selected) * masks[0].dim() * INT64_BYTES,)
     )
 
 

@@ -14,14 +14,12 @@ from memplan.estimators.lowering import fourier_temporaries, sort_temporaries, t
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan.estimators.lowering.temporary_bytes import Rule
-
-_INT64_BYTES = 8
 
 
 def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -30,11 +28,11 @@ def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not indices:
         return NO_TEMPORARIES
     shape = torch.broadcast_shapes(*(each.shape for each in indices))  # type: ignore[no-untyped-call]  # untyped in torch
-    narrow = tuple(each.numel() * _INT64_BYTES for each in indices if each.dtype is torch.int32)
+    narrow = tuple(each.numel() * INT64_BYTES for each in indices if each.dtype is torch.int32)
     whole = [each for each in indices if each.shape == shape and each.is_contiguous()]
     alike = len({each.stride() for each in indices}) == 1 and all(each.shape == shape for each in indices)
     copied = 0 if alike else len(indices) - len(whole)
-    return TemporaryBytes(around_results=(*narrow, *[shape.numel() * _INT64_BYTES] * copied))
+    return TemporaryBytes(around_results=(*narrow, *[shape.numel() * INT64_BYTES] * copied))
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
@@ -50,7 +48,7 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     target, mask = args[:2]
     is_read_as_it_is = mask.shape == target.shape and mask.is_contiguous()
     written = () if is_read_as_it_is else (target.numel(),)
-    return TemporaryBytes(after_results=(target.numel() * _INT64_BYTES, *written))
+    return TemporaryBytes(after_results=(target.numel() * INT64_BYTES, *written))
 
 
 def _cdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -95,7 +93,7 @@ def _has_blas_strides(matrix: torch.Tensor) -> bool:
 def _count_nonzero(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A mask of what is not zero, as integers (``count_nonzero_cuda`` in ``TensorAdvancedIndexing.cpp``)."""
     count = args[0].numel()
-    return TemporaryBytes(after_results=(count, count * _INT64_BYTES))
+    return TemporaryBytes(after_results=(count, count * INT64_BYTES))
 
 
 def _bernoulli(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -15,13 +15,17 @@ from memplan.estimators.lowering.contiguous_copies import (
     copies_by_position,
 )
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes, temporaries_by
+from memplan.estimators.lowering.temporary_bytes import (
+    FP32_BYTES,
+    INT64_BYTES,
+    NO_TEMPORARIES,
+    TemporaryBytes,
+    temporaries_by,
+)
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
 
-_INT64_BYTES = 8
-_FP32_BYTES = 4
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 # Positions of image and weight, which decide the layout, and of all operands converted to it (``Convolution.cpp``).
@@ -86,7 +90,7 @@ def _recurrence_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     data, weights, output, gradient = args[0], args[1:3], args[7], args[10]
     in_order_bytes = 0 if gradient is not None and gradient.is_contiguous() else output.nbytes
-    widened_bytes = output.numel() * _FP32_BYTES if is_half(data) else 0
+    widened_bytes = output.numel() * FP32_BYTES if is_half(data) else 0
     read_bytes = sum(each.nbytes if is_half(data) else _padded_rows_bytes(each) for each in weights)
     made_bytes = sum(map(_by_input_bytes, weights))
     copies_bytes = in_order_bytes + widened_bytes + read_bytes + made_bytes
@@ -99,12 +103,12 @@ def _recurrence_scratch_bytes(data: torch.Tensor, weights: tuple[torch.Tensor, .
 
 
 def _by_input_bytes(weight: torch.Tensor) -> int:
-    return weight.shape[1] * padded_bytes(weight.shape[0], _FP32_BYTES)
+    return weight.shape[1] * padded_bytes(weight.shape[0], FP32_BYTES)
 
 
 def _padded_rows_bytes(weight: torch.Tensor) -> int:
-    row_bytes = padded_bytes(weight.shape[1], _FP32_BYTES)
-    return 0 if row_bytes == weight.shape[1] * _FP32_BYTES else weight.shape[0] * row_bytes
+    row_bytes = padded_bytes(weight.shape[1], FP32_BYTES)
+    return 0 if row_bytes == weight.shape[1] * FP32_BYTES else weight.shape[0] * row_bytes
 
 
 def _interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
@@ -139,7 +143,7 @@ def _ctc_loss_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 def _order_statistic(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Values and positions, which are partially sorted (``kthvalue_out_impl_cpu`` in ``Sorting.cpp``)."""
-    return TemporaryBytes(after_results=(args[0].nbytes + args[0].numel() * _INT64_BYTES,))
+    return TemporaryBytes(after_results=(args[0].nbytes + args[0].numel() * INT64_BYTES,))
 
 
 _RULES: dict[str, Rule] = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.composite_temporaries import selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.estimators.temporaries.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, sorting
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
-_INT64_BYTES = 8
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
 _MOST_PLACES_OF_A_PASS = 256
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
@@ -38,9 +37,9 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     dim = next((each for each in args[1:3] if isinstance(each, int) and not isinstance(each, bool)), -1)
     if not keys.dim():
         return NO_TEMPORARIES
-    size, position_bytes = keys.shape[dim], keys.numel() * _INT64_BYTES
+    size, position_bytes = keys.shape[dim], keys.numel() * INT64_BYTES
     if size <= LARGEST_SORTED_IN_PLACE:
-        return TemporaryBytes(after_results=(size * _INT64_BYTES,))
+        return TemporaryBytes(after_results=(size * INT64_BYTES,))
     in_order = () if keys.stride(dim) == 1 else (keys.nbytes, keys.nbytes, position_bytes)
     return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
 
@@ -52,7 +51,7 @@ def _sorting(keys: torch.Tensor, size: int) -> tuple[RuledBlock, ...]:
 def randperm(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
     count = result.numel()
-    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else _INT64_BYTES)
+    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else INT64_BYTES)
     return TemporaryBytes(after_results=(result.nbytes, key_bytes, key_bytes, key_bytes + result.nbytes))
 
 
@@ -63,7 +62,7 @@ def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if len(args) > 1:
         return TemporaryBytes(after_results=copied)
     count = source.numel()
-    return TemporaryBytes(before_results=(*copied, source.nbytes, count * _INT64_BYTES, *_sorting(source, count)))
+    return TemporaryBytes(before_results=(*copied, source.nbytes, count * INT64_BYTES, *_sorting(source, count)))
 
 
 def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -79,7 +78,7 @@ def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     rows = source.transpose(dim, -1)
     if size <= _MOST_COUNTED_AT_ONCE:
         return TemporaryBytes(after_results=copies((rows,)))
-    positions_bytes = size * _INT64_BYTES
+    positions_bytes = size * INT64_BYTES
     sorting_bytes = size * source.element_size() + positions_bytes
     return TemporaryBytes(after_results=(source.nbytes, positions_bytes, sorting_bytes))
 
@@ -90,7 +89,7 @@ def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     copied = copies((source,))
     if len(args) <= 2 or not args[2]:
         return TemporaryBytes(around_results=(*copied, source.nbytes, (source.nbytes,)))
-    places_bytes = source.numel() * _INT64_BYTES
+    places_bytes = source.numel() * INT64_BYTES
     sorting = (places_bytes, source.nbytes + places_bytes)
     return TemporaryBytes(around_results=(*copied, source.nbytes, places_bytes, sorting, places_bytes))
 
@@ -106,7 +105,7 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = () if is_read_as_it_is else (elements * values.element_size(),)
-    each_bytes = positions * _INT64_BYTES
+    each_bytes = positions * INT64_BYTES
     second_pairs = (2 * each_bytes,) if _places(source, indices) > _MOST_PLACES_OF_A_PASS else ()
     return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *second_pairs)))
 
@@ -148,6 +147,6 @@ def topk(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     selecting: Blocks = (*copies((keys,)), *counts)
     if not is_sorted or found <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=selecting)
-    positions_bytes = values.numel() * _INT64_BYTES
+    positions_bytes = values.numel() * INT64_BYTES
     beside_results = (positions_bytes, values.nbytes, _sorting(values, found), positions_bytes)
     return TemporaryBytes(after_results=(selecting, beside_results))

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
+INT64_BYTES, FP32_BYTES = 8, 4  # of an index, and of what kernels accumulate in
+
 # Blocks in the order in which they are allocated, each by its bytes or by what they follow from; one of 0 bytes is not
 # allocated. A tuple among them is a scope: its blocks are allocated there, and freed before the next one is.
 Blocks: TypeAlias = "tuple[int | ConvolutionWorkspace | RuledBlock | Blocks, ...]"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, TemporaryBytes
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
     import torch
 
-_INT64_BYTES = 8
 _BOXES_OF_A_WORD = 64  # ``threadsPerBlock`` in ``nms_kernel.cu``
 _MOST_IMAGES_AT_ONCE = 32  # ``kMaxParallelImgs``
 
@@ -21,7 +20,7 @@ def non_maximum_suppression(args: tuple[Any, ...], _result: Any) -> TemporaryByt
     boxes: torch.Tensor = args[0]
     count = len(boxes)
     return TemporaryBytes(
-        around_results=(count * _INT64_BYTES + boxes.nbytes + count * ceil_div(count, _BOXES_OF_A_WORD) * _INT64_BYTES,)
+        around_results=(count * INT64_BYTES + boxes.nbytes + count * ceil_div(count, _BOXES_OF_A_WORD) * INT64_BYTES,)
     )
 
 
