@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices.card_context import threads_per_multiprocessor
-from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.layer_gradient_parts import LayerGradientParts
 from memplan.estimators.temporaries.reductions import Reduction
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from memplan.estimators.lowering.temporary_bytes import Rule
 
 
-def layer_norm_rules(
-    capability: tuple[int, int], multiprocessors: int | None
-) -> dict[str, Callable[[tuple[Any, ...], Any], TemporaryBytes]]:
+def layer_norm_rules(capability: tuple[int, int], multiprocessors: int | None) -> dict[str, Rule]:
     """Return the rules by operator name without overload.
 
     Args:
@@ -37,11 +35,11 @@ def _backward(args: tuple[Any, ...], _result: Any, *, multiprocessors: int, thre
     values, weight, wanted = args[1], args[5], args[7]
     columns = torch.Size(args[2]).numel()
     if weight is None or not columns:
-        return TemporaryBytes()
+        return NO_TEMPORARIES
     width = next(each for each in (4, 2, 1) if columns % each == 0)
     sums = Reduction(
         item_bytes=weight.element_size(),
-        accumulator_bytes=max(weight.element_size(), torch.float32.itemsize),
+        accumulator_bytes=max(weight.element_size(), FP32_BYTES),
         outputs_per_thread=width,
         multiprocessors=multiprocessors,
         threads_per_multiprocessor=threads,

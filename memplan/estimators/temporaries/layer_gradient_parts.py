@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan.units import ceil_div
+
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.reductions import Reduction
 
@@ -32,5 +34,5 @@ class LayerGradientParts:
         """Return the bytes of the parts, and those taken to put them together; 0 where rows are few or wide."""
         if rows <= _MANY_ROWS or columns // _WARP >= self.multiprocessors // 2:
             return (0, 0)
-        parts = min(_MOST_BLOCKS // -(-columns // _WARP), -(-rows // _WARP))
+        parts = min(_MOST_BLOCKS // ceil_div(columns, _WARP), ceil_div(rows, _WARP))
         return (parts * columns * self.sums.item_bytes, *self.sums(columns, parts))
