@@ -101,7 +101,8 @@ def _has_attributes(holder: Any, *, is_outermost: bool) -> bool:
     """Whether an object's attributes are settings: those of the outermost object are, which may be a plain class."""
     if not hasattr(holder, "__dict__") or (isinstance(holder, type) and dataclasses.is_dataclass(holder)):
         return False
-    return is_outermost or type(holder).__name__ in _NAMESPACES or dataclasses.is_dataclass(holder)
+    is_declared = dataclasses.is_dataclass(holder) or hasattr(type(holder), "model_fields")  # the second is pydantic's
+    return is_outermost or is_declared or type(holder).__name__ in _NAMESPACES
 
 
 def attributes_of(holder: Any) -> dict[str, Any]:

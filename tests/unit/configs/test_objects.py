@@ -37,6 +37,40 @@ class FrozenSettings:
     lr: float = 0.1
 
 
+class Model:
+    """As pydantic's models are: their fields are attributes, and their class tells which."""
+
+    model_fields = ("optimization",)
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+
+class KeyedConfig:
+    """As ml_collections' ``ConfigDict``: keys and values, but no mapping."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def keys(self) -> Any:
+        return self._fields.keys()
+
+    def __iter__(self) -> Any:
+        return iter(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._fields[name] = value
+
+    def items(self) -> Any:
+        return self._fields.items()
+
+
 class WrappingConfig:
     """Wraps its values as the Config of mmcv and mmengine does, with access by key and by attribute."""
 
@@ -73,6 +107,13 @@ def test_the_rule_that_was_asked_for_scales_the_rate() -> None:
 
 def test_a_nested_dataclass_is_changed_where_the_knobs_are() -> None:
     assert plan(NOW, LARGER).apply(Settings()) == Settings(batch_size=16, optimization=Optimization(lr=0.4))
+
+
+def test_models_and_what_has_keys_are_changed_where_the_knobs_are() -> None:
+    config = KeyedConfig(batch_size=4, inner=Model(optimization=Model(lr=0.1)))
+    set_config = plan(NOW, LARGER).apply(config)
+    assert set_config is config
+    assert (config["batch_size"], config["inner"].optimization.lr) == (16, 0.4)
 
 
 def test_a_frozen_dataclass_is_returned_as_a_changed_copy() -> None:
