@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 import types
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.attribute_dict import AttributeDict
 from memplan.configs.documents import SourceFile, absolute_path, is_there, read_source
 from memplan.configs.evaluation.imported_names import InertName, as_text
+from memplan.configs.evaluation.plain_data import OWN_MODULE
 from memplan.configs.languages.python_style import is_builtin, syntax_tree
 from memplan.errors import ConfigError
 
@@ -43,6 +45,10 @@ class LazyValues(AttributeDict):
         """Set keys one by one."""
         for name, value in dict(*args, **kwargs).items():
             self[name] = value
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, dict) or type(value).__module__ == OWN_MODULE
 
 
 def _entering(value: Any) -> Any:
@@ -76,11 +82,10 @@ class LazyConfigReading:
         return {name: as_text(value) for name, value in values.items()}
 
     def configs_in(self, path: Path) -> LazyValues:
-        """Return the configs that a file sets, by their names."""
+        """Return the configs that a file sets, by their names; objects of a config's own classes among them."""
         namespace = self.executed(path, ())
-        return LazyValues(
-            {name: value for name, value in namespace.items() if isinstance(value, dict) and not name.startswith("_")}
-        )
+        own = {name: value for name, value in namespace.items() if not name.startswith("_")}
+        return LazyValues({name: value for name, value in own.items() if _is_config(value)})
 
     def executed(self, path: Path, names: _Renames) -> dict[str, Any]:
         """Run a file and return what it binds; ``names`` are what the config calls the values, and what the file does.
@@ -99,10 +104,11 @@ class LazyConfigReading:
         imports = _Imports(reading=self, path=source.path, names=names, tree=tree)
         namespace: dict[str, Any] = {
             "__file__": str(source.path),
-            "__name__": source.path.stem,
+            "__name__": OWN_MODULE,
             "__package__": source.path.parent.name,
             "__builtins__": {**vars(builtins), "__import__": imports},
         }
+        sys.modules.setdefault(OWN_MODULE, types.ModuleType(OWN_MODULE))  # where dataclasses look for that of a class
         exec(compile(tree, str(source.path), "exec"), namespace)  # noqa: S102 - a Python config is code; see the module's docstring
         self.importing.pop()
         del namespace["__builtins__"]

@@ -421,6 +421,17 @@ def test_an_object_of_a_base_class_has_what_is_written_there(tmp_path: Path) -> 
     assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+    epochs: int = 8"
 
 
+def test_an_object_of_an_imported_class_is_changed_where_the_config_makes_it(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text(f"{DATACLASSES}")
+    config = config_of(tmp_path, "from .base import Train\ncfg = Train(batch_size=4)\n", {}, "x.py")
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=1e-3)
+    assert changed_lines(patch_of(config, micro_batch_size=8, learning_rate=2e-3)) == [
+        "-cfg = Train(batch_size=4)",
+        "+cfg = Train(batch_size=8)",
+        "+cfg.optim.lr = 0.002  # was 0.001: follows the global batch",
+    ]
+
+
 def test_a_default_that_two_objects_share_is_not_changed_for_one(tmp_path: Path) -> None:
     text = f"{DATACLASSES}cfg = Train()\nother = replace(cfg, epochs=1)\n"
     config = config_of(tmp_path, text, {"micro_batch_size": "cfg.batch_size"}, "x.py")
