@@ -12,7 +12,7 @@ error. Of the card its size, capability and multiprocessors are told; the rest i
 was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
-CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11 and 2.13 were tried.
+CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11, 2.13 and 2.15 were tried.
 """
 
 from __future__ import annotations

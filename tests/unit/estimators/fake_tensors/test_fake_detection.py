@@ -35,9 +35,10 @@ def test_of_numbers_that_are_not_known_no_tensor_is_made(fakes: FakeTensorMode) 
 
 
 def test_a_module_is_found_by_the_number_of_a_tensor(fakes: FakeTensorMode) -> None:
-    known, unknown = (fakes.from_tensor(torch.empty((), dtype=torch.long)) for _ in range(2))
+    known = fakes.from_tensor(torch.empty((), dtype=torch.long))
     remember_values([known], [torch.tensor(3)])
     with fakes, hiding_fakes():
+        unknown = torch.empty((), dtype=torch.long)
         assert f"expert_{known}" == "expert_3"
         assert f"{known:04d}" == "0003"
         with pytest.raises(DataDependentOutputException):
