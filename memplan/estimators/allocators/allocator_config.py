@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import UsageError, hint_on_names
+from memplan.torch_releases import release_of
 from memplan.units import MIB, round_up
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class SegmentOrder(StrEnum):
         PyTorch's pull requests 178362, in 2.12, and 183591, in 2.13. The first compares ages of blocks, not of
         segments, which is taken for the same here.
         """
-        major, minor = version.split(".")[:2]
-        return cls.AGE if (int(major), int(minor)) >= _FIRST_BY_AGE else cls.ADDRESS
+        return cls.AGE if release_of(version) >= _FIRST_BY_AGE else cls.ADDRESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from memplan.torch_releases import release_of
 from memplan.units import KIB, MIB
 
 # Grids of affine transforms are products (``AffineGridGenerator.cpp``), and nested tensors run linear layers and
@@ -60,8 +61,7 @@ def _keeps_workspaces() -> bool:
 
 @functools.cache
 def _keeps_by_default() -> bool:
-    major, minor = torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) < _FIRST_WITHOUT_CACHE
+    return release_of(torch.__version__) < _FIRST_WITHOUT_CACHE
 
 
 def _cublas_bytes(capability: tuple[int, int]) -> int:

@@ -12,6 +12,7 @@ import torch
 
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE
 from memplan.estimators.lowering.attention import adds_mask_in_place
+from memplan.torch_releases import release_of
 from memplan.training.dense_parts import dense_parts
 
 _SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
@@ -23,12 +24,17 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
+# From torch 2.15 on numbers that equal a bound share their gradient with it (``clamp_backward``, ``maximum_backward``).
+_SHARES_AT_BOUNDS = release_of(torch.__version__) >= (2, 15)
+_CLAMPS = ("ClampBackward0", "ClampBackward1")
+_BOUNDS = (*_CLAMPS, "ClampMinBackward1", "ClampMaxBackward1", "MaximumBackward0", "MinimumBackward0")
+_FILL = torch.ops.aten.masked_fill.Scalar
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")  # ``var_mean_backward``
 _IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)  # ``binary_cross_entropy_target_backward``
-# ``evenly_distribute_backward``, and with it ``clamp_backward``
+# ``evenly_distribute_backward``, and with it ``clamp_backward`` until torch 2.14
 _EVENLY_DISTRIBUTED = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 _JOINED_MASKS = {
-    torch.ops.aten.logical_and.default: ("ClampBackward0", "ClampBackward1", *_EVENLY_DISTRIBUTED),
+    torch.ops.aten.logical_and.default: (*(() if _SHARES_AT_BOUNDS else _CLAMPS), *_EVENLY_DISTRIBUTED),
     torch.ops.aten.logical_or.default: _EVENLY_DISTRIBUTED,
 }
 
@@ -64,7 +70,7 @@ class InPlaceFormulas:
         if operator is _SUM:
             is_tracked = torch.is_grad_enabled()  # gradients that are differentiated again are summed out of place
             return not is_tracked and _are_alike(args[0], args[1]) and not self._is_in_out_of_place_formula()
-        return operator is _PRODUCT and _is_in(_IN_PLACE_PRODUCTS)
+        return (operator is _PRODUCT and _is_in(_IN_PLACE_PRODUCTS)) or (operator is _FILL and _is_in(_BOUNDS))
 
     def _is_in_out_of_place_formula(self) -> bool:
         """Whether a sum in backward is the first of a formula that sums out of place."""
