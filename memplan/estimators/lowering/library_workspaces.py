@@ -24,7 +24,8 @@ _PRODUCTS = (
     "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_", "mv", "dot", "vdot",
     "affine_grid_generator", "linear", "matmul",
 )  # fmt: skip
-CUBLAS_OPERATORS = frozenset(f"aten.{name}" for name in _PRODUCTS)
+_SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
+CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))
 _FIRST_WITHOUT_CACHE = (2, 15)
 _FUSING_BIAS = "aten.addmm"
 _CUBLASLT_KIB = 1024
@@ -51,7 +52,7 @@ def product_workspace(capability: tuple[int, int], operator: str, args: tuple[An
     """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
     if _keeps_workspaces():
         return ProductWorkspace(_cublas_bytes(capability), is_kept=True)
-    runs_on_cublaslt = operator == _FUSING_BIAS and _fuses_bias(*args)
+    runs_on_cublaslt = operator in _SCALED_PRODUCTS or (operator == _FUSING_BIAS and _fuses_bias(*args))
     return ProductWorkspace(_cublaslt_bytes() if runs_on_cublaslt else _cublas_bytes(capability), is_kept=False)
 
 

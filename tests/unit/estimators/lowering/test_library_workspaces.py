@@ -95,3 +95,16 @@ def test_settings_of_2_15_bring_back_the_cache_and_size_cublaslts_own(monkeypatc
     assert product_workspace(AMPERE, "aten.addmm", fused).size_bytes == OF_CUBLAS
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
     assert product_workspace(AMPERE, "aten.addmm", fused).is_kept
+
+
+@pytest.mark.usefixtures("with_cache")
+def test_products_of_eight_bit_types_take_the_workspace_of_their_thread() -> None:
+    assert "aten._scaled_mm" in library_workspaces.CUBLAS_OPERATORS
+    assert product_workspace(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == ProductWorkspace(32 * MIB, is_kept=True)
+
+
+@pytest.mark.usefixtures("without_cache")
+def test_products_of_eight_bit_types_run_on_cublaslt() -> None:
+    assert product_workspace(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == ProductWorkspace(
+        OF_CUBLASLT, is_kept=False
+    )
