@@ -1,7 +1,8 @@
 # ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
 """Attention on a card: the kernel selection of ``sdp_utils.cpp``, and the call of the selected kernel.
 
-Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13.
+Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.15
+chooses (``benchmarks/attention_choices.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from memplan.torch_releases import release_of
 from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
+# From torch 2.15 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
+_SHARES_MORE_HEADS = release_of(torch.__version__) >= (2, 15)
+_WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value, from torch 2.15 on
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
 
@@ -117,19 +122,17 @@ def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and known
         and call.head_dim % multiple == 0
         and call.value_dim % multiple == 0
-        and call.query_heads == call.key_heads
+        and (_heads_match(call) if _SHARES_MORE_HEADS else call.query_heads == call.key_heads)
     )
 
 
 def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
-    is_deepseeks = capability[0] == 10 and (call.head_dim, call.value_dim) == (192, 128)
-    widest = 256 if capability == (9, 0) else 128
     return (
         capability >= (8, 0)
         and call.dtype in HALF_TYPES
         and call.head_dim % 8 == 0
         and call.value_dim % 8 == 0
-        and (is_deepseeks or max(call.head_dim, call.value_dim) <= widest)
+        and _suits_cudnn_in_width(call, capability)
         and call.key_length != 1
         and not (call.query_length == 1 and call.dropout)
         and not call.trains_mask
@@ -139,8 +142,18 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
     )
 
 
+def _suits_cudnn_in_width(call: AttentionCall, capability: tuple[int, int]) -> bool:
+    widths = (call.head_dim, call.value_dim)
+    if not _SHARES_MORE_HEADS:
+        is_deepseeks = capability[0] == 10 and widths == (192, 128)
+        return is_deepseeks or max(widths) <= (256 if capability == (9, 0) else 128)
+    is_wide = capability[0] in _PREFERRING_CUDNN and max(widths) <= 256
+    return max(widths) <= 128 or (is_wide and (not call.trains or widths in _WIDTHS_IN_TRAINING))
+
+
 def _heads_match(call: AttentionCall) -> bool:
-    return call.query_heads == call.key_heads or (call.grouped and call.query_heads % call.key_heads == 0)
+    is_grouped = call.grouped or (_SHARES_MORE_HEADS and call.key_heads == 1)
+    return call.query_heads == call.key_heads or (is_grouped and call.query_heads % call.key_heads == 0)
 
 
 _CHECKS: dict[Backend, tuple[Callable[[], bool], Callable[[AttentionCall, tuple[int, int]], bool]]] = {

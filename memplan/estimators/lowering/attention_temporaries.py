@@ -60,13 +60,13 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Row sums, then an fp32 accumulator of the query's gradient, in blocks (``workspace_elements_gq``).
 
-    Row sums of half types are computed by the kernel; for fp32 they are the sum of a product as large as the output,
-    and then copied.
+    Shared heads have gradients of key and value for every query head, which are summed afterwards. Row sums of half
+    types are computed by the kernel; for fp32 they are the sum of a product as large as the output, and then copied.
     Wide heads in half types have accumulators of the key's and value's gradients, too; they are counted once, as they
     are where batch and heads fill the card (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``;
     cards before Volta accumulate in place).
     """
-    gradient, query = args[:2]
+    gradient, query, key, value = args[:4]
     batch, heads, length, head_dim = query.shape
     sums_bytes = batch * heads * length * FP32_BYTES
     is_half = gradient.element_size() < FP32_BYTES
@@ -77,8 +77,10 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if is_half and head_dim > _WIDEST_IN_REGISTERS:
         head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * FP32_BYTES
     product = () if is_half else ((gradient.nbytes, sums_bytes),)
+    expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
     return TemporaryBytes(
-        throughout=copies_by_position(gradient), after_results=(sums_bytes, *product, batch * heads * head_bytes)
+        throughout=copies_by_position(gradient),
+        after_results=(*expanded, sums_bytes, *product, batch * heads * head_bytes),
     )
 
 

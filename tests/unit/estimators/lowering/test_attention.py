@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memplan.estimators.lowering import attention
 from memplan.estimators.lowering.attention import AttentionCall, Backend, attend, choose_backend
 
 AMPERE, TURING, HOPPER, BLACKWELL, CONSUMER_AMPERE = (8, 0), (7, 5), (9, 0), (10, 0), (8, 6)
@@ -57,8 +58,32 @@ CALL = AttentionCall(
     ],
 )
 def test_the_first_kernel_whose_checks_pass_is_chosen(
-    changes: dict[str, object], capability: tuple[int, int], expected: Backend
+    changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", False)  # as until torch 2.14
+    assert choose_backend(replace(CALL, **changes), capability) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "expected"),
+    [
+        ({"key_heads": 4, "grouped": True, "dtype": torch.float32}, AMPERE, Backend.EFFICIENT),
+        ({"key_heads": 4, "grouped": True, "has_mask": True, "causal": False}, AMPERE, Backend.EFFICIENT),
+        ({"key_heads": 4, "dtype": torch.float32}, AMPERE, Backend.MATH),
+        ({"key_heads": 1}, AMPERE, Backend.FLASH),
+        ({"key_heads": 1, "dtype": torch.float32}, AMPERE, Backend.EFFICIENT),
+        ({"key_heads": 5, "grouped": True}, AMPERE, Backend.MATH),  # of 12
+        ({"head_dim": 192, "value_dim": 192}, HOPPER, Backend.FLASH),
+        ({"head_dim": 192, "value_dim": 192, "trains": False}, BLACKWELL, Backend.CUDNN),
+        ({"head_dim": 192, "value_dim": 128}, HOPPER, Backend.CUDNN),
+        ({"head_dim": 256, "value_dim": 256}, BLACKWELL, Backend.CUDNN),
+        ({"head_dim": 256, "value_dim": 256}, AMPERE, Backend.FLASH),
+    ],
+)
+def test_from_torch_2_15_on_more_kernels_share_heads_and_cudnn_trains_other_widths(
+    changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", True)
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 

@@ -63,6 +63,12 @@ def test_in_single_precision_efficient_attention_makes_a_product_first() -> None
     assert temporaries.after_results == (32 * KIB, (2 * MIB, 32 * KIB), 2 * MIB + 8 * 16 * 16)
 
 
+def test_efficient_attention_sums_gradients_of_shared_heads_afterwards() -> None:
+    query, key = heads(8), heads(2)
+    expanded = efficient_backward((query, query, key, key), None).after_results[:2]
+    assert expanded == (MIB, MIB)  # dk and dv of 8 heads
+
+
 def cudnns_workspace(query: torch.Tensor, key: torch.Tensor, capability: tuple[int, int] = (9, 0)) -> object:
     rule = attention_rules(capability)["aten._scaled_dot_product_cudnn_attention_backward"]
     (workspace,) = rule((query, query, key, key), None).after_results
