@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
 """Attention on a card: the kernel selection of ``sdp_utils.cpp``, and the call of the selected kernel.
 
-Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.15
-chooses (``benchmarks/attention_choices.py``).
+Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.14 and
+2.15 choose (``benchmarks/attention_choices.py``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
-# From torch 2.15 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
-_SHARES_MORE_HEADS = release_of(torch.__version__) >= (2, 15)
-_WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value, from torch 2.15 on
+# From torch 2.14 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
+_SHARES_MORE_HEADS = release_of(torch.__version__) >= (2, 14)
+_WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value, from torch 2.14 on
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
 

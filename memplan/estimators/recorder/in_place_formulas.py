@@ -24,14 +24,14 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.masked_scatter.default,
     torch.ops.aten.put.default,
 )
-# From torch 2.15 on numbers that equal a bound share their gradient with it (``clamp_backward``, ``maximum_backward``).
-_SHARES_AT_BOUNDS = release_of(torch.__version__) >= (2, 15)
+# From torch 2.14 on numbers that equal a bound share their gradient with it (``clamp_backward``, ``maximum_backward``).
+_SHARES_AT_BOUNDS = release_of(torch.__version__) >= (2, 14)
 _CLAMPS = ("ClampBackward0", "ClampBackward1")
 _BOUNDS = (*_CLAMPS, "ClampMinBackward1", "ClampMaxBackward1", "MaximumBackward0", "MinimumBackward0")
 _FILL = torch.ops.aten.masked_fill.Scalar
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")  # ``var_mean_backward``
 _IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)  # ``binary_cross_entropy_target_backward``
-# ``evenly_distribute_backward``, and with it ``clamp_backward`` until torch 2.14
+# ``evenly_distribute_backward``, and with it ``clamp_backward`` until torch 2.13
 _EVENLY_DISTRIBUTED = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
 _JOINED_MASKS = {
     torch.ops.aten.logical_and.default: (*(() if _SHARES_AT_BOUNDS else _CLAMPS), *_EVENLY_DISTRIBUTED),

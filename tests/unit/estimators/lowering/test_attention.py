@@ -60,7 +60,7 @@ CALL = AttentionCall(
 def test_the_first_kernel_whose_checks_pass_is_chosen(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", False)  # as until torch 2.14
+    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", False)  # as until torch 2.13
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
@@ -80,7 +80,7 @@ def test_the_first_kernel_whose_checks_pass_is_chosen(
         ({"head_dim": 256, "value_dim": 256}, AMPERE, Backend.FLASH),
     ],
 )
-def test_from_torch_2_15_on_more_kernels_share_heads_and_cudnn_trains_other_widths(
+def test_from_torch_2_14_on_more_kernels_share_heads_and_cudnn_trains_other_widths(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", True)
