@@ -12,14 +12,19 @@ from memplan.estimators.lowering.library_workspaces import ProductWorkspace, pro
 from memplan.units import KIB, MIB
 
 AMPERE, HOPPER = (8, 0), (9, 0)
-SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "TORCH_CUBLAS_WORKSPACE_CACHE", "CUBLASLT_WORKSPACE_SIZE")
+SETTINGS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "TORCH_CUBLAS_WORKSPACE_CACHE",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "DISABLE_ADDMM_CUDA_LT",
+)
 MATRIX, ROW = torch.ones(4, 4), torch.ones(4)
 OF_CUBLAS, OF_CUBLASLT = 8 * MIB + 128 * KIB, MIB
 
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*SETTINGS, "DISABLE_ADDMM_CUDA_LT"):
+    for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
 
