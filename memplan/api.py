@@ -17,7 +17,7 @@ from memplan.planning.question import question_of
 from memplan.planning.subject import require_workload, subject_of_workload
 from memplan.planning.target import read_target
 from memplan.planning.trials.waiting import wait_for_memory
-from memplan.plans import LARGEST_MICRO_BATCH, PlanRequest
+from memplan.plans import PlanRequest
 from memplan.progress import PlanStarted
 from memplan.recipe import Recipe
 from memplan.report.log import log
@@ -104,7 +104,7 @@ def probe(
         min_util: lower edge of the band.
         budget: what the step may use, in bytes or as text; None for the whole device.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
-        max_batch: largest micro-batch to consider; None for 4096.
+        max_batch: largest micro-batch to consider; None for 4096, or eight times the original one.
         world_size: data-parallel replicas; None for as many as the recipe says.
         wait: wait until as much memory is free as the step may use.
         wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
@@ -126,7 +126,7 @@ def probe(
         min_utilisation=min_util,
         precisions=(recipe.precision,),
         global_batch_size=global_batch,
-        micro_batch_cap=LARGEST_MICRO_BATCH if max_batch is None else max_batch,
+        micro_batch_cap=max_batch,
         world_size=world_size,
         store=Path(store),
         trace_limit_s=parse_duration(trace_limit, option="trace-limit"),
@@ -193,7 +193,7 @@ def plan(
         precision: number formats to compare, such as ``["fp32", "bf16"]``; None for those of the device that the config
             can express.
         global_batch: samples per optimizer step to hold by accumulation; None leaves it free.
-        max_batch: largest micro-batch to consider; None for 4096.
+        max_batch: largest micro-batch to consider; None for 4096, or eight times the original one.
         lr_rule: ``linear``, ``sqrt`` or ``none``.
         world_size: data-parallel replicas; None for as many as the launcher started, else as the config is written for.
         workload: ``package.module:function`` of a config that does not name it.

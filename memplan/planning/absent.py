@@ -135,7 +135,7 @@ def _judged(precision: Precision, question: Question, traces: Traces) -> tuple[P
 def _largest(recipe: Recipe, question: Question, traces: Traces) -> _Largest | None:
     request, band = question.request, question.band
     peak_at = traces.process_peak(recipe)
-    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=request.micro_batch_cap)
+    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=question.micro_batch_cap)
     if largest is None:
         return None
     if request.global_batch_size is None:
@@ -156,7 +156,7 @@ def _trusted_bound(recipe: Recipe, question: Question, traces: Traces) -> int | 
     original = original_recipe(question.subject.config, question.subject.current, request)
     if request.global_batch_size is not None or original.learning_rate is None:
         return None
-    if traces.process_peak(recipe)(request.micro_batch_cap) >= band.lower_bytes:
+    if traces.process_peak(recipe)(question.micro_batch_cap) >= band.lower_bytes:
         return None
     return max(TRUSTED_RATIO * original.micro_batch_size, question.subject.current.micro_batch_size)
 
@@ -177,7 +177,7 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
 
 
 def _reasons(best: _Largest, question: Question) -> Iterator[str]:
-    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, question.request.micro_batch_cap
+    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, question.micro_batch_cap
     peak_bytes = best.estimate.peak_process_bytes
     share = f"{peak_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"

@@ -117,7 +117,7 @@ def _largest_micro_batches(
 ) -> tuple[LargestMicroBatch, ...]:
     """Solve for the largest micro-batch of each precision, within the band's upper edge and within the device."""
     defaults = PlanRequest()
-    cap = defaults.micro_batch_cap
+    cap = defaults.largest_micro_batch(max(recipe.micro_batch_size for recipe in recipes))
     of_each_precision = {recipe.precision: recipe for recipe in recipes}
     found = []
     for recipe in of_each_precision.values():

@@ -55,7 +55,7 @@ def request_from(
         min_utilisation=defaults.min_utilisation if options.min_util is None else options.min_util,
         precisions=parse_precisions(options.precision),
         global_batch_size=options.global_batch,
-        micro_batch_cap=defaults.micro_batch_cap if options.max_batch is None else options.max_batch,
+        micro_batch_cap=options.max_batch,
         learning_rate_rule=parse_rule(options.lr_rule),
         world_size=_launched(command, replicas) if world_size is None else world_size,
         patch_style=PatchStyle.IN_PLACE if in_place else None,

@@ -68,7 +68,7 @@ def _as_it_is(current: Trial, trials: tuple[Trial, ...]) -> Recommendation:
 def _reasons(
     question: Question, chosen: Trial, trials: tuple[Trial, ...], *, rate_remark: str | None
 ) -> tuple[str, ...]:
-    subject, band, cap = question.subject, question.band, question.request.micro_batch_cap
+    subject, band, cap = question.subject, question.band, question.micro_batch_cap
     allowed = [trial for trial in trials if trial.recipe.micro_batch_size <= cap]
     return (
         *explain(chosen, allowed, band, current=subject.current, current_name=subject.current_name),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.devices.measured_contexts import calibrated
 from memplan.devices.resolving import resolve_device
+from memplan.plans.changes import original_recipe
 from memplan.recommend.band import Band
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class Question:
     request: PlanRequest
     device: DeviceSpec
     band: Band
+
+    @property
+    def micro_batch_cap(self) -> int:
+        """Largest micro-batch that is considered; it stays the same once memplan has changed the config."""
+        original = original_recipe(self.subject.config, self.subject.current, self.request)
+        return self.request.largest_micro_batch(original.micro_batch_size)
 
 
 def question_of(subject: Subject, request: PlanRequest, launch: Launch | None = None) -> Question:

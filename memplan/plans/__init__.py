@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from memplan.plans.plan import Plan, evidence_of
-from memplan.plans.request import LARGEST_MICRO_BATCH, PlanRequest
+from memplan.plans.request import PlanRequest
 
-__all__ = ["LARGEST_MICRO_BATCH", "Plan", "PlanRequest", "evidence_of"]
+__all__ = ["Plan", "PlanRequest", "evidence_of"]

@@ -9,10 +9,10 @@ from typing import Any
 from memplan.configs.user_config import PatchStyle
 from memplan.errors import UsageError
 from memplan.recipe import Precision
-from memplan.recommend.scaling import LearningRateRule
+from memplan.recommend.scaling import TRUSTED_RATIO, LearningRateRule
 from memplan.run_names import DEFAULT_STORE
 
-LARGEST_MICRO_BATCH = 4096
+_LARGEST_MICRO_BATCH = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class PlanRequest:
         learning_rate_rule: how the learning rate follows the global batch; None keeps it where a global batch is held,
             and else scales linearly.
         world_size: data-parallel replicas; None for as many as the config is written for.
-        micro_batch_cap: largest micro-batch that is considered.
+        micro_batch_cap: largest micro-batch that is considered; None decides by the original one.
         patch_style: how a change is written; None for the ecosystem's default.
         store: folder of the trial journal.
         change_loader: whether the patch may change the settings of the data loader.
@@ -49,7 +49,7 @@ class PlanRequest:
     global_batch_size: int | None = None
     learning_rate_rule: LearningRateRule | None = None
     world_size: int | None = None
-    micro_batch_cap: int = LARGEST_MICRO_BATCH
+    micro_batch_cap: int | None = None
     patch_style: PatchStyle | None = None
     store: Path = DEFAULT_STORE
     change_loader: bool = False
@@ -61,7 +61,7 @@ class PlanRequest:
             raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
         if self.global_batch_size is not None and self.global_batch_size < 1:
             raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
-        if self.micro_batch_cap < 1:
+        if self.micro_batch_cap is not None and self.micro_batch_cap < 1:
             raise UsageError(f"max-batch {self.micro_batch_cap} must be at least 1")
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"world-size {self.world_size} must be at least 1")
@@ -73,6 +73,10 @@ class PlanRequest:
             return self.learning_rate_rule
         return LearningRateRule.LINEAR if self.global_batch_size is None else LearningRateRule.NONE
 
+    def largest_micro_batch(self, original: int) -> int:
+        """Return the largest micro-batch that is considered: as asked for, else 4096, or eight times the original."""
+        return self.micro_batch_cap or max(_LARGEST_MICRO_BATCH, TRUSTED_RATIO * original)
+
     def facts(self) -> dict[str, Any]:
         """Return what decides the answer, as JSON-ready data; two requests with equal facts ask the same."""
         facts = {
@@ -82,7 +86,7 @@ class PlanRequest:
             "min_utilisation": self.min_utilisation,
             "precisions": None if self.precisions is None else [str(each) for each in self.precisions],
             "global_batch_size": self.global_batch_size,
-            "micro_batch_cap": None if self.micro_batch_cap == LARGEST_MICRO_BATCH else self.micro_batch_cap,
+            "micro_batch_cap": self.micro_batch_cap,
             "learning_rate_rule": str(self.rate_rule),
             "world_size": self.world_size,
             "change_loader": self.change_loader or None,

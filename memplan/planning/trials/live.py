@@ -84,7 +84,7 @@ class LiveSearch:
         self._sizes = BatchSizes(
             current=question.subject.current,
             global_batch_size=question.request.global_batch_size,
-            largest=question.request.micro_batch_cap,
+            largest=question.micro_batch_cap,
         )
         self._session = session
         self._traces = traces

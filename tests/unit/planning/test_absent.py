@@ -45,8 +45,8 @@ class Session:
         return CHECK
 
 
-def recommended(mib_per_sample: float, *, rate: float | None = 0.1, **options: object):
-    asked = question(subject(Recipe(micro_batch_size=4, learning_rate=rate)), precisions=(Precision.FP32,), **options)
+def recommended(mib_per_sample: float, *, now: int = 4, rate: float | None = 0.1, **options: object):
+    asked = question(subject(Recipe(micro_batch_size=now, learning_rate=rate)), precisions=(Precision.FP32,), **options)
     return recommend_by_estimate(asked, Prediction(mib_per_sample), Session())
 
 
@@ -77,3 +77,9 @@ def test_whoever_has_no_rate_or_names_the_batch_gets_it(options: dict[str, int |
 
 def test_the_largest_that_may_be_considered_is_named() -> None:
     assert "Larger micro-batches than 20 are not looked at." in recommended(7, micro_batch_cap=20).reasons
+
+
+def test_without_a_limit_a_batch_of_many_thousands_is_not_made_smaller() -> None:
+    found = recommended(0.001, now=10_000, rate=None)
+    assert found.recipe.micro_batch_size == 80_000
+    assert "Larger micro-batches than 80000 are not looked at." in found.reasons
