@@ -71,7 +71,9 @@ GlobalBatch = Annotated[
 MaxBatch = Annotated[
     int | None,
     typer.Option(
-        "--max-batch", parser=whole_number("max-batch"), help="Largest micro-batch to consider; default: 4096, or 8 times the original."
+        "--max-batch",
+        parser=whole_number("max-batch"),
+        help="Largest micro-batch to consider; default: 4096, or 8 times the original.",
     ),
 ]
 LrRule = Annotated[

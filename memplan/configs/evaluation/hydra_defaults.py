@@ -124,7 +124,7 @@ class _Composition:
                 )
             return
         source = read_source(path, texts=self.texts)
-        values = as_plain(load_yaml(source.text, where=str(path), empty={}), self.notes)
+        values = as_plain(load_yaml(source.text, where=str(path), empty={}, notes=self.notes), self.notes)
         if isinstance(values, list) and place.package:
             self.values = merged(self.values, nested_under(place.package, values))
             return
@@ -152,7 +152,7 @@ def primary_values(source: SourceFile, notes: list[str] | None = None) -> dict[s
         source: a YAML file.
         notes: gets a note for each value that is not plain data; None for no notes.
     """
-    values = as_plain(load_yaml(source.text, where=str(source.path), empty={}), notes)
+    values = as_plain(load_yaml(source.text, where=str(source.path), empty={}, notes=notes), notes)
     return values if has_defaults(values) else None
 
 

@@ -80,7 +80,7 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
     if not chosen:
         return None
     composed = compose(primary, values, texts, chosen)
-    own = [(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}), notes)) for each in over]
+    own = [(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}, notes=notes), notes)) for each in over]
     return YamlChain(
         values=_laid_over([(primary, composed.values), *own]),
         inherited=tuple(each for each in (*reversed(over), *composed.files) if each.path != files[-1].path),
@@ -126,7 +126,7 @@ def _inheriting(
     if source.path in above or len(above) > _MAX_DEPTH:
         raise ConfigError("it inherits from itself", where=str(above[0]), hint=f"check {source.path.name}")
     notes: list[str] = []
-    values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty), notes)
+    values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty, notes=notes), notes)
     if not isinstance(values, dict):
         return YamlChain(values=values, notes=tuple(notes))
     named = values.pop(BASE_KEY) if isinstance(values.get(BASE_KEY), str) else None

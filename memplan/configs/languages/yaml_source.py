@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from memplan.configs.languages.invalid_text import invalid_text
 from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending, line_start, lines_below
 from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
@@ -39,13 +43,14 @@ for _kind in ("timestamp", "binary", "set", "omap", "pairs"):
     _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _as_text)
 
 
-def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
+def load_yaml(text: str, *, where: str, empty: Any = None, notes: list[str] | None = None) -> Any:
     """Read YAML text as plain data.
 
     Args:
         text: one YAML document.
         where: file, for messages.
         empty: what a text of comments alone stands for; None where that is an error.
+        notes: gets a note for each key that a section sets twice.
 
     Raises:
         ConfigError: it is not valid YAML, refers to itself, or expands to more than ``_MAX_EXPANDED_NODES`` values.
@@ -61,6 +66,10 @@ def load_yaml(text: str, *, where: str, empty: Any = None) -> Any:
         expanded = _expanded_size(node, written, where)
         if expanded > _MAX_EXPANDED_NODES and expanded > 2 * len(written):
             raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
+        if notes is not None:
+            notes.extend(
+                f"{each} of {PurePath(where).name}, and the last counts" for each in _set_twice(node, "", set())
+            )
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
@@ -92,6 +101,25 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int | None], where: str) ->
     size = 1 + sum(_expanded_size(each, sizes, where) for each in nested)
     sizes[id(node)] = size
     return size
+
+
+def _set_twice(node: yaml.Node, prefix: str, seen: set[int]) -> Iterator[str]:
+    """Yield which keys a section of a document sets more than once, and in which lines."""
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    if not isinstance(node, yaml.MappingNode):
+        for index, each in enumerate(node.value):
+            yield from _set_twice(each, f"{prefix}{index}.", seen)
+        return
+    lines: dict[str, list[int]] = {}
+    for name, value in node.value:
+        if isinstance(name, yaml.ScalarNode) and name.tag != _MERGE_TAG:
+            lines.setdefault(name.value, []).append(name.start_mark.line + 1)
+            yield from _set_twice(value, f"{prefix}{name.value}.", seen)
+    for key, found in lines.items():
+        if len(found) > 1:
+            yield f"{prefix}{key} is set in lines {', '.join(map(str, found[:-1]))} and {found[-1]}"
 
 
 @lru_cache(maxsize=8)

@@ -124,3 +124,13 @@ def test_adding_to_a_section_adds_that_and_nothing_else(
     assert edit is not None
     after = yaml.safe_load(splice(text, [edit]))
     assert after == {**before, "section": {**before["section"], "new": 2, "other": False}}
+
+
+def test_a_key_that_is_set_twice_is_named_with_its_lines() -> None:
+    notes: list[str] = []
+    text = "base: &base\n  lr: 1\ndata:\n  size: 8\n  size: 16\nopt:\n  <<: *base\n  lr: 2\ndata: {size: 32}\n"
+    assert load_yaml(text, where="/x/y.yaml", notes=notes)["data"] == {"size": 32}
+    assert notes == [
+        "data.size is set in lines 4 and 5 of y.yaml, and the last counts",
+        "data is set in lines 3 and 9 of y.yaml, and the last counts",
+    ]
