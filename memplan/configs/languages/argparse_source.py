@@ -2,7 +2,8 @@
 
 The script is not run. An argument counts where its name is a literal; its key is the name ``argparse`` keeps it under.
 ``set_defaults`` wins over a default of the declaration. An argument of several parsers counts where all of
-them have the same default.
+them have the same default. One that is unset and may be ``no`` is taken as that: scripts of accelerate leave their
+``--mixed_precision`` to accelerate, whose own default it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SWITCHES = {"store_true": False, "store_false": True}
+_OFF = "no"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +114,13 @@ def _argument(call: ast.Call, flags: list[str]) -> Argument:
 
 
 def _default_value(argument: Argument) -> Any:
-    if argument.default is not None:
-        return ast.literal_eval(argument.default) if _is_literal(argument.default) else None
-    actions = [each.value for each in argument.call.keywords if each.arg == "action"]
-    action = actions[0].value if actions and isinstance(actions[0], ast.Constant) else None
-    return _SWITCHES.get(action) if isinstance(action, str) else None
+    if argument.default is not None and not _is_literal(argument.default):
+        return None
+    given = {each.arg: ast.literal_eval(each.value) for each in argument.call.keywords if _is_literal(each.value)}
+    action, choices = given.get("action"), given.get("choices")
+    value = _SWITCHES.get(action) if isinstance(action, str) else None
+    value = value if argument.default is None else ast.literal_eval(argument.default)
+    return _OFF if value is None and isinstance(choices, list | tuple) and _OFF in choices else value
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -197,6 +197,15 @@ def test_a_default_that_is_set_later_counts(tmp_path: Path) -> None:
     assert text.startswith(f"{PARSER}p.set_defaults(batch_size=16, main=print)\n")
 
 
+@pytest.mark.parametrize("default", ["default=None, ", ""])
+def test_a_precision_without_a_default_is_off_where_no_is_a_choice(tmp_path: Path, default: str) -> None:
+    declared = f"p.add_argument('--mixed_precision', {default}choices=['no', 'fp16', 'bf16'])\n"
+    config = config_of(tmp_path, f"{PARSER}{declared}", name="x.py")
+    assert config.recipe.precision is Precision.FP32
+    change = RecipeChange(recipe=Recipe(micro_batch_size=4, precision="bf16"))
+    assert plan_patch(config, change).override_line == "--mixed_precision bf16"
+
+
 def test_an_argument_with_several_defaults_is_not_guessed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no micro-batch size"):
         config_of(tmp_path, f"{PARSER}q.add_argument('--batch-size', default=64)\n", name="x.py")
