@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import get, is_count, is_outside_training, keys_named
+from memplan.configs.keys import followed, get, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -25,6 +25,8 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
         MAE_STEPS,
         "gradient_accumulation_steps",
         "grad_accum_steps",
+        "grad_accumulation_factor",  # SpeechBrain
+        "accum_grad",  # ESPnet, WeNet
         "accumulation_steps",
         "accum_steps",
         "accumulate_grad_batches",
@@ -172,7 +174,8 @@ def with_one_accumulation(keys: KnobKeys, values: Mapping[str, Any]) -> KnobKeys
 
 def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
     for usual in USUAL_NAMES[name]:
-        if found := _training_keys(values, usual):
+        if named := _training_keys(values, usual):
+            found = list(dict.fromkeys(followed(values, each) for each in named))
             return found if all(_FITS[name](get(values, each)) for each in found) else []
     return []
 

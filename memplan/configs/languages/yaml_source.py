@@ -1,6 +1,7 @@
 """Read YAML as plain data without constructing tags, and find where a value is written.
 
-``3e-4`` is a number as in YAML 1.2, which OmegaConf, Hydra and jsonargparse follow; only PyYAML takes it for text.
+``3e-4`` is a number as in YAML 1.2, which OmegaConf, Hydra and jsonargparse follow; only PyYAML takes it for text. What
+``!ref <a[b]>`` of HyperPyYAML refers to is read as OmegaConf's ``${a[b]}`` is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _MAX_EXPANDED_NODES = 200_000
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 _DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
 EXPONENT_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
+_REFERENCE = re.compile(r"<([^<>]+)>")
 _ONE_DOCUMENT = "expected a single document in the stream"  # PyYAML's words
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
@@ -35,7 +37,12 @@ def _as_text(loader: yaml.SafeLoader, node: yaml.Node) -> str:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else f"{node.tag} {loader.name}"
 
 
+def _as_interpolation(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+    return _REFERENCE.sub(r"${\1}", _as_text(loader, node))
+
+
 _PlainLoader.add_constructor(None, _as_text)
+_PlainLoader.add_constructor("!ref", _as_interpolation)
 _PlainLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(rf"{EXPONENT_FLOAT.pattern}$"), list("-+0123456789")
 )
@@ -210,7 +217,7 @@ def _obstacle_of(node: yaml.Node) -> str | None:
         return "it is not a single value"
     if node.style in ("|", ">"):
         return "it is a block of text"
-    return "it is an interpolation" if "${" in node.value else None
+    return "it is an interpolation" if "${" in node.value or node.tag == "!ref" else None
 
 
 def _value_span(text: str, node: yaml.Node) -> Span:

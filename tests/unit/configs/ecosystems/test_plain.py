@@ -455,3 +455,12 @@ def test_what_is_set_on_a_class_later_counts(tmp_path: Path, last: str) -> None:
             patch_of(config, micro_batch_size=8)
     else:
         assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+Data.batch_size = 8"
+
+
+@pytest.mark.parametrize("reference", ["${train.size}", "!ref <train[size]>"])
+def test_what_refers_to_the_batch_size_is_no_second_one(tmp_path: Path, reference: str) -> None:
+    text = f"train: {{size: 8}}\ndata:\n  batch_size: {reference}\nloader:\n  batch_size: {reference}\n"
+    config = config_of(tmp_path, text, {})
+    assert config.recipe.micro_batch_size == 8
+    assert config.document.resolved_values["loader"]["batch_size"] == 8
+    assert changed_lines(patch_of(config, micro_batch_size=16)) == ["-train: {size: 8}", "+train: {size: 16}"]
