@@ -18,7 +18,7 @@ from memplan.configs.ecosystems.lightning_trainer import (
     present,
     sharing_remarks,
 )
-from memplan.configs.ecosystems.usual_names import is_length, remark_on_lengths
+from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words, primary_values
 from memplan.configs.keys import followed
 from memplan.configs.languages.syntaxes import YAML
@@ -112,7 +112,7 @@ class LightningHydra(TrainerConfigs):
         found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each != taken]
         if not keys.get(KnobName.LEARNING_RATE):
             found.append(NO_RATE)
-        return (*found, *remark_on_lengths(values, keys, is_length), *sharing_remarks(document, taken))
+        return (*found, *remark_on_lengths(values, keys), *sharing_remarks(document, taken))
 
 
 def _is_experiment(document: Document) -> bool:

@@ -20,7 +20,7 @@ from memplan.configs.ecosystems.lightning_trainer import (
     has_trainer,
     sharing_remarks,
 )
-from memplan.configs.ecosystems.usual_names import is_length, remark_on_lengths
+from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.child_file import child_path_of
@@ -108,7 +108,7 @@ class LightningCLI(TrainerConfigs):
         """Return what the config leaves to the code."""
         found = [] if keys.get(KnobName.LEARNING_RATE) else [NO_RATE]
         batch = keys.get(KnobName.MICRO_BATCH_SIZE)
-        found += [*remark_on_lengths(document.values, keys, is_length), *_remarks_on_classes(document)]
+        found += [*remark_on_lengths(document.values, keys), *_remarks_on_classes(document)]
         return (*found, *(sharing_remarks(document, batch[0], prefix=self.prefix_of(document)) if batch else ()))
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import (
-    is_length,
     remark_on_lengths,
     remark_on_precisions,
     remark_on_rates,
@@ -37,5 +36,5 @@ class Plain(Ecosystem):
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Name what looks like the precision, or as if it followed batch or rate: that is for the user to declare."""
         values = document.values
-        lengths, rates = remark_on_lengths(values, keys, is_length), remark_on_rates(values, keys)
+        lengths, rates = remark_on_lengths(values, keys), remark_on_rates(values, keys)
         return (*remark_on_precisions(values, keys), *lengths, *rates)

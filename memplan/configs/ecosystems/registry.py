@@ -55,7 +55,7 @@ def ecosystem_of(document: Document, *, format_name: str | None) -> Ecosystem:
     """Return the named ecosystem, or the first that recognises the config.
 
     Raises:
-        ConfigError: there is none of that name, or it does not fit the file's language.
+        ConfigError: there is none of that name.
     """
     if format_name is None:
         return next(each for each in ECOSYSTEMS if each.recognises(document))

@@ -17,7 +17,6 @@ from memplan.configs.ecosystems.usual_names import (
     MAE_STEPS,
     STEP_LENGTHS,
     USUAL_NAMES,
-    counts_iterations,
     listed,
     remark_on_lengths,
     remark_on_rates,
@@ -146,7 +145,7 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys, written: Callable[[s
         yield f"{listed(map(written, counted))} taken to count optimizer steps"
     if computed := [each for each in STEP_LENGTHS if "$" in str(document.values.get(each))]:
         yield f"{listed(map(written, computed))} worked out by the script, and left alone"
-    yield from remark_on_lengths(document.values, keys, counts_iterations, written=written)
+    yield from remark_on_lengths(document.values, keys, written=written)
 
 
 def _is_single(value: Any) -> bool:

@@ -46,7 +46,7 @@ class TorchTune(Ecosystem):
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words, which come after the file."""
-        return as_pairs(assignments, prefix="", write=python_word)
+        return as_pairs(assignments, write=python_word)
 
     def recognises(self, document: Document) -> bool:
         """Recognise a model or a data set that is made by a part of torchtune."""

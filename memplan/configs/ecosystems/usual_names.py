@@ -71,24 +71,18 @@ _RATE = re.compile(
 _SWITCH = re.compile(r"(use_|enable_)?(amp|fp16|bf16|half|mixed_precision|autocast)|(amp_|torch_)?dtype")
 
 
-def counts_iterations(name: str) -> bool:
-    """Whether a name is one of a length in iterations or steps, whatever a program means by one."""
-    return _ITERATIONS.fullmatch(name.lower()) is not None
-
-
 def remark_on_lengths(
-    values: Mapping[str, Any], keys: KnobKeys, fits: Callable[[str], bool], *, written: Callable[[str], str] = str
+    values: Mapping[str, Any], keys: KnobKeys, *, written: Callable[[str], str] = str
 ) -> Iterator[str]:
     """Name the lengths that may follow the batch and are left alone, and how to say what they count, if any.
 
     Args:
         values: the effective values.
         keys: those of the knobs, lengths that are presumed or declared to count something included.
-        fits: whether the name of a value is that of such a length.
         written: key -> how the user writes it, such as a flag.
     """
     known = {key for name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS) for key in keys.get(name, ())}
-    found = [key for key in keys_named(values, fits) if key not in known and not is_outside_training(key)]
+    found = [key for key in keys_named(values, _is_length) if key not in known and not is_outside_training(key)]
     if unclear := [key for key in found if is_count(get(values, key))]:
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
@@ -137,9 +131,9 @@ def _is_rate_of_training(key: str) -> bool:
     return _RATE.fullmatch(key.rpartition(".")[2].lower()) is not None and not is_outside_training(key)
 
 
-def is_length(name: str) -> bool:
+def _is_length(name: str) -> bool:
     """Whether a name is that of a length in optimizer steps or iterations."""
-    return name.lower() in STEP_LENGTHS or counts_iterations(name)
+    return name.lower() in STEP_LENGTHS or _ITERATIONS.fullmatch(name.lower()) is not None
 
 
 def listed(names: Iterable[str]) -> str:
