@@ -29,14 +29,12 @@ class SourceFile:
         text: decoded UTF-8; a byte order mark is its first character.
         sha256: digest of the bytes on disk.
         prefix: dotted key below which its values stand in the effective config; empty for the top.
-        names: (name in the effective config, name in this file) of what is taken from it; empty where all is.
     """
 
     path: Path
     text: str
     sha256: str
     prefix: str = ""
-    names: tuple[tuple[str, str], ...] = ()
 
     @property
     def newline(self) -> str:
@@ -83,10 +81,6 @@ class Document:
 
 def key_within(source: SourceFile, key: str) -> str | None:
     """Return the key within a file of an effective dotted key; None where its values are elsewhere."""
-    if source.names:
-        first, dot, rest = key.partition(".")
-        own = dict(source.names).get(first)
-        return None if own is None else f"{own}{dot}{rest}"
     if not source.prefix:
         return key
     return key.removeprefix(f"{source.prefix}.") if key.startswith(f"{source.prefix}.") else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.keys import contains, get, is_count, is_outside_training, leaves
+from memplan.configs.keys import contains, get, is_count, is_outside_training, leaves, lookup
 from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON
 from memplan.configs.precision_words import precision_of
-from memplan.configs.user_config import KnobName
+from memplan.configs.user_config import Knob, KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -37,6 +37,12 @@ _WHERE_TO_SET = {
 def keys_in(values: Mapping[str, Any], keys: KnobKeys) -> KnobKeys:
     """Return those of an ecosystem's keys that a config sets."""
     return {name: tuple(each for each in found if contains(values, each)) for name, found in keys.items()}
+
+
+def knobs_at(document: Document, keys: KnobKeys) -> tuple[Knob, ...]:
+    """Return a config's knobs with their values, in the order of their keys."""
+    pairs = ((name, key) for name, found in keys.items() for key in found)
+    return tuple(Knob(name=name, key=key, value=lookup(document.values, key)) for name, key in pairs)
 
 
 def _first_value(document: Document, keys: KnobKeys, name: KnobName) -> Any:

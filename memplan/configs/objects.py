@@ -16,14 +16,13 @@ from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.ecosystems.usual_names import USUAL_NAMES, with_one_accumulation
-from memplan.configs.keys import lookup
 from memplan.configs.knob_changes import without_key
-from memplan.configs.knobs import RECIPE_KNOBS
+from memplan.configs.knobs import RECIPE_KNOBS, knobs_at
 from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
 from memplan.configs.reading import followed_keys, recipe_within, require_present, with_declared
 from memplan.configs.replicas import for_replicas
-from memplan.configs.user_config import Knob, KnobName, UserConfig
+from memplan.configs.user_config import KnobName, UserConfig
 from memplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,11 +67,7 @@ def config_of_object(
         document=document,
         format_name=ecosystem.name,
         recipe=_completed(ecosystem, document, keys, assumed),
-        knobs=tuple(
-            Knob(name=name, key=key, value=lookup(document.values, key))
-            for name, found in keys.items()
-            for key in found
-        ),
+        knobs=knobs_at(document, keys),
     )
     return for_replicas(read, assumed.world_size)
 

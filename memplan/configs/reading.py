@@ -1,4 +1,4 @@
-"""Read a user's config: its ecosystem, its recipe, and where its knobs are written."""
+"""Read a user's config: its ecosystem, its recipe and its knobs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
 from memplan.configs.discovery import knob_names, options_of, search_path_of
-from memplan.configs.documents import key_within
 from memplan.configs.ecosystems.loader_keys import loader_keys
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
-from memplan.configs.knobs import LENGTH_KNOBS
+from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.precision_words import switched_on
 from memplan.configs.several_files import load_named
 from memplan.configs.sharding import remarks_on_sharding
-from memplan.configs.user_config import Knob, KnobName, UserConfig
+from memplan.configs.user_config import KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
 
@@ -77,7 +76,7 @@ def read_config(
         document=document,
         format_name=ecosystem.name,
         recipe=recipe,
-        knobs=tuple(_knob(document, name, key) for name, found in keys.items() for key in found),
+        knobs=knobs_at(document, keys),
         workload_target=target,
         search_path=search_path_of(document.path, target),
         original=find_original(document),
@@ -125,19 +124,13 @@ def with_declared(own: KnobKeys, declared: KnobKeys) -> KnobKeys:
 
 def _companion(companion: Companion, named_in: Document, recipe: Recipe) -> UserConfig:
     """Describe a companion of a config: a file that it names, or a section of it."""
-    is_section, start = bool(companion.within), f"{companion.within}."
-    knobs = (
-        replace(_knob(named_in, name, f"{start}{key}"), key=key) if is_section else _knob(companion.document, name, key)
-        for name, found in companion.keys.items()
-        for key in found
-    )
-    own = find_original(named_in if is_section else companion.document)
+    own = find_original(named_in if companion.within else companion.document)
     return UserConfig(
         document=companion.document,
         format_name=companion.format_name,
         recipe=recipe_beside(companion, recipe),
-        knobs=tuple(knobs),
-        original=original_within(own, companion.within) if is_section else own,
+        knobs=knobs_at(companion.document, companion.keys),
+        original=original_within(own, companion.within) if companion.within else own,
         within=companion.within,
     )
 
@@ -178,19 +171,6 @@ def require_present(document: Document, keys: KnobKeys) -> None:
                 near = near_matches(document.values, key)
                 hint = f"did you mean {' or '.join(near)}?" if near else "name a key of the config"
                 raise ConfigError(f"there is no key {key!r} for {name}", where=str(document.path), hint=hint)
-
-
-def _knob(document: Document, name: KnobName, key: str) -> Knob:
-    value = lookup(document.values, key)
-    for source in (document.source, *document.inherited):
-        own_key = key_within(source, key)
-        location = None if own_key is None else document.syntax.locate(source.text, own_key)
-        if location is None:
-            continue
-        inherited = source is not document.source
-        obstacle = f"it is inherited from {source.path.name}" if inherited else location.obstacle
-        return Knob(name=name, key=key, value=value, file=str(source.path), line=location.line, obstacle=obstacle)
-    return Knob(name=name, key=key, value=value, obstacle="no file of the config spells it out")
 
 
 def _notes_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:

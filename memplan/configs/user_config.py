@@ -1,4 +1,4 @@
-"""A user's config as a value: what it sets, where each knob is written, and a change to be made."""
+"""A user's config as a value: what it sets, the key of each knob, and a change to be made."""
 
 from __future__ import annotations
 
@@ -59,17 +59,11 @@ class Knob:
         name: what it sets.
         key: dotted key in the effective config.
         value: effective value.
-        file: file in which the value is literally written; None where no file of the config spells it out.
-        line: line of that file, from 1.
-        obstacle: why the value cannot be edited where it is written; None where it can.
     """
 
     name: KnobName
     key: str
     value: Any
-    file: str | None = None
-    line: int | None = None
-    obstacle: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

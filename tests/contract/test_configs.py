@@ -240,17 +240,6 @@ def test_a_mistyped_knob_is_named_with_what_is_near(case: Case, tmp_path: Path) 
         read_config(path, knob_keys={"learning_rte": "optimizer.lr"})
 
 
-@EVERY_CASE
-def test_every_knob_says_where_it_is_written(case: Case, tmp_path: Path) -> None:
-    config = read(case, case.write(tmp_path))
-    for knob in config.knobs:
-        assert knob.file is not None
-        assert knob.line is not None
-        line = Path(knob.file).read_text(encoding="utf-8").splitlines()[knob.line - 1]
-        assert knob.key.rpartition(".")[2] in line or "BATCH_SIZE" in line
-        assert (knob.obstacle is None) is (knob.file == str(config.path))
-
-
 @pytest.mark.parametrize(
     ("name", "stem"),
     [

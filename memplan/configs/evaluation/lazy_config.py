@@ -9,11 +9,10 @@ enter a config, as OmegaConf has them. Interpolations stay text. What comes from
 
 from __future__ import annotations
 
-import ast
 import builtins
 import sys
 import types
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.attribute_dict import AttributeDict
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_FILES = 200
-_Renames = tuple[tuple[str, str], ...]
 
 
 class LazyValues(AttributeDict):
@@ -83,12 +81,12 @@ class LazyConfigReading:
 
     def configs_in(self, path: Path) -> LazyValues:
         """Return the configs that a file sets, by their names; objects of a config's own classes among them."""
-        namespace = self.executed(path, ())
+        namespace = self.executed(path)
         own = {name: value for name, value in namespace.items() if not name.startswith("_")}
         return LazyValues({name: value for name, value in own.items() if _is_config(value)})
 
-    def executed(self, path: Path, names: _Renames) -> dict[str, Any]:
-        """Run a file and return what it binds; ``names`` are what the config calls the values, and what the file does.
+    def executed(self, path: Path) -> dict[str, Any]:
+        """Run a file and return what it binds.
 
         Raises:
             ConfigError: the file cannot be read, or imports itself.
@@ -98,15 +96,14 @@ class LazyConfigReading:
             raise ConfigError(f"{path.name} imports itself", where=str(source.path), hint="break the circle")
         if len(self.files) >= _MAX_FILES:
             raise ConfigError(f"it imports more than {_MAX_FILES} configs", where=str(self.files[0].path))
-        self.files.append(replace(source, names=names))
+        self.files.append(source)
         self.importing.append(source.path)
         tree = syntax_tree(source.text.removeprefix("\ufeff"), source.path)
-        imports = _Imports(reading=self, path=source.path, names=names, tree=tree)
         namespace: dict[str, Any] = {
             "__file__": str(source.path),
             "__name__": OWN_MODULE,
             "__package__": source.path.parent.name,
-            "__builtins__": {**vars(builtins), "__import__": imports},
+            "__builtins__": {**vars(builtins), "__import__": _Imports(reading=self, path=source.path)},
         }
         sys.modules.setdefault(OWN_MODULE, types.ModuleType(OWN_MODULE))  # where dataclasses look for that of a class
         exec(compile(tree, str(source.path), "exec"), namespace)  # noqa: S102 - a Python config is code; see the module's docstring
@@ -121,8 +118,6 @@ class _Imports:
 
     reading: LazyConfigReading
     path: Path
-    names: _Renames
-    tree: ast.Module
 
     def __call__(
         self,
@@ -160,24 +155,12 @@ class _Imports:
             raise ConfigError(
                 f"there is no config {path}", where=str(self.path), hint="a relative import must name a config file"
             )
-        namespace = self.reading.executed(path, self._names_in(name, level))
+        namespace = self.reading.executed(path)
         found = {each: namespace[each] for each in wanted if each in namespace}
         if missing := [each for each in wanted if each not in found]:
             raise ConfigError(f"{path.name} sets no {missing[0]!r}", where=str(self.path), hint="correct the import")
         return types.SimpleNamespace(
             **{each: LazyValues(value) if isinstance(value, dict) else value for each, value in found.items()}
-        )
-
-    def _names_in(self, module: str, level: int) -> _Renames:
-        """Return, for each value taken from a file, what the config being read calls it and what that file does."""
-        outer = {own: effective for effective, own in self.names}
-        return tuple(
-            (outer.get(bound, bound), alias.name)
-            for statement in self.tree.body
-            if isinstance(statement, ast.ImportFrom) and (statement.module, statement.level) == (module, level)
-            for alias in statement.names
-            for bound in [alias.asname or alias.name]
-            if not outer or bound in outer
         )
 
     def _load(self, filename: str, keys: str | tuple[str, ...] | None = None) -> Any:

@@ -92,7 +92,6 @@ def test_a_batch_size_from_the_environment_is_read(tmp_path: Path, monkeypatch: 
     text = CONFIG.replace("${general.batch}", "${oc.decode:${oc.env:MEMPLAN_TEST_HOME,4}}")
     config = config_of(tmp_path, text)
     assert config.recipe.micro_batch_size == config.workload.config["data"]["batch_size"] == 6
-    assert config.knobs[0].obstacle == "it is an interpolation"
 
 
 MMENGINE = """\
