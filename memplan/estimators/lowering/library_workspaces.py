@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from memplan.torch_releases import release_of
+from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
 
 # Grids of affine transforms are products (``AffineGridGenerator.cpp``), and nested tensors run linear layers and
@@ -52,6 +53,8 @@ def product_workspace(capability: tuple[int, int], operator: str, args: tuple[An
     """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
     if _keeps_workspaces():
         return ProductWorkspace(_cublas_bytes(capability), is_kept=True)
+    if operator == "aten.bmm" and _multiplies_elements(*args):
+        return NO_WORKSPACE
     runs_on_cublaslt = operator in _SCALED_PRODUCTS or (operator == _FUSING_BIAS and _fuses_bias(*args))
     return ProductWorkspace(_cublaslt_bytes() if runs_on_cublaslt else _cublas_bytes(capability), is_kept=False)
 
@@ -81,8 +84,20 @@ def _cublaslt_bytes() -> int:
     return (int(setting) if setting.isdecimal() else _CUBLASLT_KIB) * KIB
 
 
+def _multiplies_elements(left: torch.Tensor, _right: torch.Tensor, *others: object) -> bool:
+    """Whether products of a column and a row are none of cuBLAS's, as PyTorch 2.15 allocates."""
+    return left.shape[2] == 1 and not left.is_complex() and not others
+
+
 def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, beta: complex = 1, *_: object) -> bool:
-    """Whether ``addmm`` runs on cuBLASLt: ``isInputCompliesAddmmCudaLt`` in ``aten/src/ATen/native/cuda/Blas.cpp``."""
-    is_row = bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.shape[-1] == right.shape[1]
-    is_taken = left.dtype in _CUBLASLT_TYPES and min(*left.shape, *right.shape) > 1
-    return beta == 1 and is_row and is_taken and os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
+    """Whether ``addmm`` runs on cuBLASLt: ``isInputCompliesAddmmCudaLt`` in ``aten/src/ATen/native/cuda/Blas.cpp``.
+
+    It adds rows in any type, and as PyTorch 2.15 allocates also matrices of half types, a multiple of them included.
+    """
+    if os.environ.get("DISABLE_ADDMM_CUDA_LT") == "1" or left.dtype not in _CUBLASLT_TYPES or min(right.shape) == 1:
+        return False
+    rows, columns = left.shape[0], right.shape[1]
+    if beta == 1 and bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.shape[-1] == columns:
+        return True
+    is_matrix = bias.shape == (rows, columns) and bias.stride(1) == 1 and bias.stride(0) >= columns
+    return beta != 0 and is_matrix and rows > 1 and left.dtype in HALF_TYPES

@@ -19,6 +19,7 @@ SETTINGS = (
     "DISABLE_ADDMM_CUDA_LT",
 )
 MATRIX, ROW = torch.ones(4, 4), torch.ones(4)
+HALVES = MATRIX.bfloat16()
 OF_CUBLAS, OF_CUBLASLT = 8 * MIB + 128 * KIB, MIB
 
 
@@ -75,12 +76,20 @@ def test_a_setting_names_sizes_and_how_many_of_each(
     [
         ("aten.mm", (MATRIX, MATRIX), OF_CUBLAS),
         ("aten.bmm", (MATRIX[None], MATRIX[None]), OF_CUBLAS),
+        ("aten.bmm", (MATRIX[None, :, :1], MATRIX[None, :1]), 0),  # a column by a row
+        ("aten.bmm", (MATRIX[None, :, :1].cfloat(), MATRIX[None, :1].cfloat()), OF_CUBLAS),
         ("aten.addmm", (ROW, MATRIX, MATRIX), OF_CUBLASLT),
         ("aten.addmm", (ROW[None], MATRIX, MATRIX), OF_CUBLASLT),
-        ("aten.addmm", (MATRIX, MATRIX, MATRIX), OF_CUBLAS),  # only a row is added by cuBLASLt
+        ("aten.addmm", (ROW, MATRIX[:1], MATRIX), OF_CUBLASLT),  # of one sample
+        ("aten.addmm", (MATRIX, MATRIX, MATRIX), OF_CUBLAS),  # only of half types a matrix is added by cuBLASLt
+        ("aten.addmm", (HALVES, HALVES, HALVES), OF_CUBLASLT),
+        ("aten.addmm", (HALVES, HALVES, HALVES, 2), OF_CUBLASLT),  # beta
+        ("aten.addmm", (HALVES, HALVES, HALVES, 0), OF_CUBLAS),
+        ("aten.addmm", (HALVES.t(), HALVES, HALVES), OF_CUBLAS),
+        ("aten.addmm", (HALVES[:1].expand(4, 4), HALVES, HALVES), OF_CUBLAS),
+        ("aten.addmm", (HALVES[:1], HALVES[:1], HALVES, 2), OF_CUBLAS),
         ("aten.addmm", (ROW[:1].expand(4), MATRIX, MATRIX), OF_CUBLAS),
         ("aten.addmm", (ROW, MATRIX, MATRIX, 2), OF_CUBLAS),  # beta
-        ("aten.addmm", (ROW, MATRIX[:1], MATRIX), OF_CUBLAS),  # of one sample
         ("aten.addmm", (ROW[:1], MATRIX, MATRIX[:, :1]), OF_CUBLAS),  # to one output
         ("aten.addmm", (ROW.int(), MATRIX.int(), MATRIX.int()), OF_CUBLAS),
     ],
