@@ -141,7 +141,7 @@ def _host_peaks() -> TrainingPeaks:
 def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
     """Read the allocator's peaks, and the driver's figures for context and neighbours; else what the plan has seen."""
     index = cuda.current_device()
-    card = _driver_name(cuda, index)
+    card = f"GPU-{cuda.get_device_properties(index).uuid}"  # cards may have another order here (CUDA_DEVICE_ORDER)
     held_bytes, reserved_bytes = cuda.memory_reserved(index), cuda.max_memory_reserved(index)
     measured = plan.chosen.outcome.measurement if plan.chosen else None
     process_bytes = process_used_bytes(card, os.getpid()).read_bytes
@@ -161,15 +161,6 @@ def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
         process_bytes=reserved_bytes + context_bytes,
         device_bytes=reserved_bytes + context_bytes + others_bytes,
     )
-
-
-def _driver_name(cuda: Any, index: int) -> int | str:
-    """Return the UUID of a card, since the order of cards is this process's own (``CUDA_DEVICE_ORDER``).
-
-    Before torch 2.5, which cannot report it, the index is used.
-    """
-    uuid_of_card = getattr(cuda.get_device_properties(index), "uuid", None)
-    return index if uuid_of_card is None else f"GPU-{uuid_of_card}"
 
 
 def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCheck:

@@ -154,7 +154,7 @@ def _trusted_bound(recipe: Recipe, question: Question, traces: Traces) -> int | 
     """Return where to stop if no micro-batch reaches the band: no rule for the learning rate is trusted further."""
     request, band = question.request, question.band
     original = original_recipe(question.subject.config, question.subject.current, request)
-    if request.global_batch_size is not None or original.learning_rate is None:
+    if original.learning_rate is None:
         return None
     if traces.process_peak(recipe)(question.micro_batch_cap) >= band.lower_bytes:
         return None

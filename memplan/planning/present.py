@@ -36,7 +36,7 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
     if is_settled(current, question):
         return _as_it_is(current, search.trials)
     found = search.compare()
-    wanted = found.choice.trial.recipe
+    wanted = found.chosen.recipe
     optimizer_name = traces.optimizer_name(wanted)
 
     def scaled(recipe: Recipe) -> ScaledRecipe:

@@ -40,10 +40,7 @@ class StoredRun:
 
     Args:
         run_id: its name, which sorts by time.
-        fingerprint: of what was asked for; the same question has the same one.
         created_at: when it was begun, UTC, ISO 8601.
-        updated_at: when it was last written to.
-        facts: what was asked for, as JSON-ready data.
         trials: what was run, in order.
         plan: the result; None where the run has not finished, or was not to make one.
         failure: what the user was told of a run that failed, in one line; None for any other.
@@ -52,10 +49,7 @@ class StoredRun:
     """
 
     run_id: str
-    fingerprint: str
     created_at: str
-    updated_at: str
-    facts: dict[str, Any]
     trials: tuple[Trial, ...]
     plan: Plan | None
     failure: str | None
@@ -204,7 +198,7 @@ class Journal:
     def _select(self, condition: str, values: tuple[str, ...]) -> tuple[StoredRun, ...]:
         if not self.path.exists():
             return ()
-        columns = "SELECT id, fingerprint, created_at, updated_at, facts, plan, failure, owner FROM runs "
+        columns = "SELECT id, created_at, plan, failure, owner FROM runs "
         with transaction(self.path, "DEFERRED") as connection:
             rows = connection.execute(columns + condition, values).fetchall()
             return tuple(_stored_run(connection, row) for row in rows)
@@ -221,13 +215,10 @@ def _insert_run(connection: sqlite3.Connection, fingerprint: str, facts: Mapping
 
 
 def _stored_run(connection: sqlite3.Connection, row: tuple[Any, ...]) -> StoredRun:
-    run_id, fingerprint, created_at, updated_at, facts, plan, failure, owner = row
+    run_id, created_at, plan, failure, owner = row
     return StoredRun(
         run_id=run_id,
-        fingerprint=fingerprint,
         created_at=created_at,
-        updated_at=updated_at,
-        facts=json.loads(facts),
         trials=trials_of(connection, run_id),
         plan=None if plan in (None, NO_PLAN) else from_json(Plan, plan),
         failure=failure,

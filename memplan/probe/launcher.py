@@ -67,7 +67,7 @@ def run_trial(
         if not attempt.ending.lost_its_template:
             template.give_up()
         attempt = _attempt(request, on_progress, None)
-    ending, readings = attempt.ending, _last_readings(attempt.ending)
+    ending, readings = attempt.ending, attempt.readings
     for each in ending.messages:
         if isinstance(each, DeviceError):
             raise each
@@ -89,6 +89,11 @@ class _Attempt:
     watch: _Watch
     ending: ChildEnding
     killed_by_kernel: bool
+
+    @property
+    def readings(self) -> TrialReadings | None:
+        """The last that it sent; None where it ended before there were any."""
+        return next((each for each in reversed(self.ending.messages) if isinstance(each, TrialReadings)), None)
 
     @property
     def failed_for_the_template(self) -> bool:
@@ -184,15 +189,10 @@ class _Watch:
         return over_resident_limit(resident_bytes, allowed_bytes)
 
 
-def _last_readings(ending: ChildEnding) -> TrialReadings | None:
-    return next((each for each in reversed(ending.messages) if isinstance(each, TrialReadings)), None)
-
-
 def _verdict_of(request: TrialRequest, attempt: _Attempt) -> TrialVerdict:
     ending = attempt.ending
-    readings = _last_readings(ending)
-    if readings is not None:
-        return judge_readings(request, readings, ending)
+    if attempt.readings is not None:
+        return judge_readings(request, attempt.readings, ending)
     last = ending.messages[-1] if ending.messages else None
     if isinstance(last, TrialVerdict):
         return last

@@ -1,7 +1,7 @@
 """memplan's results as JSON text and back, exactly: not-a-number and infinities survive, tuples stay tuples.
 
 Written with Python's own ``NaN`` and ``Infinity``, which readers other than Python's may refuse; what leaves memplan as
-``--json`` goes through ``to_dict`` instead.
+``--json`` goes through :mod:`memplan.json_documents` instead.
 """
 
 from __future__ import annotations

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     PeakCurve = Callable[[int], float]  # device peak in bytes over the micro-batch
 
-# Aim this far below the upper edge, so that a reading that comes out slightly higher still lands inside; but no further
-# than this share of what the batch may add to the smallest size's peak: what does not follow the batch is read at once.
-_AIM_SHARE = 0.97
+# Aim no further below the upper edge than this share of what the batch may add to the smallest size's peak: what does
+# not follow the batch is read at once.
 _MARGIN_OF_GROWTH = 0.2
 # A larger size is not tried where it is predicted this far above the upper edge by a curve that agrees this well with
 # what was read.
@@ -44,13 +43,13 @@ class SearchTarget:
         upper_bytes: upper edge; a size above it is too large even where it runs.
         limit_bytes: the budget trials are held to; a trial that ran out of memory needed at least this much.
         aim_share: the lowest peak to aim at, as a share of the upper edge: as near as readings repeat and estimates
-            hold.
+            hold, so that one that comes out slightly higher still lands inside.
     """
 
     lower_bytes: int
     upper_bytes: int
     limit_bytes: int
-    aim_share: float = _AIM_SHARE
+    aim_share: float
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower_bytes <= self.upper_bytes <= self.limit_bytes:

@@ -54,7 +54,7 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
         reply(_told_of(error, readings))
         return
     reply(TrialReadings(measurement=measurement, unattributed_because="the attributing step did not end"))
-    reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps, None))
+    reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps))
     attributed = _attributed(readings, state, measurement)
     reply(attributed)
     try:
@@ -204,7 +204,7 @@ def _run_steps(
     while len(steps) < request.warmup_steps + request.timed_steps:
         is_warm_up = len(steps) < request.warmup_steps
         phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
-        reply(_progress(request, phase, len(steps), steps[-1].duration_s if steps else None))
+        reply(_progress(request, phase, len(steps)))
         if is_warm_up:
             _step_on_typical_batch(state)
         scale = _loss_scale(state)
@@ -252,10 +252,9 @@ def _loss_scale(state: TrainingState) -> float:
     return 1.0 if state.scaler is None else float(state.scaler.get_scale())
 
 
-def _progress(request: TrialRequest, phase: TrialPhase, done_steps: int, last_step_s: float | None) -> TrialProgress:
+def _progress(request: TrialRequest, phase: TrialPhase, done_steps: int) -> TrialProgress:
     return TrialProgress(
         phase=phase,
         step=done_steps + 1,
         step_count=request.warmup_steps + request.timed_steps + 1,
-        last_step_s=last_step_s,
     )

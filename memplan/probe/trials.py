@@ -115,13 +115,11 @@ class TrialProgress:
         phase: what it is doing now.
         step: number of the optimizer step that starts now, from 1 over all phases; None outside of steps.
         step_count: optimizer steps of the whole trial, the attributing one included.
-        last_step_s: wall time of the step before; None where there was none.
     """
 
     phase: TrialPhase
     step: int | None = None
     step_count: int | None = None
-    last_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 EQUAL_THROUGHPUT = 0.03
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The trial whose recipe is recommended, and why, one sentence each."""
-
-    trial: Trial
-    reasons: tuple[str, ...]
-
-
-def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | None:
+def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Trial | None:
     """Choose among the trials that fit below the band's upper edge; None where there is none.
 
     Args:
@@ -46,8 +38,7 @@ def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Choice | 
     fastest = max(run.samples_per_s for run in candidates)
     equals = [run for run in candidates if run.samples_per_s >= fastest * (1 - EQUAL_THROUGHPUT)]
     kept = next((run for run in equals if run.trial.recipe == current), None)
-    chosen = kept or min(equals, key=lambda run: run.peak_device_bytes)
-    return Choice(trial=chosen.trial, reasons=explain(chosen.trial, trials, band, current=current))
+    return (kept or min(equals, key=lambda run: run.peak_device_bytes)).trial
 
 
 def explain(

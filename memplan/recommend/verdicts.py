@@ -44,16 +44,16 @@ def judge(
     if not own:
         return PrecisionVerdict(precision=precision, remark="not tried")
     candidates = [trial for trial in own if competes(trial.recipe, chosen)] or own
-    choice = choose(candidates, band, current=own[0].recipe)
-    if choice is None:
+    best = choose(candidates, band, current=own[0].recipe)
+    if best is None:
         return PrecisionVerdict(precision=precision, remark=_why_nothing_fits(candidates))
     same = _same_setting(own, reference.recipe) if reference else None
     if reference is None:
-        return _verdict(precision, choice.trial, "no fp32 run to compare with")
+        return _verdict(precision, best, "no fp32 run to compare with")
     if same is reference or same is None:
         remark = "the reference" if same else f"no {precision} run at the reference's micro-batch to compare"
-        return _verdict(precision, choice.trial, remark)
-    return _compared(precision, choice.trial, same, reference)
+        return _verdict(precision, best, remark)
+    return _compared(precision, best, same, reference)
 
 
 def _verdict(precision: Precision, best: Trial, remark: str) -> PrecisionVerdict:

@@ -60,8 +60,7 @@ class _HangingLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the lines of the terminal, with no blanks at their ends."""
-        first, rest = self.text.divide([self.indent])
-        lead = first
+        lead, rest = self.text.divide([self.indent])
         for line in rest.wrap(console, max(options.max_width - self.indent, 1)):
             line.rstrip()
             yield Text.assemble(lead, line)

@@ -20,7 +20,7 @@ from memplan.probe.search import Reading, ReadingKind, SearchTarget, find_micro_
 from memplan.progress import Notice
 from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
-from memplan.recommend.choice import EQUAL_THROUGHPUT, Choice, choose
+from memplan.recommend.choice import EQUAL_THROUGHPUT, choose
 from memplan.recommend.knee import missing_half, smaller_in_band
 from memplan.recommend.number_formats import precisions_of, why_no_faster, why_unsupported
 from memplan.recommend.verdicts import judge
@@ -55,11 +55,11 @@ class LiveFindings:
     """What the trials came to.
 
     Args:
-        choice: the recommended trial, its learning rate not scaled yet.
+        chosen: the recommended trial, its learning rate not scaled yet.
         verdicts: one for each precision.
     """
 
-    choice: Choice
+    chosen: Trial
     verdicts: tuple[PrecisionVerdict, ...]
 
 
@@ -128,7 +128,7 @@ class LiveSearch:
         current = self.try_current()
         self._search(precision, current)
         first = self._choose()
-        best = self._beside(self._smaller_in_band(first), first, current).trial
+        best = self._beside(self._smaller_in_band(first), first, current)
         found = self._searches[precision]
         size, remark = best.recipe.micro_batch_size, found.remark
         if size != found.best:
@@ -148,16 +148,16 @@ class LiveSearch:
             if obstacle is None:
                 self._search(precision, current)
         first = self._choose()
-        smaller = self._smaller_in_band(first) or missing_half(first.trial.recipe, self.trials, self._sizes.in_order())
-        choice = self._beside(smaller, first, current)
-        self._try_accumulation(choice.trial.recipe)
+        smaller = self._smaller_in_band(first) or missing_half(first.recipe, self.trials, self._sizes.in_order())
+        chosen = self._beside(smaller, first, current)
+        self._try_accumulation(chosen.recipe)
         verdicts = [
             PrecisionVerdict(precision=precision, remark=obstacle)
             if obstacle is not None
-            else self._judged(precision, choice.trial.recipe)
+            else self._judged(precision, chosen.recipe)
             for precision, obstacle in self._obstacles.items()
         ]
-        return LiveFindings(choice=choice, verdicts=tuple(verdicts))
+        return LiveFindings(chosen=chosen, verdicts=tuple(verdicts))
 
     def confirm(self, wanted: Recipe, scaled: Callable[[Recipe], Recipe]) -> Trial:
         """Run exactly the recipe that will be recommended; if it peaks above the band, a smaller one.
@@ -273,23 +273,23 @@ class LiveSearch:
 
         return peak_at
 
-    def _choose(self) -> Choice:
-        choice = choose(self._sizes.candidates(self.trials), self._band, current=self._subject.current)
-        if choice is None:
+    def _choose(self) -> Trial:
+        chosen = choose(self._sizes.candidates(self.trials), self._band, current=self._subject.current)
+        if chosen is None:
             raise self._failure()
-        return choice
+        return chosen
 
-    def _smaller_in_band(self, choice: Choice) -> int | None:
-        recipe = choice.trial.recipe
+    def _smaller_in_band(self, chosen: Trial) -> int | None:
+        recipe = chosen.recipe
         found = self._searches.get(recipe.precision)
         smallest_inside = found.smallest_inside if found else None
         return smaller_in_band(recipe, self.trials, self._sizes.in_order(), smallest_inside)
 
-    def _beside(self, micro_batch_size: int | None, choice: Choice, reference: Trial) -> Choice:
+    def _beside(self, micro_batch_size: int | None, chosen: Trial, reference: Trial) -> Trial:
         """Run a smaller size, if any, beside the chosen one, and choose again."""
         if micro_batch_size is None:
-            return choice
-        self._try(self._sizes.at(choice.trial.recipe, micro_batch_size), "smaller size", reference)
+            return chosen
+        self._try(self._sizes.at(chosen.recipe, micro_batch_size), "smaller size", reference)
         return self._choose()
 
     def _try_accumulation(self, recipe: Recipe) -> None:

@@ -206,7 +206,6 @@ class _Watch:
             phase=TrialPhase.TIMING if is_timed else TrialPhase.WARMING_UP,
             step=event.step + 1,
             step_count=self._command.steps,
-            last_step_s=event.duration_s,
         )
 
     def _over_time(self, age_s: float) -> TrialVerdict | None:

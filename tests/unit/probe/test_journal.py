@@ -94,7 +94,6 @@ def test_a_trial_is_on_the_disk_once_it_is_recorded(journal: Journal) -> None:
     run.record(trial(8, 700, number=2), REQUEST)
     stored = Journal(journal.path.parent).load(run.run_id)
     assert stored.trials == (trial(4, 400), trial(8, 700, number=2))
-    assert stored.facts == {"max_util": 0.8}
     assert stored.status is RunStatus.RUNNING
 
 

@@ -18,7 +18,7 @@ from memplan.probe.search import (
 )
 
 BUDGET = 1_000_000
-BAND = SearchTarget(lower_bytes=600_000, upper_bytes=800_000, limit_bytes=BUDGET)
+BAND = SearchTarget(lower_bytes=600_000, upper_bytes=800_000, limit_bytes=BUDGET, aim_share=0.97)
 STOP = Reading(kind=ReadingKind.STOP)
 
 Peak = Callable[[int], float]
@@ -243,7 +243,7 @@ def test_sizes_that_do_not_rise_from_one_are_refused(sizes: list[int]) -> None:
 def test_a_band_upside_down_is_refused(edges: tuple[int, int, int]) -> None:
     lower, upper, limit = edges
     with pytest.raises(UsageError, match="must rise"):
-        SearchTarget(lower_bytes=lower, upper_bytes=upper, limit_bytes=limit)
+        SearchTarget(lower_bytes=lower, upper_bytes=upper, limit_bytes=limit, aim_share=0.97)
 
 
 def test_a_fitting_reading_without_its_peak_is_refused() -> None:

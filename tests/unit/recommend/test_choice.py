@@ -14,18 +14,18 @@ CURRENT = Recipe(micro_batch_size=4)
 
 def test_a_recipe_in_the_band_beats_a_faster_one_below_it() -> None:
     below, inside = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
-    assert choose([below, inside], BAND, current=CURRENT).trial is inside
+    assert choose([below, inside], BAND, current=CURRENT) is inside
 
 
 def test_the_faster_recipe_in_the_band_wins() -> None:
     slow, fast = trial(12, 620, samples_per_s=10), trial(14, 780, samples_per_s=11)
-    assert choose([slow, fast], BAND, current=CURRENT).trial is fast
+    assert choose([slow, fast], BAND, current=CURRENT) is fast
 
 
 def test_a_recipe_is_as_fast_as_its_fastest_run_because_disturbances_only_slow_one() -> None:
     fast, disturbed = trial(14, 700, samples_per_s=30), trial(14, 700, samples_per_s=4)
     rival = trial(12, 700, samples_per_s=20)
-    assert choose([fast, disturbed, rival], BAND, current=CURRENT).trial.recipe.micro_batch_size == 14
+    assert choose([fast, disturbed, rival], BAND, current=CURRENT).recipe.micro_batch_size == 14
     reasons = explain(disturbed, [fast, disturbed, rival], BAND, current=CURRENT)
     assert reasons[1] == "At 30.0 samples/s it is the fastest of 2 recipes there."
     assert reasons[2].startswith("Runs of this recipe came to 4.0 and 30.0 samples/s")
@@ -33,12 +33,12 @@ def test_a_recipe_is_as_fast_as_its_fastest_run_because_disturbances_only_slow_o
 
 def test_within_three_percent_the_smaller_recipe_wins() -> None:
     small, large = trial(12, 620, samples_per_s=10.0), trial(14, 780, samples_per_s=10.2)
-    assert choose([large, small], BAND, current=CURRENT).trial is small
+    assert choose([large, small], BAND, current=CURRENT) is small
 
 
 def test_the_users_own_recipe_is_kept_where_it_is_as_good() -> None:
     own, other = trial(4, 790, samples_per_s=10.0), trial(3, 620, samples_per_s=10.2)
-    assert choose([own, other], BAND, current=CURRENT).trial is own
+    assert choose([own, other], BAND, current=CURRENT) is own
 
 
 def test_nothing_above_the_band_is_recommended() -> None:
@@ -58,9 +58,9 @@ def test_where_nothing_reaches_the_band_a_larger_size_is_taken_if_it_is_faster(
     speed_of_the_larger: float, chosen: int, said: str
 ) -> None:
     trials = [trial(1, 200, samples_per_s=10), trial(2, 400, samples_per_s=speed_of_the_larger)]
-    choice = choose(trials, BAND, current=CURRENT)
-    assert choice.trial.recipe.micro_batch_size == chosen
-    assert f"Nothing that was tried reaches the band; {said}." in choice.reasons
+    found = choose(trials, BAND, current=CURRENT)
+    assert found.recipe.micro_batch_size == chosen
+    assert f"Nothing that was tried reaches the band; {said}." in explain(found, trials, BAND, current=CURRENT)
 
 
 def test_a_recipe_that_reached_the_band_before_its_last_run_is_not_said_to_have_missed_it() -> None:
@@ -71,7 +71,7 @@ def test_a_recipe_that_reached_the_band_before_its_last_run_is_not_said_to_have_
 
 def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=15)
-    assert choose([now, new], BAND, current=CURRENT).reasons == (
+    assert explain(new, [now, new], BAND, current=CURRENT) == (
         "It peaks at 700.0 MiB, 70% of 1000.0 MiB (60% to 80% wanted).",
         "The current recipe runs 10.0 samples/s; this is 1.50 times that.",
     )
@@ -80,7 +80,7 @@ def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
 def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
     now, new = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
     said = "The current recipe runs 20.0 samples/s; this is 0.50 times that, since the band comes first."
-    assert said in choose([now, new], BAND, current=CURRENT).reasons
+    assert said in explain(new, [now, new], BAND, current=CURRENT)
 
 
 def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
@@ -91,10 +91,8 @@ def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
 
 def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
     small, large = trial(12, 620, samples_per_s=9.8), trial(14, 780, samples_per_s=10.0)
-    assert (
-        "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there."
-        in choose([large, small], BAND, current=CURRENT).reasons
-    )
+    reasons = explain(small, [large, small], BAND, current=CURRENT)
+    assert "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there." in reasons
 
 
 def test_the_current_recipe_is_compared_with_even_where_it_was_no_candidate() -> None:

@@ -138,8 +138,8 @@ def test_each_precision_takes_the_users_size_and_one_in_the_band() -> None:
 
 def test_a_wrong_slope_is_corrected_with_one_more_trial() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
-    choice = search_on(device, factor=0.7, precisions=(Precision.FP32,)).compare().choice
-    assert BAND.place(choice.trial.outcome.measurement.peak_device_bytes).value == "in the band"
+    chosen = search_on(device, factor=0.7, precisions=(Precision.FP32,)).compare().chosen
+    assert BAND.place(chosen.outcome.measurement.peak_device_bytes).value == "in the band"
     assert len(sizes_of(device, Precision.FP32)) == 3
 
 
@@ -173,8 +173,8 @@ def test_a_precision_that_is_many_times_slower_is_compared_and_not_searched() ->
 
 def test_a_held_global_batch_is_met_exactly_by_every_candidate() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
-    choice = search_on(device, precisions=(Precision.FP32,), global_batch_size=48).compare().choice
-    recipe = choice.trial.recipe
+    chosen = search_on(device, precisions=(Precision.FP32,), global_batch_size=48).compare().chosen
+    recipe = chosen.recipe
     assert (recipe.micro_batch_size, recipe.accumulation_steps) == (12, 4)  # 100 + 12 * 50 = 700; 16 would need 900
 
 
@@ -182,14 +182,14 @@ def test_a_split_that_needs_more_because_gradients_stay_gives_way_to_a_smaller_o
     device = SimulatedDevice({Precision.FP32: 150}, mib_of_gradients=300)
     current = Recipe(micro_batch_size=4)  # 700 alone, but 1000 as 4 x 4
     search = search_on(device, current=current, precisions=(Precision.FP32,), global_batch_size=16)
-    recipe = search.compare().choice.trial.recipe
+    recipe = search.compare().chosen.recipe
     assert (recipe.micro_batch_size, recipe.accumulation_steps) == (2, 8)  # 100 + 300 + 300
 
 
 def test_a_step_that_cannot_be_traced_is_searched_from_its_readings() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
-    choice = search_on(device, factor=0.0, precisions=(Precision.FP32,)).compare().choice
-    assert BAND.place(choice.trial.outcome.measurement.peak_device_bytes).value == "in the band"
+    chosen = search_on(device, factor=0.0, precisions=(Precision.FP32,)).compare().chosen
+    assert BAND.place(chosen.outcome.measurement.peak_device_bytes).value == "in the band"
 
 
 def test_a_half_precision_config_is_compared_with_fp32_all_the_same() -> None:
@@ -203,7 +203,7 @@ def test_a_precision_that_the_users_code_cannot_run_is_dropped_with_its_error() 
     device = SimulatedDevice({Precision.FP32: 50, Precision.FP16: 3000})
     found = search_on(device, precisions=(Precision.FP32, Precision.FP16)).compare()
     assert found.verdicts[-1].remark == "user error: expected Float but found Half"
-    assert found.choice.trial.recipe.precision is Precision.FP32
+    assert found.chosen.recipe.precision is Precision.FP32
 
 
 def test_a_current_recipe_that_the_users_code_cannot_run_ends_the_plan() -> None:
@@ -215,7 +215,7 @@ def test_a_current_recipe_that_the_users_code_cannot_run_ends_the_plan() -> None
 def test_the_exact_recipe_is_run_with_its_learning_rate_before_it_is_recommended() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search = search_on(device, precisions=(Precision.FP32,))
-    chosen = search.compare().choice.trial.recipe
+    chosen = search.compare().chosen.recipe
     final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
     assert final.recipe == replace(chosen, learning_rate=0.5)
     assert device.trials[-1] is final
@@ -224,7 +224,7 @@ def test_the_exact_recipe_is_run_with_its_learning_rate_before_it_is_recommended
 def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search = search_on(device, precisions=(Precision.FP32,))
-    chosen = search.compare().choice.trial.recipe
+    chosen = search.compare().chosen.recipe
     device.mib_per_sample[Precision.FP32] = 60  # 100 + 12 * 60 = 820, above 800; 11 samples need 760
     final = search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
     assert final.recipe.micro_batch_size == 11
@@ -233,7 +233,7 @@ def test_a_final_check_above_the_band_makes_the_recipe_smaller() -> None:
 def test_a_final_check_that_fails_for_another_reason_than_memory_makes_nothing_smaller() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     search = search_on(device, current=Recipe(micro_batch_size=4, learning_rate=0.1), precisions=(Precision.FP32,))
-    chosen = search.compare().choice.trial.recipe
+    chosen = search.compare().chosen.recipe
     device.mib_per_sample[Precision.FP32] = 3000
     with pytest.raises(WorkloadError, match=r"user error: expected Float.*goes from 0.1 to 0.5 there; --lr-rule sqrt"):
         search.confirm(chosen, lambda recipe: replace(recipe, learning_rate=0.5))
@@ -249,8 +249,8 @@ def test_without_a_trace_the_slope_of_the_first_precision_serves_the_others() ->
 
 def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
-    choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
-    assert device.trials[-1].recipe == replace(choice.trial.recipe, accumulation_steps=2)
+    chosen = search_on(device, precisions=(Precision.FP32,)).compare().chosen
+    assert device.trials[-1].recipe == replace(chosen.recipe, accumulation_steps=2)
 
 
 def test_where_no_loss_is_finite_the_error_says_what_to_look_at() -> None:
@@ -293,14 +293,14 @@ def test_a_precision_in_which_a_configs_programs_do_not_train_on_the_cpu_is_not_
 def test_no_size_above_the_largest_allowed_is_recommended_though_the_current_one_is() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
     found = search_on(device, precisions=(Precision.FP32,), micro_batch_cap=3).compare()
-    assert found.choice.trial.recipe.micro_batch_size <= 3
+    assert found.chosen.recipe.micro_batch_size <= 3
     assert sizes_of(device, Precision.FP32)[0] == 4  # what there is now is run all the same
 
 
 def test_half_the_chosen_size_is_run_to_show_what_the_last_doubling_gains() -> None:
     device = SimulatedDevice({Precision.FP32: 50})
-    choice = search_on(device, precisions=(Precision.FP32,)).compare().choice
-    assert choice.trial.recipe.micro_batch_size == 12
+    chosen = search_on(device, precisions=(Precision.FP32,)).compare().chosen
+    assert chosen.recipe.micro_batch_size == 12
     assert smaller_sizes(device) == [6]  # the smallest in the band is 10, hardly smaller
 
 
@@ -308,7 +308,7 @@ def test_a_half_in_the_band_that_is_as_fast_is_chosen() -> None:
     device = SimulatedDevice({Precision.FP32: 5})  # every size runs 10 samples/s; 100 + 5 * 124 = 720
     band = Band(total_bytes=1000 * MIB, min_utilisation=0.2, max_utilisation=0.8)
     search = search_on(device, precisions=(Precision.FP32,), band=band)
-    assert search.compare().choice.trial.recipe.micro_batch_size == 62  # 410, as fast as 124
+    assert search.compare().chosen.recipe.micro_batch_size == 62  # 410, as fast as 124
 
 
 WIDE_BAND = Band(total_bytes=1000 * MIB, min_utilisation=0.5, max_utilisation=0.8)
@@ -319,7 +319,7 @@ def test_where_half_lies_below_the_band_the_smallest_size_in_it_is_run_and_chose
     found = search_on(device, precisions=(Precision.FP32,), band=WIDE_BAND).compare()
     assert sizes_of(device, Precision.FP32) == [4, 31]  # 100 + 31 * 20 = 720
     assert smaller_sizes(device) == [20]  # 500; half of 31 takes 400
-    assert found.choice.trial.recipe.micro_batch_size == 20
+    assert found.chosen.recipe.micro_batch_size == 20
 
 
 def test_a_probe_of_one_recipe_runs_a_smaller_size_in_the_band_too_and_says_how_they_compare() -> None:
