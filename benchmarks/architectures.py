@@ -10,7 +10,7 @@ import cloudpickle
 import torch
 from torch import nn
 
-from memplan.devices.cards import DeviceSpec, find_card
+from memplan.devices.cards import find_card
 from memplan.estimators.recorder.workload_trace import trace_workload
 from memplan.estimators.tracing import TraceRequest
 from memplan.recipe import Recipe
@@ -70,11 +70,11 @@ def language_workload(make: Callable[[], nn.Module], tokens: int, name: str) -> 
     )
 
 
-def trace_here(workload: Workload, precision: str, device: DeviceSpec = CARD) -> StepTrace:
+def trace_here(workload: Workload, precision: str) -> StepTrace:
     """Trace a workload in this process, as memplan's tracing process does; once a process."""
     source = PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint="", search_path=tuple(sys.path))
     recipe = Recipe(micro_batch_size=2, precision=precision)  # type: ignore[arg-type]  # it reads the word
-    return trace_workload(TraceRequest(source=source, recipe=recipe, device=device))
+    return trace_workload(TraceRequest(source=source, recipe=recipe, device=CARD))
 
 
 def from_settings(family: str, head: str, **settings: Any) -> nn.Module:
