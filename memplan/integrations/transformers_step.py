@@ -1,8 +1,9 @@
 """A Hugging Face Trainer's step as a workload: what runs in the child processes that estimate and try a step.
 
 The model is driven by a Trainer of the user's own class, on the CPU and without reporting: its collator makes the
-batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. Under autocast the model's outputs
-are converted to fp32 as accelerate does in ``Accelerator.prepare_model``, a copy of the logits included.
+batches, its ``compute_loss`` the loss and its ``create_optimizer`` the optimizer. What it makes of model and dataset
+itself, as TRL's tokenize texts and add adapters, is what is trained. Under autocast the model's outputs are converted
+to fp32 as accelerate does in ``Accelerator.prepare_model``, a copy of the logits included.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.training.skipped_initialisation import initialisation_skipped
+from memplan.worst_case import spread_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +51,7 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
     "save_strategy": "no",
     "eval_strategy": "no",
     "load_best_model_at_end": False,
+    "dataset_num_proc": None,  # of TRL
     "dataloader_num_workers": 0,
     "dataloader_persistent_workers": False,
     "dataloader_prefetch_factor": None,
@@ -99,6 +102,7 @@ class TrainerStep(FrameworkStep):
         self._packed_model = model
         self._model_init = model_init
         self._dataset: Any = None
+        self._prepared: Any = None
         self._trainer: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -108,13 +112,16 @@ class TrainerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        return largest_samples(self._dataset, look_at=_LOOK_AT)
+        if self._trainer is None:
+            with initialisation_skipped():  # only data and the signature of its forward pass are wanted
+                self.model()
+        return largest_samples(self._prepared, look_at=_LOOK_AT)
 
     def model(self) -> nn.Module:
         """Make a new model, and a Trainer for it."""
         module = _called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
-        self._trainer = self._trainer_of(module, [], 1)
-        return module.train()
+        self._trainer = self._trainer_of(module)
+        return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
 
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
         """Collate the longest samples, as the Trainer's own loader does."""
@@ -144,26 +151,29 @@ class TrainerStep(FrameworkStep):
             return self._trainer.create_optimizer()  # type: ignore[no-any-return]  # by its interface
 
     def _collated(self, samples: list[Any]) -> dict[str, Any]:
-        if self._trainer is None:
-            with initialisation_skipped():  # only the signature of its forward pass is wanted
-                self.model()
-        return dict(next(iter(self._trainer_of(self._trainer.model, samples, len(samples)).get_train_dataloader())))
+        trainer, size = self._trainer, len(samples)
+        trainer.train_dataset, trainer._train_batch_size, trainer.args.per_device_train_batch_size = samples, size, size  # noqa: SLF001 - read by its loader
+        return dict(next(iter(trainer.get_train_dataloader())))
 
-    def _trainer_of(self, module: nn.Module, samples: list[Any], micro_batch_size: int) -> Any:
+    def _trainer_of(self, module: nn.Module) -> Any:
+        """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""
         parts = self._parts
-        return parts.trainer_class(
+        dataset = _spread(self._dataset, _LOOK_AT if self._prepared is None else 1)
+        trainer = parts.trainer_class(
             model=module,
-            args=self._arguments(module, micro_batch_size),
-            train_dataset=samples or None,
+            args=self._arguments(module),
+            train_dataset=dataset,
             data_collator=parts.collator,
             processing_class=parts.processing_class,
             **parts.options,
         )
+        if self._prepared is None:
+            self._prepared = self._dataset if trainer.train_dataset is dataset else trainer.train_dataset
+        return trainer
 
-    def _arguments(self, module: nn.Module, micro_batch_size: int) -> Any:
-        own = {"output_dir": tempfile.gettempdir(), "per_device_train_batch_size": micro_batch_size}
+    def _arguments(self, module: nn.Module) -> Any:
         made = _class_on_device_of(module, self._parts.arguments_class)
-        return made(**{**self._parts.arguments, **own})
+        return made(**{**self._parts.arguments, "output_dir": tempfile.gettempdir()})
 
 
 def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +193,11 @@ def _class_on_device_of(module: nn.Module, arguments_class: type[Any]) -> type[A
     return Arguments
 
 
+def _spread(dataset: Any, count: int) -> Any:
+    """Return so many samples from all over a Hugging Face dataset; any other is only handed on, and returned whole."""
+    return dataset.select(spread_over(len(dataset), count)) if hasattr(dataset, "select") else dataset
+
+
 def _called_model_init(model_init: Any) -> nn.Module:
     """Call ``model_init`` as the Trainer does: with the trial of a hyper-parameter search where it takes one."""
     takes_trial = len(inspect.signature(model_init).parameters) == 1
@@ -195,8 +210,11 @@ def _outputs_as_prepared(model: nn.Module) -> Iterator[None]:
     if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         yield
         return
+    own = vars(model).get("forward")
     model.forward = convert_outputs_to_fp32(model.forward)
     try:
         yield
     finally:
         del model.forward
+        if own is not None:
+            model.forward = own

@@ -129,6 +129,31 @@ def test_the_model_stays_on_the_device_it_is_moved_to(arguments: Any) -> None:
     assert workload.loss(model, batch) == torch.device("meta")
 
 
+def test_what_a_trainer_makes_of_model_and_dataset_itself_is_what_is_trained(arguments: Any) -> None:
+    """As TRL's do, which tokenize texts, refuse to go without, and add adapters to a model that has none yet."""
+
+    class Preparing(transformers.Trainer):
+        def __init__(self, *, model: Any, train_dataset: Any, **rest: Any) -> None:
+            assert not isinstance(model, torch.nn.Sequential)
+            rows = [{name: [1] * (2 * len(each["text"])) for name in ("input_ids", "labels")} for each in train_dataset]
+            super().__init__(model=torch.nn.Sequential(model), train_dataset=rows, **rest)
+
+        def _set_signature_columns_if_needed(self) -> None:
+            self._signature_columns = ["input_ids", "labels"]
+
+        def compute_loss(self, model: Any, inputs: Any, **named: Any) -> Any:
+            return super().compute_loss(model[0], inputs, **named)
+
+    workload = arrived(arguments, trainer_class=Preparing)
+    batch = workload.batch(2)
+    assert batch["input_ids"].shape == (2, 32)  # the longest text has 16 letters
+    model = workload.model()
+    assert isinstance(model, torch.nn.Sequential)
+    short = {name: each[:, :16] for name, each in batch.items()}
+    workload.loss(model, short).backward()
+    assert len(workload.optimizer(model.parameters()).param_groups) == 2
+
+
 def test_the_optimizer_is_the_one_of_the_arguments_with_decay_where_the_trainer_puts_it(arguments: Any) -> None:
     workload = arrived(arguments)
     model = workload.model()
@@ -185,6 +210,15 @@ def test_outputs_are_fp32_under_autocast_as_accelerate_makes_them(arguments: Any
         workload.loss(model, workload.batch(1))
     assert model.seen_dtype == torch.float32
     assert "forward" not in vars(model)
+
+
+def test_a_forward_pass_that_was_put_on_the_model_itself_stays_there(arguments: Any) -> None:
+    workload = arrived(arguments)
+    model = workload.model()
+    own = model.forward = torch.compiler.disable(model.forward)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        workload.loss(model, workload.batch(1))
+    assert model.forward is own
 
 
 def test_arguments_that_shard_and_two_models_are_refused(arguments: Any) -> None:
