@@ -68,18 +68,20 @@ def tune(
         data_collator: makes batches; None for the Trainer's default.
         processing_class: tokenizer or processor.
         trainer_class: the Trainer's class; its ``compute_loss`` and ``create_optimizer`` are used.
-        trainer_options: further arguments of it, such as ``compute_loss_func``.
+        trainer_options: further arguments of it, such as ``compute_loss_func`` or TRL's ``peft_config``.
         options: as for :func:`memplan.plan`; ``device`` is the CPU where ``args.use_cpu`` says so.
 
     Returns:
         A copy of the arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: there is no model or there are two, or the arguments shard it, or spread it over cards.
+        UsageError: there is no model or there are two, an option is none of ``tune``, or the arguments shard the model,
+            or spread it over cards.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
+    _refuse_others(options)
     _refuse_sharding(args)
     _refuse_data_parallel(args)
     parts = TrainerParts(
@@ -118,6 +120,12 @@ def _planned_values(args: Any) -> dict[str, Any]:
     found.update({name: values[name] for name in _LENGTHS if values[name] != defaults[name]})
     checkpointing = next(name for name in _CHECKPOINTING if name in values)
     return {**found, checkpointing: bool(values[checkpointing])}
+
+
+def _refuse_others(options: Mapping[str, Any]) -> None:
+    for name in options.keys() - PlanOptions.__annotations__.keys():
+        hint = f"what the Trainer alone takes goes into trainer_options=dict({name}=...)"
+        raise UsageError(f"tune takes no {name!r}", hint=hint)
 
 
 def _refuse_sharding(args: Any) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
+from torch import nn
 
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
@@ -27,7 +28,6 @@ from memplan.worst_case import spread_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from torch import nn
     from torch.optim import Optimizer
 
     from memplan.integrations.parcels import Parcel
@@ -121,6 +121,7 @@ class TrainerStep(FrameworkStep):
         """Make a new model, and a Trainer for it."""
         module = _called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
         self._trainer = self._trainer_of(module)
+        _take_along(self._trainer)
         return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
 
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
@@ -191,6 +192,22 @@ def _class_on_device_of(module: nn.Module, arguments_class: type[Any]) -> type[A
             return next((each.device for each in module.parameters()), trainers)
 
     return Arguments
+
+
+def _take_along(trainer: Any) -> None:
+    """Add to a model what its Trainer keeps beside it on the device, such as TRL's reference models."""
+    for name, held in list(vars(trainer).items()):
+        if isinstance(held, nn.Module):
+            for number, other in enumerate(_outside(held, trainer.model)):
+                trainer.model.add_module(f"{name}_{number}", other)
+
+
+def _outside(held: nn.Module, model: nn.Module) -> list[nn.Module]:
+    """Return the module, or the parts of it that do not hold the model, unless the model holds them."""
+    if held in set(model.modules()):
+        return []
+    holds_model = model in set(held.modules())
+    return [each for child in held.children() for each in _outside(child, model)] if holds_model else [held]
 
 
 def _spread(dataset: Any, count: int) -> Any:

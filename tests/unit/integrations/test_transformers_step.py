@@ -154,6 +154,29 @@ def test_what_a_trainer_makes_of_model_and_dataset_itself_is_what_is_trained(arg
     assert len(workload.optimizer(model.parameters()).param_groups) == 2
 
 
+def test_what_a_trainer_keeps_beside_the_model_moves_with_it(arguments: Any) -> None:
+    """As TRL's reference models, and losses that hold the model and a layer of their own, must be on the card."""
+
+    class Distilling(transformers.Trainer):
+        def __init__(self, **parts: Any) -> None:
+            super().__init__(**parts)
+            self.teacher = make_model()
+            self.criterion = torch.nn.Sequential(self.model, torch.nn.Linear(2, 2))
+
+    workload = arrived(arguments, trainer_class=Distilling)
+    model = workload.model().to("meta")
+    trainer = workload.batch.__self__._trainer
+    beside = [trainer.teacher, trainer.criterion[1]]
+    assert {each.device.type for other in beside for each in other.parameters()} == {"meta"}
+    sizes = [sum(each.numel() for each in other.parameters()) for other in (model, trainer.teacher)]
+    assert sizes[0] == 2 * sizes[1] + 6  # two weights a row, and its bias
+
+
+def test_an_argument_of_the_trainers_is_told_where_it_goes(arguments: Any) -> None:
+    with pytest.raises(UsageError, match=r"tune takes no 'peft_config'; .* trainer_options=dict\(peft_config=\.\.\.\)"):
+        tune(arguments, model_init=make_model, train_dataset=samples(), peft_config=None)
+
+
 def test_the_optimizer_is_the_one_of_the_arguments_with_decay_where_the_trainer_puts_it(arguments: Any) -> None:
     workload = arrived(arguments)
     model = workload.model()
