@@ -25,7 +25,6 @@ from memplan.probe.journal import Journal
 from memplan.probe.journal_file import require_store
 from memplan.probe.launcher import trial_template
 from memplan.probe.trials import trial_environment
-from memplan.progress import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +45,7 @@ class Planning:
         observer: called with every event.
     """
 
-    def __init__(self, question: Question, observer: Observer = ignore) -> None:
+    def __init__(self, question: Question, observer: Observer) -> None:
         self._question = question
         self._observer = observer
         self._journal = Journal(question.request.store)

@@ -78,8 +78,3 @@ class TrialEnded:
 
 Event = PlanStarted | Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded
 Observer = Callable[[Event], None]
-
-
-def ignore(event: Event) -> None:
-    """Observe nothing."""
-    del event

@@ -157,6 +157,11 @@ def step_trace(*timelines: Timeline, **fields: Any) -> StepTrace:
     return StepTrace(timelines=timelines, **{**values, **fields})
 
 
+def ignore(event: object) -> None:
+    """Observe nothing."""
+    del event
+
+
 def write_files(folder: Path, texts: dict[str, str]) -> None:
     """Write files by their paths below a folder, with the folders that these need."""
     for name, text in texts.items():

@@ -15,7 +15,7 @@ from memplan.probe.trials import StepLimit
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from tests.integration.conftest import memplan
-from tests.making import CARD, CPU, REQUEST, reference, trial
+from tests.making import CARD, CPU, REQUEST, ignore, reference, trial
 
 if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
@@ -66,7 +66,7 @@ def test_a_trial_of_a_card_is_not_run_on_another(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(rerun, "resolve_device", resolve)
     with pytest.raises(UsageError, match="trial 1 ran on NVIDIA A100, and cuda:1 is NVIDIA GeForce RTX 3090 now"):
-        rerun.rerun_trial(tmp_path, run_id, 1)
+        rerun.rerun_trial(tmp_path, run_id, 1, ignore)
     assert asked == ["cuda:1"]
 
 

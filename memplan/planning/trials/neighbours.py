@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.driver import card_uuid, device_used_bytes
@@ -30,38 +30,28 @@ _SETTLES_WITHIN_S = 2.0
 _LOOK_EVERY_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """Reads what others use on one device; there is nothing to read on the CPU or on a card that does not report it.
+def turn_name(device: DeviceSpec) -> str:
+    """Return the name under which turns on a device are taken: a card's UUID, or the kind where there is none."""
+    if device.live_index is None:
+        return str(device.kind)
+    try:
+        return card_uuid(device.live_index)
+    except DeviceError:
+        return f"cuda{device.live_index}"
 
-    Args:
-        device: where the trials run.
-    """
 
-    device: DeviceSpec
-
-    @property
-    def resource(self) -> str:
-        """The name under which turns are taken: the card's UUID, or the kind of device where there is none."""
-        if self.device.live_index is None:
-            return str(self.device.kind)
-        try:
-            return card_uuid(self.device.live_index)
-        except DeviceError:
-            return f"cuda{self.device.live_index}"
-
-    def used_bytes(self) -> int | None:
-        """Bytes in use on the card, none of them a trial's; None where unknown."""
-        if self.device.live_index is None:
-            return None
-        read_bytes = device_used_bytes(self.device.live_index).read_bytes
-        deadline = time.monotonic() + _SETTLES_WITHIN_S
-        while read_bytes is not None and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
-            earlier_bytes, read_bytes = read_bytes, device_used_bytes(self.device.live_index).read_bytes
-            if read_bytes == earlier_bytes:
-                break
-        return read_bytes
+def settled_bytes(device: DeviceSpec) -> int | None:
+    """Return what is in use on a card once that has settled; None on the CPU, or where a card does not report it."""
+    if device.live_index is None:
+        return None
+    read_bytes = device_used_bytes(device.live_index).read_bytes
+    deadline = time.monotonic() + _SETTLES_WITHIN_S
+    while read_bytes is not None and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+        earlier_bytes, read_bytes = read_bytes, device_used_bytes(device.live_index).read_bytes
+        if read_bytes == earlier_bytes:
+            break
+    return read_bytes
 
 
 def with_neighbours(outcome: Outcome, *, before_bytes: int | None, after_bytes: int | None) -> Outcome:
@@ -102,13 +92,12 @@ def run_in_turn(
         template: forks the trial's process; None starts it afresh.
     """
     devices = [replace(request.device, live_index=index) for index in request.card_indices] or [request.device]
-    neighbours = [Neighbours(device=each) for each in devices]
     with contextlib.ExitStack() as turns:
-        for resource in sorted(each.resource for each in neighbours):  # so that no two wait for each other
+        for resource in sorted(map(turn_name, devices)):  # so that no two wait for each other
             turns.enter_context(device_turn(resource, notify=notify))
-        before_bytes = [each.used_bytes() for each in neighbours]
+        before_bytes = [settled_bytes(each) for each in devices]
         outcome = run_trial(request, on_progress=_follower(observer), template=template)
-        after_bytes = [each.used_bytes() for each in neighbours]
+        after_bytes = [settled_bytes(each) for each in devices]
     before, after = tightest(before_bytes, after_bytes)
     return with_neighbours(outcome, before_bytes=before, after_bytes=after)
 

@@ -10,7 +10,7 @@ from memplan.devices.resolving import resolve_device
 from memplan.errors import UsageError
 from memplan.planning.trials.neighbours import run_in_turn
 from memplan.probe.journal import Journal
-from memplan.progress import Notice, TrialStarted, ignore
+from memplan.progress import Notice, TrialStarted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def _require_same_device(request: TrialRequest, number: int) -> None:
             )
 
 
-def rerun_trial(store: Path, run_id: str, number: int, observer: Observer = ignore) -> Rerun:
+def rerun_trial(store: Path, run_id: str, number: int, observer: Observer) -> Rerun:
     """Run a stored trial again, in a process started from nothing; the journal stays as it is.
 
     Raises:

@@ -18,7 +18,7 @@ from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
-from tests.making import question, trial
+from tests.making import ignore, question, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,7 +209,7 @@ def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytes
 def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     subject, request = subject_of(PLAIN, PlanRequest(device="rtx-3090", store=tmp_path))
     with pytest.raises(UsageError, match="'rtx-3090' is not present; a training command is only run live"):
-        Planning(question_of(subject, request)).plan()
+        Planning(question_of(subject, request), ignore).plan()
 
 
 def test_a_first_micro_batch_of_nothing_is_refused() -> None:

@@ -13,12 +13,12 @@ from memplan.errors import WorkloadError
 from memplan.estimators.step_trace import StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces
-from memplan.progress import Stage, ignore
+from memplan.progress import Stage
 from memplan.recipe import Recipe
 from memplan.report.facts import compare
 from memplan.results import Component, ContextBasis
 from memplan.units import MIB
-from tests.making import CPU, SOURCE, command, measurement, step_trace
+from tests.making import CPU, SOURCE, command, ignore, measurement, step_trace
 
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
 RECIPE = Recipe(micro_batch_size=4)

@@ -20,9 +20,8 @@ from memplan.planning.launched.plan_exchange import Announcement, Answer, PlanEx
 from memplan.planning.launched.sharing import make_for_all, wait_for
 from memplan.probe.records import to_json
 from memplan.process_identity import ProcessIdentity, this_process
-from memplan.progress import ignore
 from memplan.recipe import Recipe
-from tests.making import plan
+from tests.making import ignore, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable

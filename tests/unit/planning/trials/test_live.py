@@ -10,12 +10,11 @@ import pytest
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.trials.live import LiveSearch
 from memplan.probe.trials import StepLimit
-from memplan.progress import ignore
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
 from memplan.units import MIB
-from tests.making import BAND, CPU, config_of, estimate, question, subject, trial
+from tests.making import BAND, CPU, config_of, estimate, ignore, question, subject, trial
 
 if TYPE_CHECKING:
     from pathlib import Path

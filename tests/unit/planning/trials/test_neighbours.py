@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 
 from memplan.planning.trials import neighbours
-from memplan.planning.trials.neighbours import Neighbours, others_bytes, tightest, was_disturbed, with_neighbours
+from memplan.planning.trials.neighbours import (
+    others_bytes,
+    settled_bytes,
+    tightest,
+    turn_name,
+    was_disturbed,
+    with_neighbours,
+)
 from memplan.probe.trials import TrialRequest
-from memplan.progress import ignore
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from tests.fake_driver import FakeCard
-from tests.making import CARD, CPU, command, measurement
+from tests.making import CARD, CPU, command, ignore, measurement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,19 +34,19 @@ OUT_OF_MEMORY = Outcome(kind=OutcomeKind.DEVICE_OUT_OF_MEMORY, evidence="CUDA ou
 
 def test_a_card_is_taken_turns_on_by_its_uuid(install: Any) -> None:
     install(FakeCard(uuid="GPU-abc"))
-    assert Neighbours(device=CARD).resource == "GPU-abc"
-    assert Neighbours(device=CPU).resource == "cpu"
+    assert turn_name(CARD) == "GPU-abc"
+    assert turn_name(CPU) == "cpu"
 
 
 def test_what_is_in_use_on_the_card_is_read(install: Any) -> None:
     install(FakeCard(total=24 * GIB, reserved=0, free=20 * GIB))
-    assert Neighbours(device=CARD).used_bytes() == 4 * GIB
-    assert Neighbours(device=CPU).used_bytes() is None
+    assert settled_bytes(CARD) == 4 * GIB
+    assert settled_bytes(CPU) is None
 
 
 def test_a_card_that_does_not_tell_leaves_it_unknown(install: Any) -> None:
     install(FakeCard(fails=dict.fromkeys(("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), REFUSED)))
-    assert Neighbours(device=CARD).used_bytes() is None
+    assert settled_bytes(CARD) is None
 
 
 REFUSED = int(pynvml.NVML_ERROR_NO_PERMISSION)
