@@ -31,6 +31,7 @@ class Workload:
         zero_grad_set_to_none: whether ``zero_grad`` frees the gradients (PyTorch's default) or fills them with zeros.
         zero_grad_before_backward: whether ``zero_grad`` is called between the forward and the backward pass, where the
             old gradients live beside the activations; it is called before the forward pass, or after the step, else.
+        zero_grad_after_step: whether it is called right after the optimizer step, so that an evaluation finds none.
         channels_last: whether the model and 4-D inputs use the channels-last memory format.
         ema: whether an exponential moving average of the parameters is kept on the device.
         typical_batch: micro-batch size -> a batch as most are, where ``batch`` is the worst of a varying kind. Both
@@ -41,9 +42,15 @@ class Workload:
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
+        evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
+            mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
+            None where training is not interrupted.
+        evaluation_batch: micro-batch size -> the largest batch that is evaluated, whether or not it has as many
+            samples; None where it is as ``batch``.
 
     Raises:
-        WorkloadError: one of the four is no function, or the model is handed over in place of its factory.
+        WorkloadError: one of the four is no function, the model is handed over in place of its factory, gradients are
+            zeroed at two places, or there is an evaluation batch and no evaluation.
     """
 
     model: Callable[[], nn.Module]
@@ -54,11 +61,14 @@ class Workload:
     grad_clip_norm: float | None = None
     zero_grad_set_to_none: bool = True
     zero_grad_before_backward: bool = False
+    zero_grad_after_step: bool = False
     channels_last: bool = False
     ema: bool = False
     typical_batch: Callable[[int], Any | None] | None = None
     sample_sizes: Callable[[], Sequence[float]] | None = None
     loader: Callable[[int], Any] | None = None
+    evaluate: Callable[[nn.Module, Any], Any] | None = None
+    evaluation_batch: Callable[[int], Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would fail in every child process."""
@@ -69,6 +79,14 @@ class Workload:
             raise WorkloadError(
                 f"the workload's model is a {type(self.model).__name__}, not a function that makes one",
                 hint="write model=lambda: ..., so that every trial makes its own",
+            )
+        if self.zero_grad_before_backward and self.zero_grad_after_step:
+            raise WorkloadError(
+                "the workload has both zero_grad_before_backward and zero_grad_after_step", hint="choose one of them"
+            )
+        if self.evaluation_batch is not None and self.evaluate is None:
+            raise WorkloadError(
+                "the workload has an evaluation_batch and no evaluate", hint="say what is done with it: evaluate=loss"
             )
 
 

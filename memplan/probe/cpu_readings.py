@@ -31,7 +31,7 @@ from memplan.probe.attribution import (
 )
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
 from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks
-from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
+from memplan.probe.training_loop import TrainingState, run_evaluation, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes, Component
 from memplan.training.host_context import run_warmup_step
@@ -168,6 +168,7 @@ def _attributed(state: TrainingState) -> tuple[AttributedPeak, bool]:
     # there is one cycle only; without acc_events torch 2.11 warns that the events of others are lost
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         run_optimizer_step(state, sights.as_marks())
+        run_evaluation(state, sights.as_marks())
     results = profiler.profiler.kineto_results if profiler.profiler is not None else None
     if results is None:
         raise RuntimeError("the profiler returned no results")

@@ -25,7 +25,7 @@ from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
 from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks, search_note
-from memplan.probe.training_loop import TrainingState, run_optimizer_step, zero_gradients
+from memplan.probe.training_loop import TrainingState, run_evaluation, run_optimizer_step, zero_gradients
 from memplan.results import BreakdownBytes, Component
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ def attribute_step(state: TrainingState, index: int) -> AttributedPeak:
 
         sights = StepSights(state, leave_mark)
         run_optimizer_step(state, sights.as_marks())
+        run_evaluation(state, sights.as_marks())
         torch.cuda.synchronize(index)
         events = list(memory_events(_history(index), started_at))
     finally:

@@ -83,11 +83,12 @@ class StepSights:
         self._forwards: list[tuple[int, int]] = []
 
     def as_marks(self) -> StepMarks:
-        """Return the callbacks that :func:`run_optimizer_step` takes."""
+        """Return the callbacks that :func:`run_optimizer_step` and :func:`run_evaluation` take."""
         return StepMarks(
             forward_starts=lambda: self._look({}),
             forward_ends=self._forward_ends,
             backward_ended=lambda: self._look(known_components(self._state)),
+            evaluation_starts=lambda batch: self._look(_addressed(tensors_in(batch), Component.INPUTS)),
         )
 
     def known(self, positions: Mapping[int, int]) -> list[KnownBlocks]:

@@ -78,7 +78,7 @@ def run_trial(
         duration_s=ending.duration_s,
         measurement=readings.measurement if readings else None,
         log_tail=ending.log_tail,
-        notes=next((each.notes for each in ending.messages if isinstance(each, TrialNotes)), ()),
+        notes=tuple(note for each in ending.messages if isinstance(each, TrialNotes) for note in each.notes),
     )
 
 

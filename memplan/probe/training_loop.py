@@ -1,4 +1,4 @@
-"""The training step that trials run: the user's four callables, put together as a plain PyTorch loop would.
+"""The training step that trials run: the user's callables, put together as a plain PyTorch loop would.
 
 Imports torch; child processes only. The step is::
 
@@ -6,7 +6,7 @@ Imports torch; child processes only. The step is::
               -> unscale (fp16) -> clip -> optimizer step -> update of the loss scale and the moving average
 
 A trial's batch is made once and reused, and moved to the device again in every micro-step, so that making data is
-neither timed nor counted.
+neither timed nor counted. Evaluation comes between steps, where the workload evaluates.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from memplan.probe.failures import blamed_on_user
 from memplan.recipe import Precision
 from memplan.training.batches import map_tensors
 from memplan.training.checkpointing import enable_checkpointing
+from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import autocast, weights_dtype
 from memplan.training.moving_average import make_moving_average, update_moving_average
@@ -56,18 +57,21 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMarks:
-    """Called between the phases of a step: when ``forward`` starts and ends, and when ``backward`` has ended."""
+    """Called between phases: when ``forward`` starts and ends, ``backward`` has ended, or a batch is evaluated."""
 
     forward_starts: Callable[[], None]
     forward_ends: Callable[[Any], None]
     backward_ended: Callable[[], None]
+    evaluation_starts: Callable[[Any], None]
 
 
 def _nothing(*_: object) -> None:
     return None
 
 
-NO_MARKS = StepMarks(forward_starts=_nothing, forward_ends=_nothing, backward_ended=_nothing)
+NO_MARKS = StepMarks(
+    forward_starts=_nothing, forward_ends=_nothing, backward_ended=_nothing, evaluation_starts=_nothing
+)
 
 
 def seed_everything(seed: int) -> None:
@@ -162,7 +166,7 @@ def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None
     check_batches(workload, batches)
 
 
-def _batch_on_device(state: TrainingState) -> Any:
+def _on_device(state: TrainingState, batch: Any) -> Any:
     half = weights_dtype(state.recipe.precision)
 
     def moved(given: torch.Tensor) -> torch.Tensor:
@@ -172,7 +176,7 @@ def _batch_on_device(state: TrainingState) -> Any:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor.requires_grad_(given.requires_grad)
 
-    return map_tensors(moved, state.batch)
+    return map_tensors(moved, batch)
 
 
 def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> float:
@@ -182,14 +186,38 @@ def run_optimizer_step(state: TrainingState, marks: StepMarks = NO_MARKS) -> flo
         WorkloadError: the loss is not a scalar that can be differentiated.
         UserCodeError: the model, the loss or the optimizer raises.
     """
-    if not state.workload.zero_grad_before_backward:
+    if not (state.workload.zero_grad_before_backward or state.workload.zero_grad_after_step):
         zero_gradients(state)
     losses = [_run_micro_step(state, marks, index) for index in range(state.recipe.accumulation_steps)]
     with blamed_on_user():
         _step_the_optimizer(state)
+    if state.workload.zero_grad_after_step:
+        zero_gradients(state)
     if state.workload.ema:
         update_moving_average(state.moving_average, state.model)
     return sum(float(loss) for loss in losses) / len(losses)
+
+
+def run_evaluation(state: TrainingState, marks: StepMarks = NO_MARKS) -> None:
+    """Evaluate as between two steps, where the workload does; gradients and batch of the last step are still there.
+
+    Raises:
+        UserCodeError: the workload's evaluation or its batch function raises.
+    """
+    workload, recipe = state.workload, state.recipe
+    if workload.evaluate is None:
+        return
+
+    def next_batch() -> Any:
+        made = state.batch if workload.evaluation_batch is None else workload.evaluation_batch(recipe.micro_batch_size)
+        batch = _on_device(state, made)
+        marks.evaluation_starts(batch)
+        return batch
+
+    with blamed_on_user():
+        evaluate_batches(
+            state.model, workload.evaluate, next_batch, precision=recipe.precision, device_type=state.device.type
+        )
 
 
 def zero_gradients(state: TrainingState) -> None:
@@ -212,7 +240,7 @@ def _step_the_optimizer(state: TrainingState) -> None:
 
 def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch.Tensor:
     state.held.clear()  # the name of a loop's batch has gone to the next one on the host before that is moved
-    batch = _batch_on_device(state)
+    batch = _on_device(state, state.batch)
     state.held.append(batch)
     marks.forward_starts()
     with blamed_on_user(), autocast(state.recipe.precision, state.device.type):

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
-from memplan.errors import DeviceError
+from memplan.errors import DeviceError, WorkloadError
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
-from memplan.probe.failures import blamed_on_user, classify_failure, told_in_one_line, what_was_raised
+from memplan.probe.failures import (
+    UserCodeError,
+    blamed_on_user,
+    classify_failure,
+    told_in_one_line,
+    what_was_raised,
+)
 from memplan.probe.readings import growth_note
-from memplan.probe.training_loop import build_training, run_optimizer_step
+from memplan.probe.training_loop import build_training, run_evaluation, run_optimizer_step
 from memplan.probe.trials import (
     MOST_SKIPPED_STEPS,
     TrialNotes,
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
+_FAILED_EVALUATION = "evaluation failed and is in no peak: {evidence}"
 _TYPICAL_STEPS = 3
 _MOST_TIMED_STEPS = 20
 
@@ -58,7 +65,8 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     attributed = _attributed(readings, state, measurement)
     reply(attributed)
     try:
-        state = _on_typical_batch(state)  # the worst batch goes, and is not in the typical one's peak
+        # the worst batch goes, and is not in the typical one's peak
+        state = _on_typical_batch(_without_evaluation(state))
         typical = None if state.batch is None else _typical_step(request, readings, state)
     except BaseException as error:  # noqa: BLE001 - as above, and the measurement stands without it
         traceback.print_exception(what_was_raised(error))
@@ -90,6 +98,28 @@ def _on_typical_batch(state: TrainingState) -> TrainingState:
     with blamed_on_user():
         batch = state.workload.typical_batch(state.recipe.micro_batch_size) if state.workload.typical_batch else None
     return replace(state, batch=batch)
+
+
+def _without_evaluation(state: TrainingState) -> TrainingState:
+    return replace(state, workload=replace(state.workload, evaluate=None, evaluation_batch=None))
+
+
+def _evaluated(readings: DeviceReadings, state: TrainingState, reply: Callable[[object], None]) -> TrainingState:
+    """Evaluate as between two steps; where that fails, but not for memory, the training goes on without it."""
+    if state.workload.evaluate is None:
+        return state
+    reply(TrialProgress(phase=TrialPhase.EVALUATING))
+    try:
+        run_evaluation(state)
+        readings.synchronize()
+    except (UserCodeError, WorkloadError) as error:
+        verdict = classify_failure(error, memory_is_full=readings.memory_is_full())
+        if verdict.kind is not OutcomeKind.USER_ERROR:
+            raise
+        traceback.print_exception(what_was_raised(error))
+        reply(TrialNotes(notes=(_FAILED_EVALUATION.format(evidence=verdict.evidence),)))
+        return _without_evaluation(state)
+    return state
 
 
 def _typical_step(request: TrialRequest, readings: DeviceReadings, state: TrainingState) -> TypicalStep:
@@ -141,7 +171,7 @@ def _run_trial(
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate
     )
-    run = _run_steps(request, readings, state, reply)
+    state, run = _run_steps(request, readings, state, reply)
     return state, _measurement(request, state, run, readings.read_peaks())
 
 
@@ -192,8 +222,13 @@ class _EveryStepSkippedError(Exception):
 
 def _run_steps(
     request: TrialRequest, readings: DeviceReadings, state: TrainingState, reply: Callable[[object], None]
-) -> _Run:
+) -> tuple[TrainingState, _Run]:
     """Run warm-up and timed steps; a warm-up step that the gradient scaler skipped is run again and left out.
+
+    Evaluation comes after every warm-up step, so that timed steps run on what it leaves the allocator with.
+
+    Returns:
+        The training, without its evaluation if that failed, and the steps.
 
     Raises:
         _EveryStepSkippedError: the scaler skipped every step.
@@ -209,6 +244,8 @@ def _run_steps(
             _step_on_typical_batch(state)
         scale = _loss_scale(state)
         step = _timed_step(readings, state)
+        if is_warm_up:
+            state = _evaluated(readings, state, reply)
         if not steps:
             readings.first_step_ended()
         was_skipped = _loss_scale(state) < scale
@@ -221,7 +258,9 @@ def _run_steps(
         if len(steps) >= request.warmup_steps:
             held_bytes.append(readings.held_bytes())
     steps += _further_steps(request, readings, state, steps[request.warmup_steps :])
-    return _Run(steps=tuple(steps), held_bytes=tuple(held_bytes), first_loss_scale=first_scale, skipped_steps=skipped)
+    return state, _Run(
+        steps=tuple(steps), held_bytes=tuple(held_bytes), first_loss_scale=first_scale, skipped_steps=skipped
+    )
 
 
 def _further_steps(

@@ -99,6 +99,7 @@ class TrialPhase(StrEnum):
     STARTING = "starting"
     BUILDING = "building"
     WARMING_UP = "warming up"
+    EVALUATING = "evaluating"
     TIMING = "timing"
     ATTRIBUTING = "attributing"
 
@@ -124,7 +125,7 @@ class TrialProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialNotes:
-    """Notes of the workload's own batches, sent before anything can fail because of them."""
+    """Notes on the workload, such as those of its batches, sent before anything can fail because of what they say."""
 
     notes: tuple[str, ...]
 

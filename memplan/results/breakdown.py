@@ -8,12 +8,13 @@ from enum import IntEnum, StrEnum
 
 
 class Phase(StrEnum):
-    """Part of a training step in which a peak falls."""
+    """Part of a training in which a peak falls."""
 
     SETUP = "setup"
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER_STEP = "optimizer step"
+    EVALUATION = "evaluation"
 
 
 class Component(IntEnum):

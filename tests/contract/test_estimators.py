@@ -586,3 +586,61 @@ def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
     trace = traced(workload, CARD)
     assert trace.method == "fake-tensor trace"
     assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.parameters == MIB
+
+
+@DEVICES
+@pytest.mark.parametrize("after_step", [False, True])
+def test_a_large_batch_that_is_evaluated_between_steps_is_the_peak(device: DeviceSpec, after_step: bool) -> None:
+    evaluated = linear_workload(
+        evaluate=lambda model, batch: model(batch),
+        evaluation_batch=lambda _: torch.zeros(2048, 512),
+        zero_grad_after_step=after_step,
+    )
+    trace = traced(evaluated, device)
+    found = [estimate(trace, micro_batch_size=size, device=device) for size in (512, 1024)]
+    assert found[0].peak_phase is Phase.EVALUATION
+    # the second batch beside training's; its output and that of the first
+    assert [each.breakdown.inputs for each in found] == [5 * MIB, 6 * MIB]
+    assert [each.breakdown.temporaries for each in found] == [8 * MIB, 8 * MIB]
+    assert found[0].breakdown.gradients == (0 if after_step else MIB)
+
+
+@DEVICES
+def test_evaluation_below_the_peak_of_a_step_takes_nothing(device: DeviceSpec) -> None:
+    small = linear_workload(
+        evaluate=lambda model, batch: model(batch).sum(), evaluation_batch=lambda _: torch.zeros(8, 512)
+    )
+    evaluated = estimate(traced(small, device), micro_batch_size=512, device=device)
+    plain = estimate(linear_trace(device), micro_batch_size=512, device=device)
+    assert (evaluated.peak_allocated_bytes, evaluated.peak_phase) == (plain.peak_allocated_bytes, plain.peak_phase)
+
+
+def test_steps_after_an_evaluation_reuse_what_it_held() -> None:
+    evaluated = linear_workload(
+        evaluate=lambda model, batch: model(batch), evaluation_batch=lambda _: torch.zeros(20480, 512)
+    )
+    found = estimate(traced(evaluated, CARD), micro_batch_size=4, device=CARD)
+    # the batch, its output and that of the one before, 40 MiB each, once however often it is evaluated
+    assert 120 * MIB <= found.peak_reserved_bytes < 160 * MIB
+
+
+@DEVICES
+@pytest.mark.parametrize("part", ["evaluate", "evaluation_batch"])
+def test_evaluation_that_fails_is_named_as_not_counted(device: DeviceSpec, part: str) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("no validation set")
+
+    functions = {"evaluate": lambda model, batch: model(batch), "evaluation_batch": lambda _: torch.zeros(8, 512)}
+    found = estimate(traced(linear_workload(**{**functions, part: fails}), device), micro_batch_size=9, device=device)
+    plain = estimate(linear_trace(device), micro_batch_size=9, device=device)
+    (told,) = found.uncounted
+    assert told.startswith("evaluation, which cannot be traced (")
+    assert "raised: ValueError: no validation set)" in told
+    assert found.peak_allocated_bytes == plain.peak_allocated_bytes
+
+
+def test_values_that_evaluation_reads_are_presumed() -> None:
+    read = linear_workload(evaluate=lambda model, batch: model(batch).argmax(1).tolist())
+    found = estimate(traced(read, CARD), micro_batch_size=9, device=CARD)
+    assert found.uncounted == ()
+    assert found.notes

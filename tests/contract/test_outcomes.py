@@ -19,7 +19,7 @@ from memplan.probe.launcher import run_trial, trial_template
 from memplan.probe.trials import StepLimit, TrialPhase, TrialProgress, TrialRequest
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
-from memplan.units import GIB, MIB
+from memplan.units import GIB, KIB, MIB
 from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
 from tests.making import reference
 
@@ -159,6 +159,31 @@ def test_a_typical_batch_is_reported_beside_the_worst(end_of) -> None:
     assert measured.typical.peak_allocated_bytes < measured.peak_allocated_bytes / 2
     assert measured.typical.samples_per_s > 0
     assert outcome.notes == ()
+
+
+def test_what_evaluation_takes_between_steps_is_in_the_peaks_and_not_in_the_times(end_of) -> None:
+    outcome = end_of("evaluates")
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert len(outcome.measurement.losses) == 5
+    breakdown = outcome.measurement.breakdown
+    # the second batch of 16 MiB, its output and that of the first, beside the eight samples of 1 KiB
+    assert (breakdown.inputs, breakdown.temporaries) == (16 * MIB + 8 * KIB, 32 * MIB)
+    assert outcome.notes == ()
+
+
+def test_evaluation_beyond_the_budget_is_out_of_memory(end_of) -> None:
+    outcome = end_of("evaluates_beyond_the_budget", budget_bytes=GIB)
+    assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
+
+
+def test_a_trial_goes_on_without_an_evaluation_that_fails_and_says_so(end_of) -> None:
+    outcome = end_of("fails_to_evaluate")
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    (note,) = outcome.notes
+    assert note.startswith("evaluation failed and is in no peak: AttributeError: ")
+    assert "no_such_layer" in note
+    assert "trial_workloads.py:" in note
+    assert outcome.measurement.breakdown.temporaries < MIB
 
 
 def test_what_every_step_keeps_is_told_since_no_batch_survives_it(end_of) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +249,24 @@ def of_rows(counts: list[int]) -> Workload:
 
 def ragged(config: Any) -> Workload:
     return of_rows([1024] * 8 + [256] * 32)
+
+
+def evaluates(config: Any) -> Workload:
+    """Evaluates 16 MiB at once, and returns as much."""
+    return workload(
+        model=lambda: torch.nn.Linear(256, 256, bias=False),
+        batch=lambda size: torch.ones(size, 256),
+        evaluate=lambda model, batch: model(batch),
+        evaluation_batch=lambda size: torch.ones(16384, 256),
+    )
+
+
+def evaluates_beyond_the_budget(config: Any) -> Workload:
+    return replace(evaluates(config), evaluation_batch=lambda size: torch.ones(1 << 20, 256))
+
+
+def fails_to_evaluate(config: Any) -> Workload:
+    return replace(evaluates(config), evaluate=lambda model, batch: model.no_such_layer)
 
 
 def alike(config: Any) -> Workload:

@@ -20,8 +20,13 @@ def workload(**changes: object) -> memplan.Workload:
     [
         ({"optimizer": "adamw"}, "the workload's optimizer is of type str; give a function"),
         ({"model": nn.Linear(2, 2)}, "the workload's model is a Linear, not a function that makes one; write model="),
+        ({"evaluation_batch": torch.ones}, "the workload has an evaluation_batch and no evaluate; say what is done"),
+        (
+            {"zero_grad_before_backward": True, "zero_grad_after_step": True},
+            "the workload has both zero_grad_before_backward and zero_grad_after_step; choose one of them",
+        ),
     ],
-    ids=["a name for a function", "a model for its factory"],
+    ids=["a name for a function", "a model for its factory", "no evaluation", "gradients zeroed at two places"],
 )
 def test_what_would_fail_in_every_child_is_refused_at_once(changes: dict[str, object], said: str) -> None:
     with pytest.raises(WorkloadError, match=said):

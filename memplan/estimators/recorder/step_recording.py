@@ -35,7 +35,7 @@ from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
-from memplan.estimators.recorder.user_calls import copied_model
+from memplan.estimators.recorder.user_calls import call_evaluation, copied_model
 from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
@@ -43,6 +43,8 @@ from memplan.training.half_precision import HALF_TYPES
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from memplan.devices.cards import DeviceSpec
@@ -77,6 +79,14 @@ class RecordedRun:
     optimizer_name: str
     unknown_calls: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostBatches:
+    """The batches of a run on the host: the one of every micro-step, and what makes those that are evaluated."""
+
+    training: Any
+    make_evaluated: Callable[[], Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +132,7 @@ class StepRecorder:
         ledger = StorageLedger(recording)
         fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
-        host_batch = batch if fakes is None else _fake_batch(batch, fakes)
+        batches = self._host_batches(micro_batch_size, batch, fakes)
         paths, choices = ModulePaths(model), PresumedChoices()
         operators = OperatorRecorder(
             recording,
@@ -140,7 +150,7 @@ class StepRecorder:
         compiled = CompiledCalls()
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
         with draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
-            step = self._run(model, host_batch, recording, ledger, operators)
+            step = self._run(model, batches, recording, ledger, operators)
         recording.order_frees()
         calls = tuple((name, ceil_div(count, STEPS)) for name, count in operators.unknown_calls.items())
         notes = (
@@ -176,19 +186,40 @@ class StepRecorder:
                     self.host_copies.presume(each)
         return made
 
+    def _host_batches(self, micro_batch_size: int, batch: Any, fakes: TraceFakeMode | None) -> _HostBatches:
+        """Return the batches of a run; user code makes them outside of it.
+
+        Raises:
+            EvaluationError: the workload's function raised.
+        """
+        training = batch if fakes is None else _fake_batch(batch, fakes)
+        if self.workload.evaluate is None:
+            return _HostBatches(training=training, make_evaluated=None)
+        if self.workload.evaluation_batch is None:
+            return _HostBatches(training=training, make_evaluated=lambda: training)
+        made = call_evaluation(self.workload.evaluation_batch, micro_batch_size)
+        return _HostBatches(
+            training=training,
+            make_evaluated=lambda: map_tensors(torch.clone, made) if fakes is None else _fake_batch(made, fakes),
+        )
+
     def _run(
         self,
         model: nn.Module,
-        host_batch: Any,
+        batches: _HostBatches,
         recording: Recording,
         ledger: StorageLedger,
         operators: OperatorRecorder,
     ) -> TracedStep:
         on_cuda = self.device.kind is DeviceKind.CUDA
 
-        def next_batch() -> Any:
+        def next_batch(made: Callable[[], Any]) -> Any:
             with operators.paused():
-                moved = moved_batch(host_batch, precision=self.recipe.precision, copy_all=on_cuda)
+                batch = made()
+            if not on_cuda:
+                ledger.track_all(tensors_in(batch), Component.INPUTS, module="", operator="batch")
+            with operators.paused():
+                moved = moved_batch(batch, precision=self.recipe.precision, copy_all=on_cuda)
             ledger.track_all(tensors_in(moved), Component.INPUTS, module="", operator="batch")
             if self.workload.channels_last:
                 with operators.paused():
@@ -198,12 +229,12 @@ class StepRecorder:
             return moved
 
         if not on_cuda:
-            ledger.track_all(tensors_in(host_batch), Component.INPUTS, module="", operator="batch")
+            ledger.track_all(tensors_in(batches.training), Component.INPUTS, module="", operator="batch")
         step = TracedStep(
             self.workload,
             self.recipe,
             model=model,
-            next_batch=next_batch,
+            next_batch=lambda: next_batch(lambda: batches.training),
             recording=recording,
             ledger=ledger,
             on_cuda=on_cuda,
@@ -217,6 +248,8 @@ class StepRecorder:
                 step.run()
                 thread.end_step()
                 returns.append(len(recording.cache_returns))
+            if (make_evaluated := batches.make_evaluated) is not None:
+                step.evaluate(lambda: next_batch(make_evaluated))
         if len({after - before for before, after in pairwise(returns)}) > 1:
             recording.cache_returns.clear()  # steps between which it is not returned take more
         operators.resolve_pending_reuse()

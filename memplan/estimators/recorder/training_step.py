@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ import torch
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
-from memplan.estimators.recorder.user_calls import call_user
+from memplan.estimators.recorder.user_calls import call_evaluation, call_user
 from memplan.recipe import Precision
 from memplan.results import Component, Phase
 from memplan.training.batches import tensors_in
+from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import autocast
 from memplan.training.moving_average import make_moving_average, update_moving_average
@@ -88,7 +90,7 @@ class TracedStep:
     def run(self) -> None:
         """Run one optimizer step: zero the gradients, accumulate, clip, step."""
         self._recording.phase = Phase.FORWARD
-        if not self._workload.zero_grad_before_backward:
+        if not (self._workload.zero_grad_before_backward or self._workload.zero_grad_after_step):
             self._zero_gradients()
         losses = [self._micro_step(index) for index in range(self._recipe.accumulation_steps)]
         self._recording.phase = Phase.OPTIMIZER_STEP
@@ -99,9 +101,32 @@ class TracedStep:
         check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
         self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Component.OPTIMIZER_STATE))
+        if self._workload.zero_grad_after_step:
+            self._zero_gradients()
         if self._workload.ema:
             update_moving_average(self._average, self._model)
         losses.clear()
+
+    def evaluate(self, next_batch: Callable[[], Any]) -> None:
+        """Evaluate, where the workload does; the batch and the gradients of the last step are still there.
+
+        Args:
+            next_batch: returns the next batch to evaluate on the device.
+
+        Raises:
+            EvaluationError: the workload's function raised.
+        """
+        if self._workload.evaluate is None:
+            return
+        self._recording.phase = Phase.EVALUATION
+        evaluate_batches(
+            self._model,
+            functools.partial(call_evaluation, self._workload.evaluate),
+            next_batch,
+            precision=self._recipe.precision,
+            device_type="cpu",
+        )
+        gc.collect()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from memplan.errors import MemplanError
+from memplan.errors import MemplanError, WorkloadError
 from memplan.training.workload_contract import name_of
 from memplan.user_places import error_of_user
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
-
-    from memplan.errors import WorkloadError
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
 # Messages of kernels and Python bindings on tensors without values; only the rule for fake tensors refuses byte masks
@@ -35,6 +33,10 @@ _HINTS = (
 )
 
 
+class EvaluationError(WorkloadError):
+    """The workload's evaluation raised; the training steps before it ran."""
+
+
 def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call one of the workload's functions.
 
@@ -47,6 +49,19 @@ def call_user(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise error_of_user(f"the workload's {_named(role, function)} raised", error, hint=_hint_for(error)) from error
+
+
+def call_evaluation(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call what the workload evaluates with.
+
+    Raises:
+        EvaluationError: it raised.
+    """
+    try:
+        return call_user("evaluation", function, *arguments)
+    except WorkloadError as error:
+        failed = EvaluationError(error.problem, where=error.where, hint=error.hint, detail=error.detail)
+        raise failed from error.__cause__
 
 
 def _named(role: str, function: Callable[..., Any]) -> str:
@@ -100,4 +115,6 @@ def fake_tensor_reason(error: WorkloadError) -> str:
 
 def may_depend_on_size(error: WorkloadError) -> bool:
     """Whether a failure may depend on the micro-batch size; a broken contract or a wrong name does not."""
+    if isinstance(error, EvaluationError):  # the steps before it ran at that size
+        return False
     return error.__cause__ is not None and not isinstance(error.__cause__, _INDEPENDENT_OF_SIZE)

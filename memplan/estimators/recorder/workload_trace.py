@@ -17,6 +17,7 @@ from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.trace_assembly import assemble_trace
 from memplan.estimators.recorder.user_calls import (
+    EvaluationError,
     call_user,
     fake_tensor_reason,
     is_fake_tensor_failure,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
+_UNCOUNTED_EVALUATION = "evaluation, which cannot be traced ({reason})"
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
@@ -88,7 +90,12 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
         fused_optimizer=request.fused_optimizer,
         host_copies=host_copies,
     )
-    return _trace_at_working_sizes(recorder, request, batches)
+    try:
+        return _trace_at_working_sizes(recorder, request, batches)
+    except EvaluationError as error:
+        steps_only = replace(recorder, workload=replace(workload, evaluate=None, evaluation_batch=None))
+        trace = _trace_at_working_sizes(steps_only, request, batches)
+        return replace(trace, uncounted=(*trace.uncounted, _UNCOUNTED_EVALUATION.format(reason=_reason(error))))
 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
@@ -116,6 +123,8 @@ def _trace_or_compute(recorder: StepRecorder, request: TraceRequest, batches: di
             raise
         failure = error
     presuming = replace(recorder, presumes=True)
+    if isinstance(failure, EvaluationError):  # the steps are traced without it where values cannot be presumed
+        return _trace(presuming, request, batches)
     if request.device.kind is DeviceKind.CPU:
         try:
             return _compute(recorder, request, batches, failure)
@@ -186,12 +195,16 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
         ) from error
     model = built_model(recorder.workload, request.recipe, batches)
     trace = _trace(replace(recorder, model=model, on_fakes=False), request, batches)
-    place = f"{error.where}: " if error.where else ""
     why = (
-        f"the step cannot run on fake tensors ({place}{fake_tensor_reason(error)}); "
-        "it was computed on the CPU at small micro-batches, with attention that keeps its probabilities"
+        f"the step cannot run on fake tensors ({_reason(error)}); it was computed on the CPU at small micro-batches, "
+        "with attention that keeps its probabilities"
     )
     return replace(trace, notes=(*trace.notes, why))
+
+
+def _reason(error: WorkloadError) -> str:
+    place = f"{error.where}: " if error.where else ""
+    return f"{place}{fake_tensor_reason(error)}"
 
 
 @contextmanager

@@ -10,7 +10,14 @@ import torch
 
 from memplan import Recipe, Workload
 from memplan.errors import WorkloadError
-from memplan.probe.training_loop import NO_MARKS, StepMarks, TrainingState, build_training, run_optimizer_step
+from memplan.probe.training_loop import (
+    NO_MARKS,
+    StepMarks,
+    TrainingState,
+    build_training,
+    run_evaluation,
+    run_optimizer_step,
+)
 
 CPU = torch.device("cpu")
 
@@ -294,6 +301,30 @@ def test_marks_are_set_at_the_seams_of_every_micro_step() -> None:
         forward_starts=lambda: seen.append("forward"),
         forward_ends=lambda batch: seen.append(f"batch of {len(batch)}"),
         backward_ended=lambda: seen.append("backward"),
+        evaluation_starts=lambda batch: seen.append(f"evaluation of {len(batch)}"),
     )
-    run_optimizer_step(build(accumulation_steps=2), marks)
-    assert seen == ["forward", "batch of 8", "backward"] * 2
+    state = build(
+        workload(evaluate=lambda model, batch: model(batch), evaluation_batch=lambda size: torch.ones(3 * size, 4)),
+        accumulation_steps=2,
+    )
+    run_optimizer_step(state, marks)
+    run_evaluation(state, marks)
+    assert seen == ["forward", "batch of 8", "backward"] * 2 + ["evaluation of 24"] * 2
+
+
+def test_evaluation_is_of_the_training_batch_where_no_other_is_named() -> None:
+    rows = []
+    run_evaluation(build(workload(evaluate=lambda _, batch: rows.append(len(batch)))))
+    assert rows == [8, 8]
+
+
+@pytest.mark.parametrize("after_step", [True, False])
+def test_evaluation_finds_gradients_unless_they_are_zeroed_after_the_step(after_step: bool) -> None:
+    found = []
+    state = build(
+        workload(evaluate=lambda model, _: found.append(model.weight.grad is not None), zero_grad_after_step=after_step)
+    )
+    for _ in range(2):
+        run_optimizer_step(state)
+    run_evaluation(state)
+    assert found == [not after_step] * 2
