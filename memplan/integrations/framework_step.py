@@ -1,9 +1,9 @@
-"""The common part of the frameworks' training steps: four callables that make a workload."""
+"""The common part of the frameworks' training steps: callables that make a workload."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.workload import Workload
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 class FrameworkStep(ABC):
-    """A step as a framework's own loop runs it, in the callables of a workload."""
+    """A step as a framework's own loop runs it, in the callables of a workload.
+
+    Class attributes say where the loop zeroes gradients.
+    """
+
+    zero_grad_before_backward: ClassVar[bool] = False
+    zero_grad_after_step: ClassVar[bool] = False
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -41,8 +47,22 @@ class FrameworkStep(ABC):
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Make the optimizer as the framework would."""
 
-    def workload(self, *, grad_clip_norm: float | None, ema: bool = False) -> Workload:
-        """Return the workload of these callables, with a moving average of the parameters where a hook keeps one."""
+    @abstractmethod
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        """Run the forward pass of an evaluation, and return what is kept of it until the next one."""
+
+    @abstractmethod
+    def evaluation_batch(self, micro_batch_size: int) -> Any:
+        """Collate the largest samples of the evaluation data."""
+
+    def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
+        """Return the workload of these callables.
+
+        Args:
+            grad_clip_norm: largest gradient norm; None where gradients are not clipped.
+            evaluates: whether the loop evaluates between steps.
+            ema: whether a hook keeps a moving average of the parameters.
+        """
         return Workload(
             model=self.model,
             batch=self.batch,
@@ -52,4 +72,8 @@ class FrameworkStep(ABC):
             ema=ema,
             typical_batch=self.typical_batch,
             sample_sizes=self.sample_sizes,
+            zero_grad_before_backward=self.zero_grad_before_backward,
+            zero_grad_after_step=self.zero_grad_after_step,
+            evaluate=self.evaluate if evaluates else None,
+            evaluation_batch=self.evaluation_batch if evaluates else None,
         )

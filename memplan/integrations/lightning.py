@@ -28,7 +28,7 @@ with needs_extra("lightning", "lightning", "pytorch_lightning"):
     else:
         from lightning.pytorch import Callback, LightningModule
 
-from memplan.integrations.lightning_step import LightningStep
+from memplan.integrations.lightning_step import LightningStep, defines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +54,7 @@ def tune(
     *,
     datamodule: Any = None,
     train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
     batch_arg_name: str = "batch_size",
     lr_arg_name: str | None = None,
     **options: Unpack[PlanOptions],
@@ -69,6 +70,7 @@ def tune(
         module: the LightningModule, trained by automatic optimization with one optimizer; it is not run here.
         datamodule: its LightningDataModule.
         train_dataloaders: a DataLoader, where there is no datamodule.
+        val_dataloaders: one that is validated on, where neither datamodule nor module have their own.
         batch_arg_name: attribute or hyper-parameter that holds the micro-batch size.
         lr_arg_name: the same for the learning rate, dots allowed; None looks for ``lr`` and ``learning_rate``.
         options: as for :func:`memplan.plan`; ``device`` follows the Trainer's ``accelerator`` where it is not given.
@@ -95,9 +97,14 @@ def tune(
         module_type=type(module),
         batch_arg_name=batch_arg_name,
         settings=values["trainer"],
+        val_data=None if val_dataloaders is None else Parcel(val_dataloaders),
     )
     plan = planned(
-        step.workload(grad_clip_norm=_clip_norm(settings), ema=_averages_on_device(settings)),
+        step.workload(
+            grad_clip_norm=_clip_norm(settings),
+            evaluates=_validates(settings, module, has_data=val_dataloaders is not None or _has_val_data(data, module)),
+            ema=_averages_on_device(settings),
+        ),
         values,
         format_name=_FORMAT,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
@@ -146,6 +153,15 @@ def _clip_norm(settings: Mapping[str, Any]) -> float | None:
     by_norm = str(settings.get("gradient_clip_algorithm") or "norm") == "norm"
     value = settings.get("gradient_clip_val")
     return float(value) if value and by_norm else None
+
+
+def _has_val_data(data: Any, module: Any) -> bool:
+    return any(defines(each, "val_dataloader") for each in (data, module))
+
+
+def _validates(settings: Mapping[str, Any], module: Any, *, has_data: bool) -> bool:
+    """Whether the Trainer validates between steps."""
+    return has_data and defines(module, "validation_step") and settings.get("limit_val_batches") != 0
 
 
 def _averages_on_device(settings: Mapping[str, Any]) -> bool:

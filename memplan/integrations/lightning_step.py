@@ -1,16 +1,15 @@
 """A LightningModule and its data as a workload: what runs in the child processes that estimate and try a step.
 
 The module is driven as Lightning's own loop drives it under automatic optimization: ``setup`` and ``configure_model``,
-the batch-transfer hooks, ``training_step``, and the optimizer of ``configure_optimizers``. Not run: callbacks, loggers,
-validation, and the hooks around single steps (``on_train_batch_start``, ``on_before_zero_grad`` and the like).
+the batch-transfer hooks, ``training_step``, ``validation_step``, and the optimizer of ``configure_optimizers``, whose
+gradients are zeroed between forward and backward pass (``Closure`` in Lightning's automatic.py). Not run: callbacks,
+loggers, and the hooks around single steps (``on_train_batch_start``, ``on_before_zero_grad`` and the like).
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
+from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.training.skipped_initialisation import initialisation_skipped
 
@@ -32,20 +32,11 @@ if TYPE_CHECKING:
     from memplan.integrations.parcels import Parcel
     from memplan.worst_case import WorstBatches
 
-_SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
-# What a trainer reports to its module in the first step of a training by one process.
-_TOLD_IN_THE_FIRST_STEP: dict[str, Any] = {
-    **dict.fromkeys(("training", "is_global_zero"), True),
-    **dict.fromkeys(("barebones", "validating", "testing", "predicting", "sanity_checking"), False),
-    **dict.fromkeys(("global_rank", "local_rank", "node_rank", "current_epoch", "global_step"), 0),
-    **dict.fromkeys(("world_size", "num_devices", "num_nodes"), 1),
-    **dict.fromkeys(("logger", "datamodule"), None),
-}
 
 
 class LightningStep(FrameworkStep):
-    """The four callables of a workload that trains a LightningModule.
+    """The callables of a workload that trains a LightningModule.
 
     Args:
         module: the LightningModule, packed.
@@ -53,7 +44,10 @@ class LightningStep(FrameworkStep):
         module_type: class of the module.
         batch_arg_name: attribute in which module or datamodule keep the batch size.
         settings: the Trainer's arguments that modules ask their trainer for.
+        val_data: the DataLoader of the validation, packed; None where datamodule or module have their own.
     """
+
+    zero_grad_before_backward = True
 
     def __init__(
         self,
@@ -63,12 +57,14 @@ class LightningStep(FrameworkStep):
         module_type: type[nn.Module],
         batch_arg_name: str,
         settings: dict[str, Any],
+        val_data: Parcel | None = None,
     ) -> None:
         self._module_type = module_type  # its modules are imported with the workload, before memory is counted
         self._packed_module = module
         self._packed_data = data
+        self._packed_val_data = val_data
         self._batch_arg_name = batch_arg_name
-        self._trainer = _trainer_stand_in(settings)
+        self._trainer = trainer_stand_in(settings)
         self._deterministic: bool | str | None = settings.get("deterministic")
         self._benchmark: bool | None = settings.get("benchmark")
         self._module: Any = None
@@ -88,7 +84,7 @@ class LightningStep(FrameworkStep):
         Raises:
             WorkloadError: ``configure_optimizers`` returns none or several optimizers.
         """
-        _set_torch_flags(deterministic=self._deterministic, benchmark=self._benchmark)
+        set_torch_flags(deterministic=self._deterministic, benchmark=self._benchmark)
         module = self._packed_module.opened()
         module.trainer = self._trainer
         for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):
@@ -120,12 +116,7 @@ class LightningStep(FrameworkStep):
         Raises:
             WorkloadError: it returns no loss.
         """
-        model.trainer = self._trainer  # a copy of a module is not attached to any
-        model.log = model.log_dict = _log_nothing
-        data = self._transfer_hook("on_after_batch_transfer", model)(batch.unpacked(), 0)
-        takes = [each.kind for each in inspect.signature(model.training_step).parameters.values()]
-        takes_index = len(takes) > 1 or inspect.Parameter.VAR_POSITIONAL in takes
-        result = model.training_step(data, 0) if takes_index else model.training_step(data)
+        result = self._result_of(model.training_step, model, batch)
         found = result.get("loss") if isinstance(result, Mapping) else result
         if not isinstance(found, torch.Tensor):
             raise WorkloadError(
@@ -133,6 +124,46 @@ class LightningStep(FrameworkStep):
                 hint="return the loss, or a dict that has it under 'loss'",
             )
         return found
+
+    def evaluate(self, model: Any, batch: PackedBatch) -> Any:
+        """Run ``validation_step``."""
+        vars(self._trainer).update(training=False, validating=True)
+        try:
+            return self._result_of(model.validation_step, model, batch)
+        finally:
+            vars(self._trainer).update(training=True, validating=False)
+
+    def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:
+        """Return the largest batch of the validation loaders; one of training's present batch size follows that."""
+        trained_at_once = {getattr(each, "batch_size", None) for each in _leaves(self._tree())}
+        batches = []
+        for loader in self._val_loaders():
+            if _makes_its_batches(loader):
+                batches.append(next(iter(loader)))
+                continue
+            size = micro_batch_size if loader.batch_size in trained_at_once else loader.batch_size
+            batches.append(loader.collate_fn(largest_samples(loader.dataset)(size)))
+        prepared = (self._transfer_hook("on_before_batch_transfer", self._source)(each, 0) for each in batches)
+        return max(map(packed, prepared), key=lambda each: sum(tensor.nbytes for tensor in each.tensors))
+
+    def _val_loaders(self) -> list[Any]:
+        if self._packed_val_data is not None:
+            return _leaves(self._packed_val_data.opened())
+        holder = self._source if defines(self._source, "val_dataloader") else self._module
+        loaders = holder.val_dataloader()
+        return _leaves(getattr(loaders, "iterables", loaders))
+
+    def _result_of(self, step: Callable[..., Any], model: Any, batch: PackedBatch) -> Any:
+        """Run one of the module's steps on a batch that is on the device, as its first."""
+        model.trainer = self._trainer  # a copy of a module is not attached to any
+        model.log = model.log_dict = _log_nothing
+        data = self._transfer_hook("on_after_batch_transfer", model)(batch.unpacked(), 0)
+        takes = list(inspect.signature(step).parameters.values())
+        takes_all = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in takes)
+        wanted = 2 if takes_all else sum(each.default is inspect.Parameter.empty for each in takes)
+        return step(
+            *(data, 0, 0)[: max(wanted, min(len(takes), 2))]
+        )  # index of the batch, and of one of several loaders
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the one optimizer of ``configure_optimizers``, at the rate from which its schedule starts out."""
@@ -194,10 +225,15 @@ class LightningStep(FrameworkStep):
 
     def _transfer_hook(self, name: str, model: Any) -> Callable[[Any, int], Any]:
         """Return the hook of the datamodule where it has one of its own, else the module's."""
-        own = getattr(self._source, name, None)
-        if own is not None and not own.__func__.__module__.startswith(_FRAMEWORKS):
-            return own  # type: ignore[no-any-return]  # by Lightning's interface
+        if defines(self._source, name):
+            return getattr(self._source, name)  # type: ignore[no-any-return]  # by Lightning's interface
         return getattr(model, name, None) or (lambda batch, _: batch)
+
+
+def defines(holder: Any, name: str) -> bool:
+    """Whether a module or datamodule has a method of its own where Lightning's classes have one that does nothing."""
+    method = getattr(type(holder), name, None)
+    return method is not None and not method.__module__.startswith(_FRAMEWORKS)
 
 
 def _only_optimizer(configured: Any) -> Optimizer:
@@ -224,36 +260,6 @@ def _optimizers_in(configured: Any) -> list[Any]:
         is_pair = len(configured) == 2 and isinstance(configured[0], list)  # optimizers, schedulers
         return [each for part in (configured[0] if is_pair else configured) for each in _optimizers_in(part)]
     return []
-
-
-def _trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
-    """Return what modules ask their trainer for."""
-    max_steps = settings.get("max_steps")
-    steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
-    return SimpleNamespace(
-        **_TOLD_IN_THE_FIRST_STEP,
-        max_epochs=settings.get("max_epochs") or 1,
-        max_steps=steps,
-        num_training_batches=steps,
-        estimated_stepping_batches=steps,
-        accumulate_grad_batches=settings.get("accumulate_grad_batches") or 1,
-        gradient_clip_val=settings.get("gradient_clip_val"),
-        precision=settings.get("precision") or "32-true",
-        loggers=[],
-        optimizers=[],
-        callbacks=[],
-        callback_metrics={},
-    )
-
-
-def _set_torch_flags(*, deterministic: bool | str | None, benchmark: bool | None) -> None:
-    """Set what a Trainer sets in torch when it is built (``_set_torch_flags`` in its accelerator_connector.py)."""
-    if benchmark is not None or deterministic:
-        torch.backends.cudnn.benchmark = bool(benchmark)
-    if deterministic is not None:
-        torch.use_deterministic_algorithms(bool(deterministic), warn_only=deterministic == "warn")
-    if deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
 def _log_nothing(*_: object, **__: object) -> None:

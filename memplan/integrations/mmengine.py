@@ -65,7 +65,9 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
-        step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper), ema=_averages_on_device(cfg)),
+        step.workload(
+            grad_clip_norm=_clip_norm(cfg.optim_wrapper), evaluates=_validates(cfg), ema=_averages_on_device(cfg)
+        ),
         cfg.to_dict(),
         format_name=_FORMAT,
         options=options,
@@ -87,7 +89,9 @@ def make_workload(config: Mapping[str, Any]) -> Workload:
         import_modules_from_strings(**cfg.custom_imports)
     step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
     step.set_up()
-    return step.workload(grad_clip_norm=_clip_norm(cfg.optim_wrapper), ema=_averages_on_device(cfg))
+    return step.workload(
+        grad_clip_norm=_clip_norm(cfg.optim_wrapper), evaluates=_validates(cfg), ema=_averages_on_device(cfg)
+    )
 
 
 def _refuse_what_cannot_be_planned(cfg: Any) -> None:
@@ -120,6 +124,11 @@ def _averages_on_device(cfg: Mapping[str, Any]) -> bool:
         for hook in cfg.get("custom_hooks") or ()
         if isinstance(hook, Mapping)
     )
+
+
+def _validates(cfg: Mapping[str, Any]) -> bool:
+    """Whether the Runner validates between steps."""
+    return all(isinstance(cfg.get(name), Mapping) for name in ("val_dataloader", "val_cfg"))
 
 
 def _kind_of(settings: Mapping[str, Any]) -> str:

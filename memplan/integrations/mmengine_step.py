@@ -57,12 +57,14 @@ class Registered:
 
 
 class RunnerStep(FrameworkStep):
-    """The four callables of a workload that mmengine's Runner trains.
+    """The callables of a workload that mmengine's Runner trains.
 
     Args:
         config: the Config and what is registered, packed.
         modules: what to import along with the workload.
     """
+
+    zero_grad_after_step = True
 
     def __init__(self, config: Parcel, *, modules: tuple[str, ...]) -> None:
         self._packed_config = config
@@ -70,6 +72,7 @@ class RunnerStep(FrameworkStep):
         self._config: Any = None
         self._module: Any = None
         self._loader: Any = None
+        self._val_loader: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the data up as the workload arrives."""
@@ -80,9 +83,12 @@ class RunnerStep(FrameworkStep):
         """Open the training data before memory is counted: on the CPU it is part of what is there."""
         for name in self._modules:
             importlib.import_module(name)
-        loader_config = {**copy.deepcopy(self._opened().train_dataloader), **_SINGLE}
+        self._loader = self._built_loader("train_dataloader")
+
+    def _built_loader(self, key: str) -> Any:
+        settings = {**copy.deepcopy(self._opened()[key]), **_SINGLE}
         with self._failed_import_named():
-            self._loader = Runner.build_dataloader(loader_config, seed=0)
+            return Runner.build_dataloader(settings, seed=0)
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
@@ -110,12 +116,12 @@ class RunnerStep(FrameworkStep):
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples of the training dataset, and preprocess them."""
-        return self._preprocessed(self._largest(micro_batch_size))
+        return self._preprocessed(self._largest(micro_batch_size), self._loader)
 
     def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
         """Collate and preprocess the samples nearest to the median in size; None where they do not differ."""
         samples = self._largest.typical(micro_batch_size)
-        return None if samples is None else self._preprocessed(samples)
+        return None if samples is None else self._preprocessed(samples, self._loader)
 
     def sample_sizes(self) -> Sequence[float]:
         """Return how large the samples are that were looked at, as the dataset's pipeline makes them."""
@@ -127,12 +133,9 @@ class RunnerStep(FrameworkStep):
         Raises:
             WorkloadError: it updates no parameters, or more than once.
         """
-        taker, own = _LossTaker(), model.data_preprocessor
-        model.data_preprocessor = _Done()
-        try:
+        taker = _LossTaker()
+        with _preprocessed_before(model):
             model.train_step(batch.unpacked(), taker)
-        finally:
-            model.data_preprocessor = own
         if len(taker.losses) != 1:
             raise WorkloadError(
                 f"{type(model).__name__}.train_step updates parameters {len(taker.losses)} times, and memplan plans "
@@ -141,15 +144,27 @@ class RunnerStep(FrameworkStep):
             )
         return taker.losses[0]
 
+    def evaluate(self, model: Any, batch: PackedBatch) -> Any:
+        """Run ``val_step``."""
+        with _preprocessed_before(model):
+            return model.val_step(batch.unpacked())
+
+    def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:  # noqa: ARG002 - has a size of its own
+        """Collate and preprocess the largest samples of the validation dataset, as many as its loader does."""
+        if self._val_loader is None:
+            self._val_loader = self._built_loader("val_dataloader")
+        samples = largest_samples(self._val_loader.dataset)(self._val_loader.batch_sampler.batch_size)
+        return self._preprocessed(samples, self._val_loader, training=False)
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""
         with borrowed_parameters(self._module, parameters):
             return self._optimizer_of(self._module)
 
-    def _preprocessed(self, samples: list[Any]) -> PackedBatch:
+    def _preprocessed(self, samples: list[Any], loader: Any, *, training: bool = True) -> PackedBatch:
         wanted = self._preprocessing()
         preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
-        return packed(preprocess(self._loader.collate_fn(samples), True))
+        return packed(preprocess(loader.collate_fn(samples), training))
 
     def _optimizer_of(self, module: nn.Module) -> Optimizer:
         settings = copy.deepcopy(self._opened().optim_wrapper)
@@ -201,6 +216,17 @@ class _Done(nn.Module):
 
     def forward(self, data: Any, training: bool = False) -> Any:  # noqa: ARG002 - mmengine's interface
         return data
+
+
+@contextmanager
+def _preprocessed_before(model: Any) -> Iterator[None]:
+    """Have a model take batches that are preprocessed while the context is open."""
+    own = model.data_preprocessor
+    model.data_preprocessor = _Done()
+    try:
+        yield
+    finally:
+        model.data_preprocessor = own
 
 
 class _LossTaker:

@@ -19,7 +19,7 @@ from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
-    from transformers import Trainer, TrainerCallback
+    from transformers import IntervalStrategy, Trainer, TrainerCallback
 
 from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments
 
@@ -47,6 +47,7 @@ def tune(
     args: Any,
     *,
     train_dataset: Any,
+    eval_dataset: Any = None,
     model_init: Callable[..., Any] | None = None,
     model: Any = None,
     data_collator: Callable[..., Any] | None = None,
@@ -57,12 +58,15 @@ def tune(
 ) -> tuple[Any, Plan]:
     """Plan the training that a Trainer of these arguments would do, with the longest samples of the dataset.
 
-    Pass what the Trainer will get. Precision, batch, accumulation, learning rate and everything counted in optimizer
-    steps are set in a copy of the arguments; build the Trainer from that, because it reads them only once.
+    Pass what the Trainer will get. With an evaluation dataset ``compute_metrics`` among ``trainer_options`` counts too,
+    because the Trainer keeps the logits for it on the device. Precision, batch, accumulation, learning rate and
+    everything counted in optimizer steps are set in a copy of the arguments; build the Trainer from that, because it
+    reads them only once.
 
     Args:
         args: the TrainingArguments.
         train_dataset: the training dataset; up to 10,000 samples are read to find the longest.
+        eval_dataset: what is evaluated between steps, where ``args.eval_strategy`` says so; None leaves that out.
         model_init: makes the model; of a model with adapters only what is trained gets an optimizer.
         model: the model itself, where there is no ``model_init``; it travels without the values of its weights.
         data_collator: makes batches; None for the Trainer's default.
@@ -84,19 +88,21 @@ def tune(
     _refuse_others(options)
     _refuse_sharding(args)
     _refuse_data_parallel(args)
+    evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
     parts = TrainerParts(
         trainer_class=trainer_class,
         options=dict(trainer_options or {}),
         arguments_class=type(args),
         arguments=step_arguments(_values(args)),
         dataset=Parcel(train_dataset),
+        eval_dataset=Parcel(eval_dataset) if evaluates else None,
         collator=data_collator,
         processing_class=processing_class,
     )
     step = TrainerStep(parts, model=None if model is None else Parcel(model), model_init=model_init)
     values = _planned_values(args)
     plan = planned(
-        step.workload(grad_clip_norm=args.max_grad_norm or None),
+        step.workload(grad_clip_norm=args.max_grad_norm or None, evaluates=evaluates),
         values,
         format_name=_FORMAT,
         options={

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
+from torch.utils.data import ConcatDataset
 
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
+from memplan.training.batches import map_tensors
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.worst_case import spread_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.optim import Optimizer
 
@@ -75,6 +78,7 @@ class TrainerParts:
         dataset: the training dataset, packed.
         collator: makes batches; None for the Trainer's default.
         processing_class: tokenizer or processor; None where there is none.
+        eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
     """
 
     trainer_class: type[Any]
@@ -84,16 +88,19 @@ class TrainerParts:
     dataset: Parcel
     collator: Callable[..., Any] | None
     processing_class: Any
+    eval_dataset: Parcel | None = None
 
 
 class TrainerStep(FrameworkStep):
-    """The four callables of a workload that a Trainer trains.
+    """The callables of a workload that a Trainer trains.
 
     Args:
         parts: what the Trainer is made of.
         model: the model, packed; None where there is a function that makes it.
         model_init: the function that makes the model; None where there is a model.
     """
+
+    zero_grad_after_step = True
 
     def __init__(
         self, parts: TrainerParts, *, model: Parcel | None, model_init: Callable[..., nn.Module] | None
@@ -102,13 +109,17 @@ class TrainerStep(FrameworkStep):
         self._packed_model = model
         self._model_init = model_init
         self._dataset: Any = None
+        self._evaluated: Any = None
         self._prepared: Any = None
+        self._prepared_evaluated: Any = None
         self._trainer: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpack the data as the workload arrives, before memory is counted: on the CPU it is part of what is there."""
         self.__dict__.update(state)
         self._dataset = self._parts.dataset.opened()
+        if self._parts.eval_dataset is not None:
+            self._evaluated = self._parts.eval_dataset.opened()
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
@@ -145,6 +156,34 @@ class TrainerStep(FrameworkStep):
             torch.cuda.empty_cache()
         return loss
 
+    def evaluate(self, model: nn.Module, batch: dict[str, Any]) -> Any:
+        """Run ``prediction_step``, and return as much as is on the device once all batches have been.
+
+        Where the Trainer computes metrics, logits and labels stay there for ``eval_accumulation_steps`` batches, by
+        default for the whole dataset (``Trainer.evaluation_loop``); each batch's are joined to those before.
+        """
+        trainer = self._trainer
+        loss_only = trainer.compute_metrics is None or trainer.args.prediction_loss_only
+        with _outputs_as_prepared(model):
+            loss, logits, labels = trainer.prediction_step(model, dict(batch), loss_only)
+        if loss_only:
+            return loss
+        if trainer.preprocess_logits_for_metrics is not None:
+            logits = trainer.preprocess_logits_for_metrics(logits, labels)
+        if trainer.args.batch_eval_metrics:
+            return loss, logits, labels
+        steps = trainer.args.eval_accumulation_steps
+        samples = max(map(len, _datasets_in(self._evaluated)))
+        if steps is not None:
+            samples = min(samples, steps * trainer.args.per_device_eval_batch_size)
+        return loss, _of_samples(logits, samples), _of_samples(labels, samples)
+
+    def evaluation_batch(self, micro_batch_size: int) -> dict[str, Any]:  # noqa: ARG002 - has a size of its own
+        """Collate the longest samples of the evaluation dataset, ``per_device_eval_batch_size`` of them."""
+        size = self._parts.arguments["per_device_eval_batch_size"]
+        samples = largest_samples(ConcatDataset(_datasets_in(self._prepared_evaluated)), look_at=_LOOK_AT)(size)
+        return dict(next(iter(self._trainer.get_eval_dataloader(samples))))
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return what ``create_optimizer`` makes for ``args.optim``: of a model with adapters, theirs only."""
         with borrowed_parameters(self._trainer.model, parameters):
@@ -159,17 +198,20 @@ class TrainerStep(FrameworkStep):
     def _trainer_of(self, module: nn.Module) -> Any:
         """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""
         parts = self._parts
-        dataset = _spread(self._dataset, _LOOK_AT if self._prepared is None else 1)
+        count = _LOOK_AT if self._prepared is None else 1
+        dataset, evaluated = _spread(self._dataset, count), _spread(self._evaluated, count)
         trainer = parts.trainer_class(
             model=module,
             args=self._arguments(module),
             train_dataset=dataset,
+            eval_dataset=evaluated,
             data_collator=parts.collator,
             processing_class=parts.processing_class,
             **parts.options,
         )
         if self._prepared is None:
             self._prepared = self._dataset if trainer.train_dataset is dataset else trainer.train_dataset
+            self._prepared_evaluated = self._evaluated if trainer.eval_dataset is evaluated else trainer.eval_dataset
         return trainer
 
     def _arguments(self, module: nn.Module) -> Any:
@@ -212,7 +254,18 @@ def _outside(held: nn.Module, model: nn.Module) -> list[nn.Module]:
 
 def _spread(dataset: Any, count: int) -> Any:
     """Return so many samples from all over a Hugging Face dataset; any other is only handed on, and returned whole."""
+    if isinstance(dataset, Mapping):
+        return {name: _spread(each, count) for name, each in dataset.items()}
     return dataset.select(spread_over(len(dataset), count)) if hasattr(dataset, "select") else dataset
+
+
+def _datasets_in(given: Any) -> list[Any]:
+    return list(given.values()) if isinstance(given, Mapping) else [given]
+
+
+def _of_samples(outputs: Any, samples: int) -> Any:
+    """Return tensors as those of a batch are once they are joined to others, with one row a sample."""
+    return map_tensors(lambda each: each.new_zeros((samples, *each.shape[1:])) if each.dim() else each, outputs)
 
 
 def _called_model_init(model_init: Any) -> nn.Module:

@@ -115,7 +115,29 @@ def arrived(module: Any, data: Any, **settings: Any) -> Any:
     step = LightningStep(
         Parcel(module), packed, module_type=type(module), batch_arg_name="batch_size", settings=settings
     )
-    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None)))
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None, evaluates=True)))
+
+
+class Validated(Data):
+    """Validates on loaders of these batch sizes."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def val_dataloader(self) -> Any:
+        return [DataLoader(self.sequences, size, collate_fn=nn.utils.rnn.pad_sequence) for size in self.sizes]
+
+
+class Validating(Net):
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        self.log("val_loss", self.net(batch).sum())
+        return self.trainer.validating, self.trainer.training, batch.shape
+
+
+class ValidatingOnSeveral(Validating):
+    def validation_step(self, batch: torch.Tensor, batch_idx: int, dataloader_idx: int) -> Any:
+        return dataloader_idx
 
 
 def test_the_batch_is_collated_from_the_largest_samples_by_the_users_own_loader() -> None:
@@ -318,3 +340,83 @@ def test_the_same_module_is_known_again_whatever_its_weights_are_and_another_is_
     assert digest(Net()) == digest(Net())
     assert digest(Net()) != digest(wider)
     assert digest(Net()) != digest(Net(lr=0.2))
+
+
+def test_gradients_are_zeroed_between_forward_and_backward_pass_as_in_lightnings_own_closure() -> None:
+    seen = []
+
+    class Watching(Net):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+            seen.append(self.net.weight.grad is not None)
+            return super().training_step(batch, batch_idx)
+
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Lightning recommends
+        trainer.fit(Watching(), datamodule=Data())
+    assert seen == [False, True]  # the second forward pass finds those of the first step
+    assert arrived(Net(), Data()).zero_grad_before_backward
+
+
+@pytest.mark.parametrize(
+    ("sizes", "validated"),
+    [((3,), 3), ((2,), 7), ((3, 5), 5)],
+    ids=["a size of its own", "the size of training", "the largest of several"],
+)
+def test_validation_is_of_the_largest_batch_of_its_loaders(sizes: tuple[int, ...], validated: int) -> None:
+    (tensor,) = arrived(Validating(), Validated(*sizes)).evaluation_batch(7).tensors
+    assert tuple(tensor.shape) == (9, validated, 4)
+
+
+def test_the_validation_step_runs_with_hooks_and_the_trainer_validating() -> None:
+    workload = arrived(Validating(), Validated(3))
+    model, batch = workload.model(), workload.evaluation_batch(2)
+    assert workload.evaluate(model, batch) == (True, False, (9, 3, 4))
+    assert (model.trainer.validating, model.trainer.training) == (False, True)
+
+
+def test_a_step_for_several_loaders_is_told_which() -> None:
+    workload = arrived(ValidatingOnSeveral(), Validated(3, 5))
+    assert workload.evaluate(workload.model(), workload.evaluation_batch(2)) == 0
+
+
+def test_a_module_validates_on_its_own_loader_where_the_data_is_a_loader() -> None:
+    class Own(Validating):
+        def val_dataloader(self) -> Any:
+            return DataLoader(Sequences(), 3, collate_fn=nn.utils.rnn.pad_sequence)
+
+    workload = arrived(Own(), DataLoader(Sequences(), 2, collate_fn=nn.utils.rnn.pad_sequence))
+    workload.model()
+    assert tuple(workload.evaluation_batch(2).tensors[0].shape) == (9, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "settings", "expected"),
+    [
+        (Validating(), Validated(3), {}, True),
+        (Net(), Validated(3), {}, False),
+        (Validating(), Data(), {}, False),
+        (Validating(), Validated(3), {"limit_val_batches": 0}, False),
+    ],
+    ids=["both", "no step", "no data", "switched off"],
+)
+def test_evaluation_counts_where_the_trainer_would_validate(
+    module: Any, data: Any, settings: dict[str, Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+
+    def planned(workload: Any, *_: object, **__: object) -> Any:
+        found["evaluates"] = workload.evaluate is not None
+        raise StopIteration
+
+    monkeypatch.setattr(integration, "planned", planned)
+    with pytest.raises(StopIteration):
+        tune({"accelerator": "cpu", **settings}, module, datamodule=data)
+    assert found == {"evaluates": expected}

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 from mmengine.config import Config
 from mmengine.hooks import EMAHook
 from mmengine.model import BaseModel
+from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
 from mmengine.structures import BaseDataElement
 
@@ -49,7 +50,9 @@ class ToyNet(BaseModel):
         self.head = nn.Linear(3, 1)
         self.updates = updates
 
-    def forward(self, inputs: torch.Tensor, data_samples: Any, mode: str) -> dict[str, torch.Tensor]:
+    def forward(self, inputs: torch.Tensor, data_samples: Any, mode: str) -> Any:
+        if mode == "predict":
+            return [self.head(inputs.mean((2, 3)))]
         target = torch.stack([each.label for each in data_samples])
         return {"loss": (self.head(inputs.mean((2, 3))).sum(1) - target).square().mean()}
 
@@ -98,7 +101,7 @@ def config(**changes: Any) -> Config:
 def arrived(cfg: Config) -> Any:
     """Return the workload as a child process gets it."""
     step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
-    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None)))
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=None, evaluates=True)))
 
 
 @pytest.mark.parametrize(
@@ -245,3 +248,32 @@ def test_validation_without_training_is_not_compared_with_a_plan(tmp_path: Path)
 def test_a_hook_without_a_plan_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are no runs"):
         HOOKS.build({"type": "MemplanHook", "store": str(tmp_path)})
+
+
+VALIDATION = {"batch_size": 3, "dataset": {"type": "MemplanToys"}, "sampler": {"type": "DefaultSampler"}}
+
+
+def test_what_is_validated_are_the_largest_images_in_a_batch_of_the_loaders_own_size() -> None:
+    workload = arrived(config(val_dataloader=VALIDATION))
+    model, batch = workload.model(), workload.evaluation_batch(7)
+    assert batch.unpacked()["inputs"].shape == (3, 3, 8, 8)
+    assert float(batch.unpacked()["inputs"].max()) == 2.0  # preprocessed before the step, and not again
+    (predicted,) = workload.evaluate(model, batch)
+    assert predicted.shape == (3, 1)
+    assert type(model.data_preprocessor).__name__ == "ImgDataPreprocessor"
+
+
+def test_gradients_are_zeroed_after_the_step_as_by_mmengines_own_wrapper() -> None:
+    model = nn.Linear(2, 1)
+    OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1)).update_params(model(torch.ones(1, 2)).sum())
+    assert model.weight.grad is None
+    assert arrived(config()).zero_grad_after_step
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"val_dataloader": VALIDATION, "val_cfg": {}}, True), ({"val_dataloader": VALIDATION}, False), ({}, False)],
+    ids=["both", "no loop", "no data"],
+)
+def test_evaluation_counts_where_the_runner_would_validate(changes: dict[str, Any], expected: bool) -> None:
+    assert (integration.make_workload(config(**changes)).evaluate is not None) == expected

@@ -50,24 +50,32 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     }
 
 
-def arrived(arguments: Any, *, model: Any = None, trainer_class: type[Any] = transformers.Trainer) -> Any:
+def arrived(
+    arguments: Any,
+    *,
+    model: Any = None,
+    trainer_class: type[Any] = transformers.Trainer,
+    evaluated: Any = None,
+    **options: Any,
+) -> Any:
     """Return the workload as a child process gets it."""
     values = {name: getattr(arguments, name) for name in type(arguments).__dataclass_fields__}
     parts = TrainerParts(
         trainer_class=trainer_class,
-        options={},
+        options=options,
         arguments_class=type(arguments),
         arguments=step_arguments(values),
         dataset=Parcel(samples()),
         collator=padded,
         processing_class=None,
+        eval_dataset=None if evaluated is None else Parcel(evaluated),
     )
     step = TrainerStep(
         parts,
         model=None if model is None else Parcel(model),
         model_init=make_model if model is None else None,
     )
-    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0)))
+    return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0, evaluates=evaluated is not None)))
 
 
 @pytest.fixture
@@ -292,3 +300,85 @@ def test_a_model_spread_over_cards_by_one_process_is_refused(tmp_path: Path) -> 
     arguments._n_gpu = 2
     with pytest.raises(UsageError, match=r"DataParallel on 2 cards, .*torchrun"):
         tune(arguments, model_init=make_model, train_dataset=samples())
+
+
+def evaluating(tmp_path: Path, **changes: Any) -> Any:
+    return transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to="none", per_device_eval_batch_size=3, **changes
+    )
+
+
+def score(_: Any, compute_result: bool = True) -> dict[str, float]:
+    return {}
+
+
+def test_gradients_are_zeroed_after_the_step_as_in_the_trainers_own_loop(arguments: Any) -> None:
+    seen = []
+
+    class Watching(transformers.Trainer):
+        def evaluate(self, *_: object, **__: object) -> Any:
+            seen.append(any(each.grad is not None for each in self.model.parameters()))
+            return {}
+
+    arguments.max_steps = 1
+    arguments.eval_strategy = transformers.IntervalStrategy.STEPS
+    arguments.eval_steps = 1
+    data = {"train_dataset": samples(), "eval_dataset": samples()}
+    Watching(make_model(), arguments, data_collator=padded, **data).train()
+    assert set(seen) == {False}
+    assert arrived(arguments).zero_grad_after_step
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_evaluated_are_the_longest_samples_of_the_evaluation_dataset(several: bool, tmp_path: Path) -> None:
+    evaluated = {"short": samples()[:9], "long": samples()[9:]} if several else samples()
+    workload = arrived(evaluating(tmp_path), evaluated=evaluated)
+    assert workload.evaluation_batch(7)["input_ids"].shape == (3, 16)
+
+
+def test_where_only_the_loss_is_wanted_nothing_else_is_kept(tmp_path: Path) -> None:
+    workload = arrived(evaluating(tmp_path), evaluated=samples())
+    assert workload.evaluate(workload.model(), workload.evaluation_batch(7)).dim() == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [({}, 12), ({"eval_accumulation_steps": 2}, 6), ({"batch_eval_metrics": True}, 3)],
+    ids=["all", "of two batches", "of one"],
+)
+def test_logits_for_metrics_are_kept_until_they_leave_the_device(
+    changes: dict[str, Any], kept: int, tmp_path: Path
+) -> None:
+    workload = arrived(evaluating(tmp_path, **changes), evaluated=samples(), compute_metrics=score)
+    loss, logits, labels = workload.evaluate(workload.model(), workload.evaluation_batch(7))
+    assert (loss.shape, logits.shape, labels.shape) == ((), (kept, 16, 32), (kept, 16))
+
+
+def test_logits_are_reduced_as_the_trainer_reduces_them(tmp_path: Path) -> None:
+    workload = arrived(
+        evaluating(tmp_path),
+        evaluated=samples(),
+        compute_metrics=score,
+        preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
+    )
+    _, predictions, _ = workload.evaluate(workload.model(), workload.evaluation_batch(7))
+    assert (predictions.shape, predictions.dtype) == ((12, 16), torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dataset", "expected"), [("steps", samples(), True), ("no", samples(), False), ("steps", None, False)]
+)
+def test_evaluation_counts_where_the_trainer_would_evaluate(
+    strategy: str, dataset: Any, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+
+    def planned(workload: Any, *_: object, **__: object) -> Any:
+        found["evaluates"] = workload.evaluate is not None
+        raise StopIteration
+
+    monkeypatch.setattr(integration, "planned", planned)
+    arguments = evaluating(tmp_path, eval_strategy=strategy, eval_steps=5)
+    with pytest.raises(StopIteration):
+        tune(arguments, train_dataset=samples(), eval_dataset=dataset, model_init=make_model)
+    assert found == {"evaluates": expected}

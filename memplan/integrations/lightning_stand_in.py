@@ -1,0 +1,49 @@
+"""What stands in for Lightning's Trainer while a module runs single steps: what modules ask it for, and its flags."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+_SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
+# What a trainer reports to its module in the first step of a training by one process.
+_TOLD_IN_THE_FIRST_STEP: dict[str, Any] = {
+    **dict.fromkeys(("training", "is_global_zero"), True),
+    **dict.fromkeys(("barebones", "validating", "testing", "predicting", "sanity_checking"), False),
+    **dict.fromkeys(("global_rank", "local_rank", "node_rank", "current_epoch", "global_step"), 0),
+    **dict.fromkeys(("world_size", "num_devices", "num_nodes"), 1),
+    **dict.fromkeys(("logger", "datamodule"), None),
+}
+
+
+def trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
+    """Return what modules ask their trainer for."""
+    max_steps = settings.get("max_steps")
+    steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
+    return SimpleNamespace(
+        **_TOLD_IN_THE_FIRST_STEP,
+        max_epochs=settings.get("max_epochs") or 1,
+        max_steps=steps,
+        num_training_batches=steps,
+        estimated_stepping_batches=steps,
+        accumulate_grad_batches=settings.get("accumulate_grad_batches") or 1,
+        gradient_clip_val=settings.get("gradient_clip_val"),
+        precision=settings.get("precision") or "32-true",
+        loggers=[],
+        optimizers=[],
+        callbacks=[],
+        callback_metrics={},
+    )
+
+
+def set_torch_flags(*, deterministic: bool | str | None, benchmark: bool | None) -> None:
+    """Set what a Trainer sets in torch when it is built (``_set_torch_flags`` in its accelerator_connector.py)."""
+    if benchmark is not None or deterministic:
+        torch.backends.cudnn.benchmark = bool(benchmark)
+    if deterministic is not None:
+        torch.use_deterministic_algorithms(bool(deterministic), warn_only=deterministic == "warn")
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
