@@ -72,7 +72,7 @@ LAYERS_OF_PLANNING = (
     ("digests", "options"),
     ("subject",),
     ("commands", "question"),
-    ("command_notes", "fingerprints", "target", "traces"),
+    ("command_notes", "evaluation_peak", "fingerprints", "target", "traces"),
     ("recommendation", "savings"),
     ("trials",),
     ("writing",),

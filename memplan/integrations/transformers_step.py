@@ -123,9 +123,7 @@ class TrainerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        if self._trainer is None:
-            with initialisation_skipped():  # only data and the signature of its forward pass are wanted
-                self.model()
+        self._made_trainer()
         return largest_samples(self._prepared, look_at=_LOOK_AT)
 
     def model(self) -> nn.Module:
@@ -180,9 +178,9 @@ class TrainerStep(FrameworkStep):
 
     def evaluation_batch(self, micro_batch_size: int) -> dict[str, Any]:  # noqa: ARG002 - has a size of its own
         """Collate the longest samples of the evaluation dataset, ``per_device_eval_batch_size`` of them."""
-        size = self._parts.arguments["per_device_eval_batch_size"]
+        trainer, size = self._made_trainer(), self._parts.arguments["per_device_eval_batch_size"]
         samples = largest_samples(ConcatDataset(_datasets_in(self._prepared_evaluated)), look_at=_LOOK_AT)(size)
-        return dict(next(iter(self._trainer.get_eval_dataloader(samples))))
+        return dict(next(iter(trainer.get_eval_dataloader(samples))))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return what ``create_optimizer`` makes for ``args.optim``: of a model with adapters, theirs only."""
@@ -194,6 +192,12 @@ class TrainerStep(FrameworkStep):
         trainer, size = self._trainer, len(samples)
         trainer.train_dataset, trainer._train_batch_size, trainer.args.per_device_train_batch_size = samples, size, size  # noqa: SLF001 - read by its loader
         return dict(next(iter(trainer.get_train_dataloader())))
+
+    def _made_trainer(self) -> Any:
+        if self._trainer is None:
+            with initialisation_skipped():  # only data and the signature of its forward pass are wanted
+                self.model()
+        return self._trainer
 
     def _trainer_of(self, module: nn.Module) -> Any:
         """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""

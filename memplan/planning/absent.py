@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch
+from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
@@ -165,15 +166,22 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
     """Say what the precisions that do not fit would need, and why others were not predicted."""
     left_out = [f"{each.precision} cannot be used: {each.remark}" for each in verdicts if each.remark != _DOES_NOT_FIT]
     smallest = question.subject.current.with_micro_batch_size(1)
-    needed_bytes = {
-        each.precision: traces.estimate(replace(smallest, precision=each.precision)).peak_process_bytes
+    estimates = [
+        traces.estimate(replace(smallest, precision=each.precision))
         for each in verdicts
         if each.remark == _DOES_NOT_FIT
-    }
-    if not needed_bytes:
+    ]
+    if not estimates:
         return UsageError("; ".join(left_out))
-    said = [f"{precision}: micro-batch 1 needs about {format_bytes(held)}" for precision, held in needed_bytes.items()]
-    return nothing_fits(question.band, "; ".join([*said, *left_out]), needed_device_bytes=min(needed_bytes.values()))
+    said = [
+        f"{each.recipe.precision}: micro-batch 1 needs about {format_bytes(each.peak_process_bytes)}"
+        for each in estimates
+    ]
+    return nothing_fits(
+        question.band,
+        "; ".join([*said, *left_out, *evaluation_peak_notes(estimates)]),
+        needed_device_bytes=min(each.peak_process_bytes for each in estimates),
+    )
 
 
 def _reasons(best: _Largest, question: Question) -> Iterator[str]:

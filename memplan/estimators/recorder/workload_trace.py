@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
-_UNCOUNTED_EVALUATION = "evaluation, which cannot be traced ({reason})"
+_UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({reason})"
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
@@ -95,7 +95,7 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
     except EvaluationError as error:
         steps_only = replace(recorder, workload=replace(workload, evaluate=None, evaluation_batch=None))
         trace = _trace_at_working_sizes(steps_only, request, batches)
-        return replace(trace, uncounted=(*trace.uncounted, _UNCOUNTED_EVALUATION.format(reason=_reason(error))))
+        return replace(trace, notes=(*trace.notes, _UNCOUNTED_EVALUATION.format(reason=_reason(error))))
 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:

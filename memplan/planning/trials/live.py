@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
+from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.trials.batch_sizes import BatchSizes
 from memplan.planning.trials.measured_lines import measured_line
 from memplan.planning.trials.neighbours import others_bytes
@@ -312,4 +313,5 @@ class LiveSearch:
         why = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
         why = why or ["every trial is above the band"]
         why += [f"{each} was not tried: {obstacle}" for each, obstacle in self._obstacles.items() if obstacle]
+        why += evaluation_peak_notes(trial.estimate for trial in trials)
         return nothing_fits(self._band, "; ".join(why), needed_device_bytes=needed)

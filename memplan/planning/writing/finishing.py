@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import PatchError
 from memplan.planning.command_notes import note_on_left_out
 from memplan.planning.commands import command_to_run
+from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.planning.writing.fragmentation import fragmentation_notes
 from memplan.planning.writing.patching import write_patch
@@ -55,6 +56,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
             *note_on_left_out(subject, wanted.recipe, patch),
             *(config.notes if config else ()),
             *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
+            *evaluation_peak_notes([estimate]),
             *(fragmentation_notes(estimate) if estimate else ()),
             *(estimate.notes if estimate else ()),
         ),
