@@ -64,16 +64,22 @@ class HostMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _GroupFiles:
-    """Where one version of control groups keeps its figures."""
+class GroupFiles:
+    """Where one version of control groups keeps its figures: files of a group, and a line of its ``memory.stat``."""
 
     limit: str
     usage: str
     droppable: str
+    kills: str
 
 
-_V1 = _GroupFiles(limit="memory.limit_in_bytes", usage="memory.usage_in_bytes", droppable="total_inactive_file")
-_V2 = _GroupFiles(limit="memory.max", usage="memory.current", droppable="inactive_file")
+_V1 = GroupFiles(
+    limit="memory.limit_in_bytes",
+    usage="memory.usage_in_bytes",
+    droppable="total_inactive_file",
+    kills="memory.oom_control",
+)
+_V2 = GroupFiles(limit="memory.max", usage="memory.current", droppable="inactive_file", kills="memory.events")
 
 
 def host_memory(*, root: Path = _ROOT) -> HostMemory:
@@ -111,8 +117,7 @@ def _own_status_bytes(name: str) -> int:
 
 def _limited_groups(root: Path) -> Iterator[GroupMemory]:
     """Every group this process is in that has a limit, from the innermost outwards."""
-    for files, mount, path in _memberships(root):
-        inner = mount / path.lstrip("/")
+    for files, mount, inner in memory_groups(root=root):
         for folder in (inner, *inner.parents):
             group = _group(folder, files)
             if group is not None:
@@ -121,18 +126,19 @@ def _limited_groups(root: Path) -> Iterator[GroupMemory]:
                 break
 
 
-def _memberships(root: Path) -> Iterator[tuple[_GroupFiles, Path, str]]:
+def memory_groups(*, root: Path = _ROOT) -> Iterator[tuple[GroupFiles, Path, Path]]:
+    """Yield the groups that this process's memory is in: their kind of files, the outermost folder and their own."""
     mounts = root / "sys/fs/cgroup"
     with contextlib.suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
-                yield _V2, mounts, path
+                yield _V2, mounts, mounts / path.lstrip("/")
             elif "memory" in controllers.split(","):
-                yield _V1, mounts / "memory", path
+                yield _V1, mounts / "memory", mounts / "memory" / path.lstrip("/")
 
 
-def _group(folder: Path, files: _GroupFiles) -> GroupMemory | None:
+def _group(folder: Path, files: GroupFiles) -> GroupMemory | None:
     """One group's limit and use; None where it has no limit, or is not visible from inside a container."""
     try:
         limit = (folder / files.limit).read_text().strip()

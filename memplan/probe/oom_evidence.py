@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
+from memplan.devices.host_memory import memory_groups
+
+_ROOT = Path("/")
 
 
-def count_oom_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
+def count_oom_kills(*, root: Path = _ROOT) -> int | None:
     """Processes the kernel has killed for lack of memory so far, in this cgroup and on this machine; None if unknown.
 
     Only a rise between two calls means anything. Sources: ``oom_kill`` of ``memory.events`` (cgroup v2), of
     ``memory.oom_control`` (v1) and of ``/proc/vmstat``; the v2 file counts the group's descendants too.
     """
-    files = [proc / "vmstat", *_memory_files(proc, cgroups)]
-    counts = [count for file in files if (count := _counter(file)) is not None]
+    of_groups = {folder / files.kills for files, mount, own in memory_groups(root=root) for folder in (own, mount)}
+    counts = [count for file in (root / "proc/vmstat", *of_groups) if (count := _counter(file)) is not None]
     return sum(counts) if counts else None
 
 
@@ -23,22 +24,6 @@ def has_killed_since(kills_before: int | None) -> bool:
     """Whether the kernel is known to have killed a process for lack of memory since its kills were counted."""
     kills_now = count_oom_kills()
     return None not in (kills_before, kills_now) and kills_before != kills_now
-
-
-def _memory_files(proc: Path, cgroups: Path) -> list[Path]:
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    files = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if not controllers:
-            files += [cgroups / inside / "memory.events", cgroups / "memory.events"]
-        elif "memory" in controllers.split(","):
-            files += [cgroups / "memory" / inside / "memory.oom_control", cgroups / "memory" / "memory.oom_control"]
-    return list(dict.fromkeys(files))
 
 
 def _counter(file: Path) -> int | None:
