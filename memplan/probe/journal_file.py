@@ -75,18 +75,10 @@ def transaction(path: Path, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connect
         StoreError: it cannot be used, is of another format, or is no journal.
     """
     try:
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-        try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)) as connection:
             _prepare(connection, path)
-            connection.execute(f"BEGIN {kind}")
-            try:
+            with _committed(connection, kind):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise _store_error(path, error) from error
 
@@ -96,19 +88,21 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = EXTRA")
     if _identity(connection) == (_APPLICATION_ID, _SCHEMA_VERSION):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _committed(connection, "IMMEDIATE"):
         _create_or_refuse(connection, path)
+
+
+@contextlib.contextmanager
+def _committed(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
+    """Commit what the block does, or take it back, unless SQLite has done so itself, as where the disk is full."""
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
-        _roll_back(connection)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    """Take a transaction back, unless SQLite has done so itself, as where the disk is full."""
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
 
 
 def _identity(connection: sqlite3.Connection) -> tuple[int, int]:
