@@ -22,7 +22,7 @@ from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.syntaxes import YAML
 from memplan.configs.layout.child_file import child_path_of
 from memplan.configs.layout.child_yaml import yaml_child_text
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
 
@@ -51,7 +51,6 @@ class Detectron2(Ecosystem):
 
     name = "detectron2"
     batch_of_all = _BATCH
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     keys: ClassVar[KnobKeys] = {
         KnobName.MICRO_BATCH_SIZE: (_BATCH,),
         KnobName.LEARNING_RATE: (_RATE,),

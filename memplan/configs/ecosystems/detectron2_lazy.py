@@ -23,7 +23,7 @@ from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.layout.child_file import child_path_of, lazy_child_text
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.layout.remarks import MAX_COLUMNS
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class Detectron2Lazy(Ecosystem):
 
     name = "detectron2-lazy"
     batch_of_all = _TOTAL
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Import the parent's values in a file beside it; None where its name cannot be imported."""

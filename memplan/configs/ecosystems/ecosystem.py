@@ -24,7 +24,7 @@ class Ecosystem(ABC):
     Args:
         name: shown to users and accepted by ``--format``.
         keys: the dotted keys of the knobs, where these are always the same.
-        styles: the ways a change can be written, the default first.
+        childless_style: the way a change is written where a config has no children.
         loader_packages: packages with which its programs load a config, and which verify a patch where installed.
         batch_of_all: key of the batch of all replicas, per optimizer step where configs accumulate; None for none.
         workload_target: function that makes a workload of any such config; None where configs do not say all of it.
@@ -32,7 +32,7 @@ class Ecosystem(ABC):
 
     name: str
     keys: ClassVar[KnobKeys] = {}
-    styles: tuple[PatchStyle, ...] = (PatchStyle.IN_PLACE,)
+    childless_style: PatchStyle = PatchStyle.IN_PLACE
     loader_packages: tuple[str, ...] = ()
     batch_of_all: str | None = None
     workload_target: str | None = None

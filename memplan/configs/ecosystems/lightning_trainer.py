@@ -19,7 +19,7 @@ from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.languages.spans import line_at
 from memplan.configs.precision_words import LIGHTNING_WORDS
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
@@ -82,7 +82,6 @@ def has_trainer(values: Any) -> bool:
 class TrainerConfigs(Ecosystem):
     """The common part of configs with a Trainer section: its keys, and the project's usual ones for the rest."""
 
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
     usual: UsualKeys
 
     def prefix_of(self, document: Document) -> str:

@@ -25,9 +25,7 @@ LOADER_KNOBS = tuple(_TORCH)
 _SCRIPT = {**_TORCH, KnobName.PIN_MEMORY: "pin_mem"}
 # ecosystem -> the names it uses, and what stands before them; the first that is there counts
 _KEYS: Mapping[str, tuple[tuple[Mapping[KnobName, str], str], ...]] = {
-    "huggingface": ((_TORCH, "dataloader_"),),
-    "llama-factory": ((_TORCH, "dataloader_"),),
-    "axolotl": ((_TORCH, "dataloader_"),),
+    **dict.fromkeys(("huggingface", "llama-factory", "axolotl"), ((_TORCH, "dataloader_"),)),
     "mmengine": ((_TORCH, "train_dataloader."),),
     "openmmlab-0.x": (({KnobName.LOADER_WORKERS: "workers_per_gpu"}, "data."), (_TORCH, "data.train_dataloader.")),
     "lightning-hydra": tuple((_TORCH, f"{each}.") for each in ("data", "datamodule", "dataloader", "data.datamodule")),

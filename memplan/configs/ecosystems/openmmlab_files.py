@@ -18,7 +18,7 @@ from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import same_kind
 from memplan.configs.layout.child_file import python_child_form
 from memplan.configs.layout.command_lines import cfg_options
-from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.configs.user_config import KnobName
 from memplan.units import without_noise
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class OpenMMLabFiles(Ecosystem):
     """Python configs that mmengine's ``Config`` loads, those of mmcv's runners included."""
 
     loader_packages = ("mmengine",)
-    styles = (PatchStyle.CHILD, PatchStyle.IN_PLACE)
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Name the parent in ``_base_``, from a file beside it."""

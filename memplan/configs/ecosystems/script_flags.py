@@ -122,7 +122,7 @@ class ScriptArguments(_ScriptFlags):
     """Python scripts that declare their arguments with ``argparse``; changed by flags, their defaults on request."""
 
     name = "argparse-script"
-    styles = (PatchStyle.FLAGS, PatchStyle.IN_PLACE)
+    childless_style = PatchStyle.FLAGS
     syntax = ARGUMENTS
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:

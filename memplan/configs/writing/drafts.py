@@ -85,9 +85,8 @@ def _agreeing(companion: UserConfig, change: RecipeChange) -> list[Assignment]:
 def default_style(config: UserConfig) -> PatchStyle:
     """Return how a change is written by default: as a child where this config can have one."""
     ecosystem = ecosystem_named(config.format_name)
-    style = ecosystem.styles[0]
-    needs_child = style is PatchStyle.CHILD and ecosystem.child_form(_parent_document(config)) is None
-    return PatchStyle.IN_PLACE if needs_child else style
+    has_child = ecosystem.child_form(_parent_document(config)) is not None
+    return PatchStyle.CHILD if has_child else ecosystem.childless_style
 
 
 def draft_in_place(config: UserConfig, change: RecipeChange) -> Draft:

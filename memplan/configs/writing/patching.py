@@ -48,12 +48,8 @@ def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | 
     """
     if reason := expressible(config, change.recipe):
         raise PatchError(reason, where=str(config.path), hint="change it by hand, or choose another recipe")
-    styles = ecosystem_named(config.format_name).styles
-    style = style or default_style(config)
-    if style is PatchStyle.CHILD and style not in styles:
-        raise PatchError(f"{config.format_name} configs cannot inherit", where=str(config.path), hint="edit in place")
     require_unchanged(config.path, config.document.source.sha256)
-    draft = _DRAFTS[style](config, change)
+    draft = _DRAFTS[style or default_style(config)](config, change)
     beside = [(each, draft_companion(each, change)) for each in config.companions if not each.within]
     return _joined((config, draft), *beside)
 
