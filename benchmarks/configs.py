@@ -32,13 +32,7 @@ from typing import TYPE_CHECKING, Any
 import config_loaders
 
 from memplan.children import ChildEnding, run_child
-from memplan.configs import (
-    RecipeChange,
-    UserConfig,
-    expressible,
-    plan_patch,
-    read_config,
-)
+from memplan.configs import RecipeChange, UserConfig, expressible, plan_patch, read_config
 from memplan.configs.evaluation import loading
 from memplan.configs.keys import differences, get
 from memplan.configs.languages.python_style import PythonStyle, style_of

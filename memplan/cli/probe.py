@@ -30,14 +30,7 @@ from memplan.cli.options import (
     whole_number,
     writable_path,
 )
-from memplan.cli.terminal import (
-    console_for,
-    say,
-    say_how_to_apply,
-    say_how_to_run,
-    say_what_was_written,
-    say_written,
-)
+from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, say_what_was_written, say_written
 from memplan.run_names import DEFAULT_STORE
 
 if TYPE_CHECKING:

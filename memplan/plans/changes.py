@@ -6,12 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs import RecipeChange, holds_batch_of_all, on_replicas, plan_patch, reference_world_size
-from memplan.recommend.scaling import (
-    LearningRateRule,
-    iteration_factor,
-    optimizer_step_factor,
-    scale_learning_rate,
-)
+from memplan.recommend.scaling import LearningRateRule, iteration_factor, optimizer_step_factor, scale_learning_rate
 
 if TYPE_CHECKING:
     from memplan.configs import UserConfig

@@ -22,13 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
-from memplan.probe.attribution import (
-    AttributedPeak,
-    MemoryEvent,
-    ResidentBlock,
-    attribute_peak,
-    unattributed_peak,
-)
+from memplan.probe.attribution import AttributedPeak, MemoryEvent, ResidentBlock, attribute_peak, unattributed_peak
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
 from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_evaluation, run_optimizer_step, zero_gradients

@@ -14,13 +14,7 @@ import torch
 
 from memplan.devices.driver import device_used_bytes
 from memplan.errors import DeviceError
-from memplan.probe.attribution import (
-    AttributedPeak,
-    MemoryEvent,
-    ResidentBlock,
-    attribute_peak,
-    unattributed_peak,
-)
+from memplan.probe.attribution import AttributedPeak, MemoryEvent, ResidentBlock, attribute_peak, unattributed_peak
 from memplan.probe.card_use import CardUse
 from memplan.probe.failure_texts import memory_kind_of_text
 from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages

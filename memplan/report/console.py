@@ -25,11 +25,7 @@ from memplan.report.trial_tables import (
     trial_table,
     typical_line,
 )
-from memplan.report.wording import (
-    bytes_text,
-    cached_text,
-    share_text,
-)
+from memplan.report.wording import bytes_text, cached_text, share_text
 from memplan.results import RunStatus
 from memplan.training_checks import CheckVerdict
 

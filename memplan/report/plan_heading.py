@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from memplan.report.wording import (
-    RECIPE_SIZES,
-    bytes_text,
-    share_text,
-)
+from memplan.report.wording import RECIPE_SIZES, bytes_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

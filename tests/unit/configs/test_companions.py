@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from memplan.configs import (
-    RecipeChange,
-    apply_patch,
-    expressible,
-    for_replicas,
-    plan_patch,
-    read_config,
-    undo_patch,
-)
+from memplan.configs import RecipeChange, apply_patch, expressible, for_replicas, plan_patch, read_config, undo_patch
 from memplan.errors import ConfigError, OutputError
 from memplan.recipe import Recipe
 from tests.making import config_of, patched_text

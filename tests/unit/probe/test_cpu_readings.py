@@ -11,12 +11,7 @@ import torch
 
 from memplan import Recipe, Workload
 from memplan.probe.attribution import AttributedPeak
-from memplan.probe.cpu_readings import (
-    attribute_step,
-    breakdown_of,
-    resident_bytes,
-    slack_bytes,
-)
+from memplan.probe.cpu_readings import attribute_step, breakdown_of, resident_bytes, slack_bytes
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.results import Component
 from memplan.units import GIB, KIB, MIB

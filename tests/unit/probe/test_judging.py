@@ -9,13 +9,7 @@ import pytest
 
 from memplan.children import ChildEnding
 from memplan.devices.cards import DeviceKind
-from memplan.probe.judging import (
-    judge_measurement,
-    judge_readings,
-    judge_silence,
-    over_resident_limit,
-    over_step_limit,
-)
+from memplan.probe.judging import judge_measurement, judge_readings, judge_silence, over_resident_limit, over_step_limit
 from memplan.probe.trials import StepLimit, TrialReadings, TrialRequest
 from memplan.recipe import Precision
 from memplan.results import OutcomeKind

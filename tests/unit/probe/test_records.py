@@ -12,14 +12,7 @@ from memplan.errors import StoreError
 from memplan.plans import Plan
 from memplan.probe.records import from_json, to_json
 from memplan.recipe import Precision, Recipe
-from memplan.results import (
-    COMPONENTS,
-    BreakdownBytes,
-    Measurement,
-    Outcome,
-    OutcomeKind,
-    Trial,
-)
+from memplan.results import COMPONENTS, BreakdownBytes, Measurement, Outcome, OutcomeKind, Trial
 from tests.making import trial
 
 sizes = st.integers(0, 1 << 50)

@@ -9,13 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memplan.errors import UsageError
-from memplan.probe.search import (
-    Reading,
-    ReadingKind,
-    SearchResult,
-    SearchTarget,
-    find_micro_batch,
-)
+from memplan.probe.search import Reading, ReadingKind, SearchResult, SearchTarget, find_micro_batch
 
 BUDGET = 1_000_000
 BAND = SearchTarget(lower_bytes=600_000, upper_bytes=800_000, limit_bytes=BUDGET, aim_share=0.97)

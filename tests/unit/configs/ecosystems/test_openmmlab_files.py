@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memplan.configs import (
-    RecipeChange,
-    apply_patch,
-    for_replicas,
-    plan_patch,
-    read_config,
-    reference_world_size,
-)
+from memplan.configs import RecipeChange, apply_patch, for_replicas, plan_patch, read_config, reference_world_size
 from memplan.configs.ecosystems.openmmlab_files import cards_named_in, remark_on_name
 from memplan.recipe import Recipe
 from tests.making import config_of

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.probe.commands.events import (
-    BytesHeld,
-    CardFigures,
-    HookFailed,
-    OptimizerBuilt,
-    StepEnded,
-    StepsFinished,
-)
+from memplan.probe.commands.events import BytesHeld, CardFigures, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.probe.commands.readings import (
     OutsideReadings,
     first_bad_loss,
