@@ -10,13 +10,13 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import StoreError, UsageError
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
-from memplan.plans import Plan
 from memplan.probe.journal import Journal
 from memplan.probe.journal_file import require_store, transaction
 from memplan.probe.trials import StepLimit, TrialRequest
@@ -24,13 +24,16 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import OutcomeKind, RunStatus
 from memplan.units import MIB
 from memplan.workload import PickledWorkload, WorkloadReference
-from tests.making import REQUEST, estimate, trial
+from tests import making
+from tests.making import REQUEST, trial
+
+if TYPE_CHECKING:
+    from memplan.plans import Plan
 
 ROOT = Path(__file__).parents[3]
 
 
 def plan(run_id: str) -> Plan:
-    chosen = trial(8, 700, estimated_mib=690)
     patch = ConfigPatch(
         files=(FilePatch(path="/a/b.py", original_text=None, patched_text="x = 1\r\n"),),
         diff="--- a\n",
@@ -38,22 +41,9 @@ def plan(run_id: str) -> Plan:
         changes=(ValueChange(path="/a/b.py", key="x", before="0", after="1", reason="because"),),
         verified_by="a loader",
     )
-    return Plan(
-        run_id=run_id,
-        workload_name="net",
-        device_name="cpu",
-        device_total_bytes=1000,
-        min_utilisation=0.6,
-        max_utilisation=0.8,
-        current=Recipe(micro_batch_size=4),
-        recipe=chosen.recipe,
-        chosen=chosen,
-        estimate=estimate(690, chosen.recipe),
-        trials=(trial(4, 400), chosen),
-        precisions=(),
-        reasons=("it is in the band",),
-        config_patch=patch,
-    )
+    chosen = trial(8, 700, estimated_mib=690)
+    known = {"chosen": chosen, "estimate": chosen.estimate, "trials": (trial(4, 400), chosen), "config_patch": patch}
+    return making.plan(Recipe(micro_batch_size=4), chosen.recipe, run_id=run_id, **known)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from rich.text import Text
 
 from memplan.patches import ConfigPatch, FilePatch, ValueChange
-from memplan.plans import Plan
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.speeds import fastest_run
 from memplan.report.console import plan_view, run_view
@@ -52,15 +51,9 @@ PATCH = ConfigPatch(
     notes=("a comment states the old value",),
 )
 
-PLAN = Plan(
-    run_id="run-1",
-    workload_name="net",
-    device_name="cpu",
-    device_total_bytes=1000 * MIB,
-    min_utilisation=0.6,
-    max_utilisation=0.8,
-    current=Recipe(micro_batch_size=4, learning_rate=0.1),
-    recipe=Recipe(micro_batch_size=12, learning_rate=0.3),
+PLAN = making.plan(
+    Recipe(micro_batch_size=4, learning_rate=0.1),
+    Recipe(micro_batch_size=12, learning_rate=0.3),
     chosen=BEST,
     estimate=BEST.estimate,
     trials=(CURRENT, BEST, SLOW, TWICE),
