@@ -1,9 +1,9 @@
 """Which workspace cuDNN's first choice for a convolution takes on a card of a compute capability.
 
-PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, and takes its workspace
-from the caching allocator (``run_single_conv`` in ``aten/src/ATen/native/cudnn/Conv_v8.cpp``). In benchmark mode it
-first times all that the instant heuristics and the list of fallbacks propose, in one workspace as large as the largest
-of them (``get_plans_from_find``).
+PyTorch runs the first engine that cuDNN's instant heuristics propose and that can be built, or of the list of fallbacks
+where they propose none, and takes its workspace from the caching allocator (``run_single_conv`` in
+``aten/src/ATen/native/cudnn/Conv_v8.cpp``). In benchmark mode it first times all that both propose, in one workspace as
+large as the largest of them (``get_plans_from_find``).
 
 Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it meets a stand-in
 (:mod:`memplan.estimators.cudnn.product_library`), and one that
@@ -107,8 +107,10 @@ class Heuristics:
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
         at_most = _MOST_PROPOSALS if _refused_notes(convolution) else 1
-        with suppress(CudnnError):
-            return next(map(_workspace_bytes, self._proposals(convolution, _INSTANT, at_most=at_most)), None)
+        for mode in (_INSTANT, _FALLBACK):
+            with suppress(CudnnError):
+                for first in self._proposals(convolution, mode, at_most=at_most):
+                    return _workspace_bytes(first)
         return None
 
     def _proposals(self, convolution: Convolution, mode: int, *, at_most: int) -> Iterator[Descriptor]:

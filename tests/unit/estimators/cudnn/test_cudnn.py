@@ -22,7 +22,7 @@ from tests.making import step_trace
 
 needs_cudnn = pytest.mark.skipif(not library_folders(), reason="cuDNN is not installed")
 
-HOPPER, AMPERE = (9, 0), (8, 6)
+BLACKWELL, HOPPER, AMPERE = (10, 0), (9, 0), (8, 6)
 IMAGE = (16, 64, 32, 32)  # 4 MiB in single precision
 CALL = Convolution(
     kernel=Pass.INPUT_GRADIENT,
@@ -78,6 +78,12 @@ def test_what_cudnn_leaves_out_without_a_card_is_worked_out() -> None:
         CALL, kernel=Pass.WEIGHT_GRADIENT, weight_shape=(64, 1, 7, 7), dtype="bfloat16", channels_last=True
     )
     assert answers_for(depthwise) == (8 * 16 * 64 * 49 * 4,)
+
+
+@needs_cudnn
+def test_where_heuristics_propose_nothing_the_first_of_the_fallbacks_is_run() -> None:
+    (found,) = answers_for(replace(CALL, dtype="bfloat16", channels_last=True), capability=BLACKWELL)
+    assert found is not None
 
 
 @needs_cudnn
