@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.lowering import fourier_temporaries, sort_temporaries, torchvision_temporaries
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
@@ -125,23 +126,32 @@ def _im2col(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
 
 
 def _group_norm(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Scale and shift of each channel of each sample (``GroupNormKernelImplInternal`` in ``group_norm_kernel.cu``)."""
+    """Scale and shift of each channel of each sample (``GroupNormKernelImplInternal`` in ``group_norm_kernel.cu``).
+
+    From torch 2.15 on also a copy of an image that is neither contiguous nor channels-last.
+    """
     image, weight, bias, samples, channels, positions = args[:6]
+    copied = copies((image,), suggest_memory_format(image))
     if positions == 1 or (weight is None and bias is None):
-        return NO_TEMPORARIES
+        return TemporaryBytes(after_results=copied)
     each_bytes = samples * channels * max(image.element_size(), torch.float32.itemsize)
-    return TemporaryBytes(after_results=(each_bytes, each_bytes))
+    return TemporaryBytes(after_results=(*copied, each_bytes, each_bytes))
 
 
 def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Sums of each channel, and what scales it and its group (``GroupNormBackwardKernelImplInternal``, likewise)."""
+    """Sums of each channel, and what scales it and its group (``GroupNormBackwardKernelImplInternal``, likewise).
+
+    From torch 2.15 on also copies of the gradient and the image in the image's layout.
+    """
     image, weight, samples, channels, positions, groups = (args[1], *args[4:9])
+    layout = suggest_memory_format(image)
+    copied = copies(args[:2], layout)
     number_bytes = max(image.element_size(), torch.float32.itemsize)
     sums_bytes, of_group_bytes = samples * channels * number_bytes, samples * groups * number_bytes
     if positions == 1:
-        return TemporaryBytes(after_results=(sums_bytes, sums_bytes))
-    scales = () if weight is None else (sums_bytes,)
-    return TemporaryBytes(after_results=(sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
+        return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes))
+    scales = () if weight is None or layout is not torch.contiguous_format else (sums_bytes,)
+    return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
 
 
 _RULES: dict[str, Rule] = {

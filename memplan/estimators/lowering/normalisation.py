@@ -1,8 +1,8 @@
 """Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass, or by one kernel.
 
 cuDNN's batch norm accepts channels-last as well (``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in
-``aten/src/ATen/native/Normalization.cpp``), ATen's group norm does not (``group_norm.cpp``). cuDNN's reserve space,
-which is empty except in its persistent mode, is not counted.
+``aten/src/ATen/native/Normalization.cpp``), ATen's group norm does not until torch 2.14 (``group_norm.cpp``). cuDNN's
+reserve space, which is empty except in its persistent mode, is not counted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.plain_derivatives import needs_derivative
+from memplan.torch_releases import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_GROUPS_ARE_COPIED_FIRST = release_of(torch.__version__) < (2, 15)
 _EUCLIDEAN = 2
 _LARGEST_TRAINED, _LARGEST_EVALUATED = 880_801, 65_535  # samples
 
@@ -49,8 +51,9 @@ def group_norm(
     eps: float = 1e-5,
     _cudnn_enabled: bool = True,
 ) -> torch.Tensor:
-    """Normalise a contiguous copy; the CPU kernel would keep channels-last."""
-    image = image.contiguous()
+    """Normalise a contiguous copy, or from torch 2.15 on the image itself, in its layout as on the CPU."""
+    if _GROUPS_ARE_COPIED_FIRST:
+        image = image.contiguous()
     samples, channels = image.shape[:2]
     normalised: torch.Tensor = torch.ops.aten.native_group_norm(
         image, weight, bias, samples, channels, image.shape[2:].numel(), groups, eps

@@ -93,6 +93,17 @@ def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> Non
     )  # fmt: skip
 
 
+def test_a_groups_gradient_is_copied_to_the_layout_of_the_image() -> None:
+    last, sums = in_channels_last(SMALL), (4 * 64 * 4,) * 2
+
+    def backward(gradient: torch.Tensor, image: torch.Tensor) -> object:
+        args = (gradient, image, None, None, None, 4, 64, 1024, 64, [True] * 3)
+        return cuda_temporary_bytes("aten.native_group_norm_backward", args, None).after_results
+
+    assert backward(SMALL, last) == backward(last, SMALL) == (MIB, *sums, *sums)
+    assert backward(last, last) == (*sums, *sums)
+
+
 def test_columns_are_first_made_as_large_as_the_image() -> None:
     columns = meta(4, 64 * 9, 1024)
     assert cuda_temporary_bytes("aten.im2col", (SMALL,), columns).around_results == (MIB,)

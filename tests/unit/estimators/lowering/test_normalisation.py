@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors import plain_derivatives
+from memplan.estimators.lowering import normalisation
 from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm
 
 
@@ -47,7 +48,8 @@ def test_atens_own_kernel_reads_any_order(dtype: torch.dtype, options: dict[str,
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool) -> None:
+def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(normalisation, "_GROUPS_ARE_COPIED_FIRST", True)  # as until torch 2.14
     image = torch.rand(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     weight, bias = (torch.rand(8) if affine else None for _ in range(2))
     made: Any = group_norm(image, 2, weight, bias)
@@ -56,6 +58,14 @@ def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool) -> Non
     assert saved.is_contiguous()
     assert saved.data_ptr() != image.data_ptr()
     torch.testing.assert_close(made, torch.group_norm(image, 2, weight, bias))
+
+
+def test_from_2_15_on_group_norm_keeps_and_answers_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(normalisation, "_GROUPS_ARE_COPIED_FIRST", False)
+    image = torch.rand(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    made: Any = group_norm(image, 2)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    assert made.grad_fn._saved_input.data_ptr() == image.data_ptr()
 
 
 def test_root_mean_squares_are_divided_by_in_one_kernel_that_keeps_one_number_a_row() -> None:
