@@ -30,7 +30,7 @@ _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
 # From torch 2.14 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
-_SHARES_MORE_HEADS = release_of(torch.__version__) >= (2, 14)
+_FROM_2_14 = release_of(torch.__version__) >= (2, 14)
 _WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value, from torch 2.14 on
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
@@ -122,7 +122,7 @@ def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and known
         and call.head_dim % multiple == 0
         and call.value_dim % multiple == 0
-        and (_heads_match(call) if _SHARES_MORE_HEADS else call.query_heads == call.key_heads)
+        and (_heads_match(call) if _FROM_2_14 else call.query_heads == call.key_heads)
     )
 
 
@@ -144,7 +144,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
 
 def _suits_cudnn_in_width(call: AttentionCall, capability: tuple[int, int]) -> bool:
     widths = (call.head_dim, call.value_dim)
-    if not _SHARES_MORE_HEADS:
+    if not _FROM_2_14:
         is_deepseeks = capability[0] == 10 and widths == (192, 128)
         return is_deepseeks or max(widths) <= (256 if capability == (9, 0) else 128)
     is_wide = capability[0] in _PREFERRING_CUDNN and max(widths) <= 256
@@ -152,7 +152,7 @@ def _suits_cudnn_in_width(call: AttentionCall, capability: tuple[int, int]) -> b
 
 
 def _heads_match(call: AttentionCall) -> bool:
-    is_grouped = call.grouped or (_SHARES_MORE_HEADS and call.key_heads == 1)
+    is_grouped = call.grouped or (_FROM_2_14 and call.key_heads == 1)
     return call.query_heads == call.key_heads or (is_grouped and call.query_heads % call.key_heads == 0)
 
 

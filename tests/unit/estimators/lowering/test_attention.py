@@ -60,7 +60,7 @@ CALL = AttentionCall(
 def test_the_first_kernel_whose_checks_pass_is_chosen(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", False)  # as until torch 2.13
+    monkeypatch.setattr(attention, "_FROM_2_14", False)  # as until torch 2.13
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
@@ -83,7 +83,7 @@ def test_the_first_kernel_whose_checks_pass_is_chosen(
 def test_from_torch_2_14_on_more_kernels_share_heads_and_cudnn_trains_other_widths(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_SHARES_MORE_HEADS", True)
+    monkeypatch.setattr(attention, "_FROM_2_14", True)
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
