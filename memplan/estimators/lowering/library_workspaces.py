@@ -19,11 +19,11 @@ from memplan.torch_releases import release_of
 from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
 
-# Grids of affine transforms are products (``AffineGridGenerator.cpp``), and nested tensors run linear layers and
-# products whole (``torch/nested/_internal/ops.py``).
+# Grids of affine transforms are products (``AffineGridGenerator.cpp``), bilinear layers are some (``Linear.cpp``), and
+# nested tensors run linear layers and products whole (``torch/nested/_internal/ops.py``).
 _PRODUCTS = (
     "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_", "mv", "dot", "vdot",
-    "affine_grid_generator", "linear", "matmul",
+    "affine_grid_generator", "linear", "matmul", "_trilinear",
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
 CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))

@@ -27,7 +27,10 @@ _WRITES_INTO_ZEROS = (
 # From torch 2.14 on numbers that equal a bound share their gradient with it (``clamp_backward``, ``maximum_backward``).
 _SHARES_AT_BOUNDS = release_of(torch.__version__) >= (2, 14)
 _CLAMPS = ("ClampBackward0", "ClampBackward1")
-_BOUNDS = (*_CLAMPS, "ClampMinBackward1", "ClampMaxBackward1", "MaximumBackward0", "MinimumBackward0")
+_BOUNDS = (
+    *(*_CLAMPS, "ClampMinBackward1", "ClampMaxBackward1", "MaximumBackward0", "MinimumBackward0"),
+    *(("FmaxBackward0", "FminBackward0") if _SHARES_AT_BOUNDS else ()),
+)
 _FILL = torch.ops.aten.masked_fill.Scalar
 _OUT_OF_PLACE_SUMS = ("VarMeanBackward0", "StdMeanBackward0")  # ``var_mean_backward``
 _IN_PLACE_PRODUCTS = ("BinaryCrossEntropyBackward0",)  # ``binary_cross_entropy_target_backward``
