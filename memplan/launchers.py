@@ -1,4 +1,4 @@
-"""What a launcher of several processes (torchrun, srun, Open MPI's mpirun) says in the environment of each of them.
+"""What a launcher of several processes (torchrun, srun, Open MPI's mpirun) says to each of them, and in a command.
 
 Sources: "torchrun (Elastic Launch)", section "Environment Variables", in PyTorch's documentation; "OUTPUT ENVIRONMENT
 VARIABLES" of Slurm's ``srun`` and ``sbatch``; "Environment variables set by mpirun" in Open MPI's.
@@ -6,6 +6,7 @@ VARIABLES" of Slurm's ``srun`` and ``sbatch``; "Environment variables set by mpi
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,7 +49,16 @@ _RUN_NAMES = (
 # Options of torchrun, of DeepSpeed's launcher and of detectron2's; accelerate's counts the processes of all machines.
 _PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)(\d+)\b")
 _NODES = re.compile(r"--(?:nnodes|num[-_]nodes|num[-_]machines)(?:=|\s+)(\d*)")
-_IN_ALL = re.compile(r"\baccelerate\s+launch\b.*?--num[-_]processes(?:=|\s+)(\d+)\b", re.DOTALL)
+_IN_ALL = re.compile(
+    r"(?:\baccelerate\s+launch\b.*?--num[-_]processes(?:=|\s+)|\bmpi(?:run|exec)\b.*?\s-np?\s+)(\d+)\b", re.DOTALL
+)
+_LAUNCHERS = re.compile(r"\b(?:torchrun|torch\.distributed|accelerate|deepspeed)\b")
+# Of Slurm: processes in all, those of a node, and nodes.
+_SRUN = re.compile(r"\bsrun\b")
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
+_TASKS = re.compile(r"(?<!\S)(?:--ntasks(?:=|\s+)|-n\s*)(\d+)\b")
+_TASKS_PER_NODE = re.compile(r"(?<!\S)--ntasks-per-node(?:=|\s+)(\d+)\b")
+_JOB_NODES = re.compile(r"(?<!\S)(?:--nodes(?:=|\s+)|-N\s*)(\d+)\b(?!-)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +102,35 @@ def launched_world_size(environment: Mapping[str, str]) -> int | None:
     return next((size for size in found if size), None)
 
 
-def world_size_of_command(line: str) -> int | None:
-    """Return how many replicas the launcher in a command line starts; None where it has none, or does not say."""
+def world_size_of_command(line: str, script: str = "") -> int | None:
+    """Return how many replicas the launchers in a command line start; None where it has none, or they do not say.
+
+    Args:
+        line: the command.
+        script: the job script that it is part of, whose ``#SBATCH`` lines hold for ``srun`` as well.
+    """
     in_all, per_node, nodes = (pattern.search(line) for pattern in (_IN_ALL, _PER_NODE, _NODES))
     if in_all:
         return int(in_all[1]) or None
-    return int(per_node[1]) * int(nodes[1] or 0 if nodes else 1) or None if per_node else None
+    tasks = _tasks_of_slurm(line, script)
+    if per_node is None:
+        return None if _LAUNCHERS.search(line) else tasks
+    return int(per_node[1]) * (int(nodes[1] or tasks or 0) if nodes else 1) or None
+
+
+def _tasks_of_slurm(line: str, script: str) -> int | None:
+    """Return how many processes ``srun`` starts, of which each may start more; None where it does not, or is not said.
+
+    Slurm's documentation of ``srun`` and ``sbatch``: a count of all wins over one of each node, and without either each
+    node has one.
+    """
+    if not _SRUN.search(line):
+        return None
+    said = " ".join([*_DIRECTIVE.findall(script), line])
+    tasks, *others = (pattern.findall(said) for pattern in (_TASKS, _TASKS_PER_NODE, _JOB_NODES))
+    if tasks:
+        return int(tasks[-1]) or None
+    return math.prod(int(each[-1]) for each in others if each) or None if any(others) else None
 
 
 def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:

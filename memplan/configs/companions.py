@@ -122,7 +122,8 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
 
 def replicas_launched(document: Document, companions: tuple[Companion, ...], *, format_name: str) -> int | None:
     """Return how many replicas the launcher of a config starts: a script's own, else that of accelerate's file."""
-    said = world_size_of_command(launcher_line(document.source.text)) if document.syntax is SHELL else None
+    text = document.source.text
+    said = world_size_of_command(launcher_line(text), text) if document.syntax is SHELL else None
     files = (document.values if format_name == _ACCELERATE else {}, *(each.document.values for each in companions))
     counts = (get(each, PROCESSES) for each in files)
     return said or next((each for each in counts if is_count(each)), None)

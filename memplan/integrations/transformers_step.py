@@ -124,7 +124,7 @@ class TrainerStep(FrameworkStep):
     @functools.cached_property
     def _largest(self) -> WorstBatches:
         self._made_trainer()
-        return largest_samples(self._prepared, look_at=_LOOK_AT)
+        return largest_samples(self._prepared, look_at=_LOOK_AT, by_selection=True)
 
     def model(self) -> nn.Module:
         """Make a new model, and a Trainer for it."""

@@ -43,11 +43,32 @@ MPIRUN = {
         ("accelerate launch --config_file a.yaml --num_processes 4 --num_machines 2 train.py", 4),
         ("python prepare.py --num_processes 4", None),
         ("deepspeed --num_gpus 2 train.py", 2),
+        ("mpirun -np 4 python train.py", 4),
+        ("srun -n 4 python train.py", 4),
+        ("srun --nodes=2 --ntasks-per-node 4 python train.py", 8),
+        ("srun --nodes 2-4 --cpu-bind cores python train.py", None),
+        ("srun -N2 torchrun --nnodes $SLURM_NNODES --nproc-per-node 4 train.py", 8),
+        ("srun -N2 torchrun --nnodes $SLURM_NNODES --nproc-per-node gpu train.py", None),
         ("python train.py --bs {micro_batch_size}", None),
     ],
 )
 def test_a_command_tells_how_many_replicas_its_launcher_starts(line: str, count: int | None) -> None:
     assert world_size_of_command(line) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "count"),
+    [
+        (("--nodes=2", "--ntasks-per-node=4"), "srun python train.py", 8),
+        (("-n 16", "--ntasks-per-node=4"), "srun python train.py", 16),
+        (("-N 2",), "srun --ntasks=6 python train.py", 6),
+        (("--nodes=2", "--ntasks-per-node=4"), "python train.py", None),  # the batch script itself is one process
+        (("--cpus-per-task=4",), "srun python train.py", None),
+    ],
+)
+def test_what_a_job_asks_of_slurm_is_what_srun_starts(options: tuple[str, ...], line: str, count: int | None) -> None:
+    script = "\n".join(["#!/bin/bash", *(f"#SBATCH {each}" for each in options), line])
+    assert world_size_of_command(line, script) == count
 
 
 def test_a_process_of_torchrun_knows_its_place() -> None:

@@ -81,7 +81,7 @@ def launcher_line(text: str) -> str:
     pairs = [(each.name, each.values[0]) for each in flags if each.values]
     numbers = {name: computed_number(text, value) for name, value in pairs}
     said = [f"{name} {_plain_text(text, value) if numbers[name] is None else numbers[name]}" for name, value in pairs]
-    return " ".join([*(each.plain for each in _launcher_words(text) if not each.text.startswith("-")), *said])
+    return " ".join([*(each.plain for each in _launcher_words(text) if not each.text.startswith("--")), *said])
 
 
 def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:

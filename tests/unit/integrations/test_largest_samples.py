@@ -69,3 +69,16 @@ def test_an_empty_dataset_is_an_error_that_says_so() -> None:
 def test_size_counts_bytes_of_tensors_and_one_for_any_other_value() -> None:
     assert size_of({"image": torch.ones(4), "label": 3}) == 17
     assert size_of((torch.ones(2), [torch.ones(1), torch.ones(1)])) == 16
+
+
+class Selectable(Counted):
+    """Like a Hugging Face dataset."""
+
+    def select(self, indices: list[int]) -> Selectable:
+        return Selectable([self.lengths[index] for index in indices])
+
+
+def test_samples_of_a_hugging_face_dataset_are_such_a_dataset_where_its_trainers_ask_for_one() -> None:
+    taken = largest_samples(Selectable([3, 9, 5]), look_at=10, by_selection=True)(2)
+    assert (type(taken), taken.lengths) == (Selectable, [9, 5])
+    assert type(largest_samples(Selectable([3, 9, 5]), look_at=10)(2)) is list

@@ -186,6 +186,11 @@ def test_what_the_user_maps_is_not_asked_for(tmp_path: Path) -> None:
     )
 
 
+def test_a_job_script_is_for_as_many_replicas_as_srun_starts(tmp_path: Path) -> None:
+    text = "#!/bin/bash\n#SBATCH --ntasks-per-node=4\nsrun -N 2 python train.py --batch-size 32\n"
+    assert config_of(tmp_path, text, name="job.sbatch").replicas == 8
+
+
 PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=4)\n"
 
 
