@@ -91,7 +91,7 @@ def tune(
     evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
     parts = TrainerParts(
         trainer_class=trainer_class,
-        options=dict(trainer_options or {}),
+        options=Parcel({**(trainer_options or {}), **({} if model is None else {"model": model})}),
         arguments_class=type(args),
         arguments=step_arguments(_values(args)),
         dataset=Parcel(train_dataset),
@@ -99,7 +99,7 @@ def tune(
         collator=data_collator,
         processing_class=processing_class,
     )
-    step = TrainerStep(parts, model=None if model is None else Parcel(model), model_init=model_init)
+    step = TrainerStep(parts, model_init=model_init)
     values = _planned_values(args)
     plan = planned(
         step.workload(grad_clip_norm=args.max_grad_norm or None, evaluates=evaluates),

@@ -12,7 +12,7 @@ import functools
 import inspect
 import tempfile
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 from torch.utils.data import ConcatDataset
 
-from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.borrowed_parameters import borrowed_parameters, borrowed_tensors
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.training.batches import map_tensors
@@ -68,11 +68,12 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParts:
-    """What a Trainer is made of, beside its model.
+    """What a Trainer is made of.
 
     Args:
         trainer_class: the Trainer's class.
-        options: further arguments of it.
+        options: the model, where no function makes it, and further arguments of the Trainer, which may refer to it, in
+            one parcel.
         arguments_class: class of its TrainingArguments.
         arguments: their values in a single step, as :func:`step_arguments` makes them.
         dataset: the training dataset, packed.
@@ -82,7 +83,7 @@ class TrainerParts:
     """
 
     trainer_class: type[Any]
-    options: Mapping[str, Any]
+    options: Parcel
     arguments_class: type[Any]
     arguments: Mapping[str, Any]
     dataset: Parcel
@@ -96,17 +97,13 @@ class TrainerStep(FrameworkStep):
 
     Args:
         parts: what the Trainer is made of.
-        model: the model, packed; None where there is a function that makes it.
-        model_init: the function that makes the model; None where there is a model.
+        model_init: the function that makes the model; None where the parts have it.
     """
 
     zero_grad_after_step = True
 
-    def __init__(
-        self, parts: TrainerParts, *, model: Parcel | None, model_init: Callable[..., nn.Module] | None
-    ) -> None:
+    def __init__(self, parts: TrainerParts, *, model_init: Callable[..., nn.Module] | None) -> None:
         self._parts = parts
-        self._packed_model = model
         self._model_init = model_init
         self._dataset: Any = None
         self._evaluated: Any = None
@@ -128,8 +125,9 @@ class TrainerStep(FrameworkStep):
 
     def model(self) -> nn.Module:
         """Make a new model, and a Trainer for it."""
-        module = _called_model_init(self._model_init) if self._packed_model is None else self._packed_model.opened()
-        self._trainer = self._trainer_of(module)
+        options = dict(self._parts.options.opened())
+        module = options.pop("model") if self._model_init is None else _called_model_init(self._model_init)
+        self._trainer = self._trainer_of(module, options)
         _take_along(self._trainer)
         return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
 
@@ -148,7 +146,7 @@ class TrainerStep(FrameworkStep):
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
         """Run ``compute_loss``, and return cached memory after it where the Trainer does so in every step."""
-        with _outputs_as_prepared(model):
+        with self._computing_with(model):
             loss: torch.Tensor = self._trainer.compute_loss(model, dict(batch))
         if self._trainer.args.torch_empty_cache_steps == 1:
             torch.cuda.empty_cache()
@@ -162,7 +160,7 @@ class TrainerStep(FrameworkStep):
         """
         trainer = self._trainer
         loss_only = trainer.compute_metrics is None or trainer.args.prediction_loss_only
-        with _outputs_as_prepared(model):
+        with self._computing_with(model):
             loss, logits, labels = trainer.prediction_step(model, dict(batch), loss_only)
         if loss_only:
             return loss
@@ -179,7 +177,9 @@ class TrainerStep(FrameworkStep):
     def evaluation_batch(self, micro_batch_size: int) -> dict[str, Any]:  # noqa: ARG002 - has a size of its own
         """Collate the longest samples of the evaluation dataset, ``per_device_eval_batch_size`` of them."""
         trainer, size = self._made_trainer(), self._parts.arguments["per_device_eval_batch_size"]
-        samples = largest_samples(ConcatDataset(_datasets_in(self._prepared_evaluated)), look_at=_LOOK_AT)(size)
+        first, *rest = _datasets_in(self._prepared_evaluated)
+        evaluated = ConcatDataset([first, *rest]) if rest else first
+        samples = largest_samples(evaluated, look_at=_LOOK_AT, by_selection=True)(size)
         return dict(next(iter(trainer.get_eval_dataloader(samples))))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -193,13 +193,22 @@ class TrainerStep(FrameworkStep):
         trainer.train_dataset, trainer._train_batch_size, trainer.args.per_device_train_batch_size = samples, size, size  # noqa: SLF001 - read by its loader
         return dict(next(iter(trainer.get_train_dataloader())))
 
+    @contextmanager
+    def _computing_with(self, model: nn.Module) -> Iterator[None]:
+        """Let the Trainer's own model compute as a copy of it that is traced: a loss may refer to either."""
+        own = self._trainer.model
+        with borrowed_tensors(own, model), ExitStack() as stack:
+            for each in dict.fromkeys((own, model)):
+                stack.enter_context(_outputs_as_prepared(each))
+            yield
+
     def _made_trainer(self) -> Any:
         if self._trainer is None:
             with initialisation_skipped():  # only data and the signature of its forward pass are wanted
                 self.model()
         return self._trainer
 
-    def _trainer_of(self, module: nn.Module) -> Any:
+    def _trainer_of(self, module: nn.Module, options: Mapping[str, Any]) -> Any:
         """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""
         parts = self._parts
         count = _LOOK_AT if self._prepared is None else 1
@@ -211,7 +220,7 @@ class TrainerStep(FrameworkStep):
             eval_dataset=evaluated,
             data_collator=parts.collator,
             processing_class=parts.processing_class,
-            **parts.options,
+            **options,
         )
         if self._prepared is None:
             self._prepared = self._dataset if trainer.train_dataset is dataset else trainer.train_dataset

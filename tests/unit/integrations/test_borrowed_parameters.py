@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from memplan.integrations.borrowed_parameters import borrowed_parameters
+from memplan.integrations.borrowed_parameters import borrowed_parameters, borrowed_tensors
 
 
 def test_an_optimizer_made_from_the_module_gets_the_given_parameters_in_its_groups() -> None:
@@ -32,3 +34,11 @@ def test_tied_parameters_stay_tied() -> None:
     with borrowed_parameters(model, [given]):
         assert model[0].weight is given
         assert model[1].weight is given
+
+
+def test_a_module_computes_with_the_tensors_of_its_copy_and_has_its_own_back() -> None:
+    model = nn.BatchNorm1d(2)
+    copied = copy.deepcopy(model).to("meta")
+    with borrowed_tensors(model, copied):
+        assert model(torch.ones(3, 2, device="meta")).device.type == "meta"
+    assert {each.device.type for each in (*model.parameters(), *model.buffers())} == {"cpu"}

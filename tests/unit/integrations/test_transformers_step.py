@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def arrived(
     values = {name: getattr(arguments, name) for name in type(arguments).__dataclass_fields__}
     parts = TrainerParts(
         trainer_class=trainer_class,
-        options=options,
+        options=Parcel({**options, **({} if model is None else {"model": model})}),
         arguments_class=type(arguments),
         arguments=step_arguments(values),
         dataset=Parcel(samples()),
@@ -70,11 +71,7 @@ def arrived(
         processing_class=None,
         eval_dataset=None if evaluated is None else Parcel(evaluated),
     )
-    step = TrainerStep(
-        parts,
-        model=None if model is None else Parcel(model),
-        model_init=make_model if model is None else None,
-    )
+    step = TrainerStep(parts, model_init=make_model if model is None else None)
     return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0, evaluates=evaluated is not None)))
 
 
@@ -178,6 +175,36 @@ def test_what_a_trainer_keeps_beside_the_model_moves_with_it(arguments: Any) -> 
     assert {each.device.type for other in beside for each in other.parameters()} == {"meta"}
     sizes = [sum(each.numel() for each in other.parameters()) for other in (model, trainer.teacher)]
     assert sizes[0] == 2 * sizes[1] + 6  # two weights a row, and its bias
+
+
+def test_what_a_trainer_is_given_beside_the_model_refers_to_the_same_and_travels_without_weights(
+    arguments: Any,
+) -> None:
+    """As the losses of sentence-transformers, which hold the model."""
+
+    class WithLoss(transformers.Trainer):
+        def __init__(self, *, loss: Any, **parts: Any) -> None:
+            super().__init__(**parts)
+            self.loss = loss
+
+    model = make_model()
+    loss = torch.nn.ModuleList([model, make_model()])
+    workload = arrived(arguments, model=model, trainer_class=WithLoss, loss=loss)
+    built = workload.model()
+    own, other = workload.batch.__self__._trainer.loss
+    assert own is built
+    assert not torch.equal(other.transformer.wte.weight, loss[1].transformer.wte.weight)  # noise of that size
+
+
+def test_a_loss_that_refers_to_the_model_is_computed_with_the_copy_that_is_traced(arguments: Any) -> None:
+    class Bound(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **named: Any) -> Any:
+            return super().compute_loss(self.model, inputs, **named)
+
+    workload = arrived(arguments, trainer_class=Bound)
+    copied = copy.deepcopy(workload.model())
+    workload.loss(copied, workload.batch(1)).backward()
+    assert all(each.grad is not None for each in copied.parameters())
 
 
 def test_an_argument_of_the_trainers_is_told_where_it_goes(arguments: Any) -> None:
