@@ -265,7 +265,7 @@ def configs_in(folder: Path, suffix: str | None, within: str | None) -> list[Pat
 
 def run(name: str, folder: Path, options: argparse.Namespace) -> None:
     """Patch every config of a folder that has no result yet."""
-    done = {(each["corpus"], each["path"]) for each in _results(options.results)}
+    done = {(each["corpus"], each["path"]) for each in results_in(options.results)}
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(shutil.copytree(folder, Path(scratch) / "configs"))
         beside = [tree / each for each in options.beside]
@@ -279,7 +279,8 @@ def run(name: str, folder: Path, options: argparse.Namespace) -> None:
                 stream.write(json.dumps(line) + "\n")
 
 
-def _results(path: Path) -> list[dict[str, str]]:
+def results_in(path: Path) -> list[dict[str, str]]:
+    """Return the results that earlier runs left in a file; none where there is no file."""
     return [json.loads(each) for each in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
@@ -319,7 +320,7 @@ def main() -> None:
     for corpus in options.corpora:
         name, _, folder = corpus.partition("=")
         run(name, Path(folder), options)
-    show(_results(options.results))
+    show(results_in(options.results))
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def defaults_of(function: ast.FunctionDef | None) -> list[ast.stmt]:
 
 def class_named(body: list[ast.stmt], value: ast.expr) -> ast.ClassDef | None:
     """Return the class of the same config that an expression names, or None."""
-    classes = (each for each in body if isinstance(each, ast.ClassDef) and isinstance(value, ast.Name))
-    return next((each for each in classes if isinstance(value, ast.Name) and each.name == value.id), None)
+    name = value.id if isinstance(value, ast.Name) else None
+    return next((each for each in body if isinstance(each, ast.ClassDef) and each.name == name), None)
 
 
 def default_of_field(value: ast.expr) -> ast.expr | None:

@@ -92,5 +92,5 @@ def test_results_are_kept_so_that_a_run_can_go_on(configs: ModuleType, tmp_path:
     results.write_text('{"corpus": "x", "path": "a.yml", "outcome": "WRONG", "reason": "", "format": ""}\n')
     options = configs.argparse.Namespace(results=results, suffix=None, within=None, every=1, beside=[])
     configs.run("x", tmp_path / "tree", options)
-    lines = configs._results(results)
+    lines = configs.results_in(results)
     assert [(each["path"], each["outcome"]) for each in lines] == [("a.yml", "WRONG"), ("b.yml", "verified")]
