@@ -16,7 +16,7 @@ from memplan.report.console import plan_view, run_view
 from memplan.report.estimates import breakdown_view, estimates_view, largest_table, remarks_view
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
-from memplan.report.layout import hanging
+from memplan.report.layout import hanging, plain_table
 from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, precision_table, range_table, trial_lines
 from memplan.report.wording import rate_text
 from memplan.results import DrawnSteps, LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
@@ -101,6 +101,26 @@ def test_a_narrow_terminal_breaks_cells_and_cuts_no_figure() -> None:
     said = rendered(run_view(report_run("run-1", PLAN.trials, PLAN)), width=50)
     assert "…" not in said
     assert {"280.0", "690.0", "300.0", "700.0"} <= set(said.split())
+
+
+def test_words_of_a_table_stay_whole_in_a_narrow_terminal_if_need_be_as_blocks() -> None:
+    table = plain_table("Title", "precision", "micro-batch", "remark")
+    table.add_row("fp32", "128", "predicted for the card")
+    table.add_row("tf32", "-", "cannot be used")
+    assert rendered(table, width=34).splitlines()[1:4] == [
+        "precision  micro-batch      remark",
+        "fp32               128   predicted",
+        "                           for the",
+    ]
+    assert rendered(table, width=32).splitlines() == [
+        "Title",
+        "fp32",
+        "  micro-batch  128",
+        "  remark       predicted for the",
+        "               card",
+        "tf32",
+        "  remark       cannot be used",
+    ]
 
 
 def test_where_memplan_chose_the_first_recipe_of_a_command_that_is_recommended() -> None:
