@@ -33,7 +33,7 @@ def copying_rules() -> dict[str, Rule]:
         "aten.adaptive_max_pool2d": _adaptive_max_pool,
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
         "aten.native_batch_norm_backward": _batch_norm_backward,
-        "aten.native_layer_norm_backward": _layer_norm_backward,
+        **dict.fromkeys(("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward"), _layer_norm_backward),
         "aten._softmax_backward_data": _softmax_backward,
         "aten._log_softmax_backward_data": lambda args, _result: TemporaryBytes(after_results=copies(args[:2])),
     }

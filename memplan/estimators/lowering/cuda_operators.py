@@ -11,7 +11,7 @@ from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.lowering.attention import attend
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm, rms_norm_backward
 from memplan.estimators.lowering.packed_sequences import pack, pad
 from memplan.estimators.lowering.recurrent_cells import gru_cell, lstm_cell
 from memplan.estimators.lowering.softmax import softmaxes
@@ -47,6 +47,7 @@ def install_cuda_operators(capability: tuple[int, int]) -> None:
         kernels.replace(name, function)
     kernels.wrap("rms_norm", rms_norm)
     kernels.wrap("renorm", renorm)
+    KernelOverrides("CPU").replace("_fused_rms_norm_backward", rms_norm_backward)
 
 
 def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the backward pass of layer norm sums through on a card."""
+"""What the backward passes of layer norm and RMS norm sum through on a card."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
 
+_WEIGHT_PLACES = {"aten.native_layer_norm_backward": 5, "aten._fused_rms_norm_backward": 4}
+
 
 def layer_norm_rules(capability: tuple[int, int], multiprocessors: int | None) -> dict[str, Rule]:
     """Return the rules by operator name without overload.
@@ -26,13 +28,18 @@ def layer_norm_rules(capability: tuple[int, int], multiprocessors: int | None) -
     """
     if multiprocessors is None:
         return {}
-    rule = partial(_backward, multiprocessors=multiprocessors, threads=threads_per_multiprocessor(capability))
-    return {"aten.native_layer_norm_backward": rule}
+    threads = threads_per_multiprocessor(capability)
+    return {
+        operator: partial(_backward, weight_place=place, multiprocessors=multiprocessors, threads=threads)
+        for operator, place in _WEIGHT_PLACES.items()
+    }
 
 
-def _backward(args: tuple[Any, ...], _result: Any, *, multiprocessors: int, threads: int) -> TemporaryBytes:
-    """Parts of both gradients, which live until the kernel has ended, and what each is summed through in turn."""
-    values, weight, wanted = args[1], args[5], args[7]
+def _backward(
+    args: tuple[Any, ...], _result: Any, *, weight_place: int, multiprocessors: int, threads: int
+) -> TemporaryBytes:
+    """Parts of each gradient, which live until the kernel has ended, and what each is summed through in turn."""
+    values, weight, wanted = args[1], args[weight_place], args[-1]
     columns = torch.Size(args[2]).numel()
     if weight is None or not columns:
         return NO_TEMPORARIES

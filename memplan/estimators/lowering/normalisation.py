@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - the kernels behind norms are private operators of torch
 """Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass, or by one kernel.
 
 cuDNN's batch norm accepts channels-last as well (``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in
@@ -96,16 +97,30 @@ class _RmsNorm(torch.autograd.Function):
         kept = values.shape[: values.dim() - len(shape)]
         deviations = values.new_empty(*kept, *(1 for _ in shape), dtype=_accumulated(values.dtype))
         ctx.save_for_backward(values, weight, deviations)
+        ctx.shape = shape
         return normalised
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor | None]:
-        values, weight, _deviations = ctx.saved_tensors
-        in_order = values.contiguous()
-        of_values = torch.empty_like(in_order)
-        of_weight = None if weight is None else torch.empty_like(weight)
-        gradient = gradient.contiguous()  # a copy, if it is one, lives until the kernel has ended
+        values, weight, deviations = ctx.saved_tensors
+        with torch.no_grad():
+            of_values, of_weight = torch.ops.aten._fused_rms_norm_backward(
+                gradient, values, ctx.shape, deviations, weight, [True, weight is not None]
+            )
         return of_values, None, of_weight
+
+
+def rms_norm_backward(
+    _gradient: torch.Tensor,
+    values: torch.Tensor,
+    _shape: list[int],
+    _deviations: torch.Tensor,
+    weight: torch.Tensor | None,
+    _wanted: list[bool],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return gradients as the card's kernel allocates them; the CPU has no such kernel."""
+    of_values = torch.empty_like(values, memory_format=torch.contiguous_format)
+    return of_values, None if weight is None else torch.empty_like(weight)
 
 
 def renorm(own: Callable[..., Any], values: torch.Tensor, p: float, dim: int, maxnorm: float) -> Any:

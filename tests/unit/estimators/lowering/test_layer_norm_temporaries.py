@@ -31,6 +31,13 @@ def test_each_gradient_of_very_many_rows_is_summed_in_parts(wanted: tuple[bool, 
     assert sizes(found.after_results) == taken
 
 
+def test_the_gradient_of_weights_of_root_mean_squares_is_summed_likewise() -> None:
+    values, kept, weight = meta(150_988, 512), meta(150_988, 1), meta(512)
+    rule = layer_norm_rules(HOPPER, 132)["aten._fused_rms_norm_backward"]
+    found = rule((values, values, [512], kept, weight, [True, True]), None)
+    assert sizes(found.after_results) == (4 * MIB, (8 * MIB,))
+
+
 def test_nothing_is_summed_where_no_parameter_is_or_on_a_card_that_is_not_known() -> None:
     values, kept = meta(150_988, 512), meta(150_988, 1)
     found = layer_norm_rules(HOPPER, 132)[BACKWARD]((values, values, [512], kept, kept, None, None, [True] * 3), None)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors import plain_derivatives
 from memplan.estimators.lowering import normalisation
-from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm
+from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm, rms_norm_backward
 
 
 def saved_input(image: torch.Tensor, *, cudnn: bool = True, affine: bool = True) -> torch.Tensor:
@@ -74,8 +74,20 @@ def test_root_mean_squares_are_divided_by_in_one_kernel_that_keeps_one_number_a_
     kept, of_weight, deviations = made.grad_fn.saved_tensors
     assert (kept.data_ptr(), of_weight.data_ptr()) == (values.data_ptr(), weight.data_ptr())
     assert (deviations.shape, deviations.dtype) == ((4, 6, 1), torch.float32)
-    made.backward(made)
-    assert (values.grad is not None, weight.grad is not None) == (True, True)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_gradients_of_root_mean_squares_are_those_of_one_kernel(*, affine: bool) -> None:
+    with FakeTensorMode():
+        values = torch.empty(6, 4, 8).transpose(0, 1).requires_grad_()
+        weight = torch.empty(8, requires_grad=True) if affine else None
+        made: Any = rms_norm(torch.rms_norm, values, [8], weight)
+        made.sum().backward()
+    assert values.grad is not None
+    assert (weight is None) or weight.grad is not None
+    of_values, of_weight = rms_norm_backward(made, values, [8], made, weight, [True, affine])
+    assert of_values.is_contiguous()
+    assert (of_weight is None) is (weight is None)
 
 
 @pytest.mark.parametrize(
