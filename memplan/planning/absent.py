@@ -18,7 +18,7 @@ from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
 from memplan.probe.trials import StepLimit
 from memplan.recommend.band import nothing_fits
-from memplan.recommend.number_formats import precisions_of, why_unsupported
+from memplan.recommend.number_formats import named_together, precisions_of, why_unsupported
 from memplan.recommend.scaling import TRUSTED_RATIO, split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
@@ -164,7 +164,8 @@ def _trusted_bound(recipe: Recipe, question: Question, traces: Traces) -> int | 
 
 def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: Traces) -> NothingFitsError | UsageError:
     """Say what the precisions that do not fit would need, and why others were not predicted."""
-    left_out = [f"{each.precision} cannot be used: {each.remark}" for each in verdicts if each.remark != _DOES_NOT_FIT]
+    reasons = {each.precision: each.remark for each in verdicts if each.remark != _DOES_NOT_FIT}
+    left_out = named_together("cannot be used", reasons)
     smallest = question.subject.current.with_micro_batch_size(1)
     estimates = [
         traces.estimate(replace(smallest, precision=each.precision))

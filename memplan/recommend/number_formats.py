@@ -8,6 +8,8 @@ from memplan.devices.cards import DeviceKind
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan.devices.cards import DeviceSpec
 
 # The first matrix units: fp16 from compute capability 7.0, TF32 and bf16 from 8.0 (CUDA C++ Programming Guide, "Compute
@@ -20,6 +22,12 @@ _UNITS_SINCE = {
     Precision.BF16: _AMPERE,
     Precision.BF16_TRUE: _AMPERE,
 }
+
+
+def named_together(said: str, reasons: Mapping[Precision, str]) -> list[str]:
+    """Say something of precisions, with its reason; those of one reason are named together."""
+    alike = {why: [each for each, other in reasons.items() if other == why] for why in reasons.values()}
+    return [f"{', '.join(map(str, precisions))} {said}: {why}" for why, precisions in alike.items()]
 
 
 def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:

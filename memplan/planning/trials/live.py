@@ -23,7 +23,7 @@ from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, choose
 from memplan.recommend.knee import missing_half, smaller_in_band
-from memplan.recommend.number_formats import precisions_of, why_no_faster, why_unsupported
+from memplan.recommend.number_formats import named_together, precisions_of, why_no_faster, why_unsupported
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 
@@ -312,6 +312,6 @@ class LiveSearch:
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
         why = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
         why = why or ["every trial is above the band"]
-        why += [f"{each} was not tried: {obstacle}" for each, obstacle in self._obstacles.items() if obstacle]
+        why += named_together("not tried", {each: why for each, why in self._obstacles.items() if why})
         why += evaluation_peak_notes(trial.estimate for trial in trials)
         return nothing_fits(self._band, "; ".join(why), needed_device_bytes=needed)

@@ -8,7 +8,7 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.recipe import Precision
-from memplan.recommend.number_formats import precisions_of, why_no_faster, why_unsupported
+from memplan.recommend.number_formats import named_together, precisions_of, why_no_faster, why_unsupported
 
 CPU = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=1, half_formats=("bf16",))
 PASCAL, VOLTA, AMPERE = (find_card(name) for name in ("P100", "V100 16GB", "A100 40GB"))
@@ -53,3 +53,8 @@ def test_no_reason_is_made_up_where_the_device_does_not_tell() -> None:
     assert why_no_faster(Precision.BF16, replace(CPU, half_formats=None)) is None
     assert why_no_faster(Precision.BF16, replace(AMPERE, compute_capability=None)) is None
     assert why_no_faster(Precision.FP32, AMPERE) is None
+
+
+def test_precisions_of_one_reason_are_named_together() -> None:
+    reasons = {Precision.TF32: "no units", Precision.FP16: "no key", Precision.BF16: "no key"}
+    assert named_together("not tried", reasons) == ["tf32 not tried: no units", "fp16, bf16 not tried: no key"]

@@ -274,7 +274,7 @@ def test_where_no_precision_fits_each_is_named_with_what_it_needs() -> None:
 
 def test_where_nothing_fits_what_could_not_be_tried_is_named() -> None:
     device = SimulatedDevice({Precision.FP32: 950})
-    with pytest.raises(NothingFitsError, match="; tf32 was not tried: the CPU has no TF32 units"):
+    with pytest.raises(NothingFitsError, match="; tf32 not tried: the CPU has no TF32 units"):
         search_on(device, precisions=(Precision.FP32, Precision.TF32)).compare()
 
 
