@@ -37,7 +37,8 @@ def judge(
         precision: the number format that is judged.
         trials: all live runs so far, of any precision.
         chosen: what is going to be recommended; the best of this precision is what competed with it.
-        reference: the fp32 run to compare losses, memory and speed with; None where there is none.
+        reference: an fp32 run; losses, memory and speed are compared with those at the largest setting that ran in
+            both. None where there is none.
         band: the utilisation to land in.
     """
     own = [trial for trial in trials if trial.recipe.precision is precision]
@@ -47,13 +48,14 @@ def judge(
     best = choose(candidates, band, current=own[0].recipe)
     if best is None:
         return PrecisionVerdict(precision=precision, remark=_why_nothing_fits(candidates))
-    same = _same_setting(own, reference.recipe) if reference else None
     if reference is None:
         return _verdict(precision, best, "no fp32 run to compare with")
-    if same is reference or same is None:
-        remark = "the reference" if same else f"no {precision} run at the reference's micro-batch to compare"
-        return _verdict(precision, best, remark)
-    return _compared(precision, best, same, reference)
+    if precision is reference.recipe.precision:
+        return _verdict(precision, best, "the reference")
+    pair = _largest_pair(own, [trial for trial in trials if trial.recipe.precision is reference.recipe.precision])
+    if pair is None:
+        return _verdict(precision, best, f"no {precision} run at the reference's micro-batch to compare")
+    return _compared(precision, best, *pair)
 
 
 def _verdict(precision: Precision, best: Trial, remark: str) -> PrecisionVerdict:
@@ -82,13 +84,12 @@ def _why_nothing_fits(own: Sequence[Trial]) -> str:
     return f"{hopeless.outcome.kind}: {hopeless.outcome.evidence}"
 
 
-def _same_setting(own: Sequence[Trial], reference: Recipe) -> Trial | None:
-    setting = (reference.micro_batch_size, reference.accumulation_steps)
-    return next(
-        (
-            each
-            for each in own
-            if each.fits and (each.recipe.micro_batch_size, each.recipe.accumulation_steps) == setting
-        ),
-        None,
-    )
+def _largest_pair(own: Sequence[Trial], others: Sequence[Trial]) -> tuple[Trial, Trial] | None:
+    """Return the runs of two precisions at the largest setting that fits in both: kernels are timed best there."""
+    known = {_setting(each.recipe): each for each in others if each.fits}
+    pairs = [(each, known[_setting(each.recipe)]) for each in own if each.fits and _setting(each.recipe) in known]
+    return max(pairs, key=lambda pair: _setting(pair[0].recipe), default=None)
+
+
+def _setting(recipe: Recipe) -> tuple[int, int]:
+    return recipe.micro_batch_size, recipe.accumulation_steps

@@ -33,6 +33,15 @@ def test_a_precision_is_compared_at_the_micro_batch_of_the_reference() -> None:
     assert verdict.remark == "50% less tensor memory, 1.50x the speed of fp32 at micro-batch 4"
 
 
+def test_runs_are_compared_at_the_largest_micro_batch_of_both() -> None:
+    """At small ones what is not the kernels' takes much of a step."""
+    reference, larger = trial(4, 700, samples_per_s=10.0), trial(16, 900, samples_per_s=20.0)
+    half = [trial(4, 350, precision="bf16", samples_per_s=8.0), trial(16, 500, precision="bf16", samples_per_s=30.0)]
+    verdict = judge(Precision.BF16, [reference, larger, *half], chosen=CHOSEN, reference=reference, band=BAND)
+    assert verdict.remark == "50% less tensor memory, 1.50x the speed of fp32 at micro-batch 16"
+    assert verdict.speed_ratio == 1.5
+
+
 def test_the_reference_itself_is_not_compared() -> None:
     reference = trial(4, 700)
     verdict = judge(Precision.FP32, [reference], chosen=CHOSEN, reference=reference, band=BAND)
