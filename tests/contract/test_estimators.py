@@ -34,6 +34,7 @@ from memplan.estimators.breakdown import component_bytes, live_blocks_at
 from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Precision, Recipe
 from memplan.results import Component, Phase
+from memplan.torch_releases import release_of
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
 from tests.contract.tracing import FOUR_SAMPLES, traced
@@ -318,6 +319,9 @@ def loss_that_checks_types(model: nn.Module, batch: torch.Tensor) -> torch.Tenso
     product = model(batch)
     assert product.dtype is torch.bfloat16
     assert nn.functional.layer_norm(product, (512,)).dtype is torch.float32
+    assert (nn.functional.rms_norm(product, (512,)).dtype is torch.float32) is (
+        release_of(torch.__version__) >= (2, 12)
+    )
     assert product.softmax(-1).dtype is torch.float32
     assert product.exp().dtype is torch.float32
     assert nn.functional.gelu(product).dtype is torch.bfloat16

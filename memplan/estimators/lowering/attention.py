@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
 """Attention on a card: the kernel selection of ``sdp_utils.cpp``, and the call of the selected kernel.
 
-Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.14 and
-2.15 choose (``benchmarks/attention_choices.py``).
+Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.11,
+2.14 and 2.15 choose (``benchmarks/attention_choices.py``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
+_FROM_2_12 = release_of(torch.__version__) >= (2, 12)  # cuDNN drops multiples of a sixteenth only, before any share
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
 # From torch 2.14 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
 _FROM_2_14 = release_of(torch.__version__) >= (2, 14)
@@ -136,7 +137,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and call.key_length != 1
         and not (call.query_length == 1 and call.dropout)
         and not call.trains_mask
-        and (call.dropout * _CUDNN_DROPOUT_STEP).is_integer()
+        and (not _FROM_2_12 or (call.dropout * _CUDNN_DROPOUT_STEP).is_integer())
         and not torch.are_deterministic_algorithms_enabled()
         and _heads_match(call)
     )
