@@ -34,7 +34,7 @@ def measured_line(first: Trial, trials: Sequence[Trial]) -> Callable[[int], floa
 
 def _slope_of(trials: Sequence[Trial]) -> float | None:
     """Return the bytes a sample takes in the first precision tried, between the largest and the smallest size read."""
-    precision = trials[0].recipe.precision if trials else None
+    precision = trials[0].recipe.precision
     read = {
         each.recipe.micro_batch_size: measured.peak_device_bytes
         for each in trials
