@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+RUN_AS_IT_IS = (  # a hint
+    'memplan probe --command "python train.py ..." plans such a script as it is; or describe one step with '
+    "memplan.Workload and call memplan.plan"
+)
+
 
 class FrameworkStep(ABC):
     """A step as a framework's own loop runs it, in the callables of a workload.

@@ -18,6 +18,7 @@ from memplan.devices.driver import read_cards
 from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra
+from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.watching import PlanWarning, watch
@@ -25,8 +26,10 @@ from memplan.watching import PlanWarning, watch
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
         from pytorch_lightning import Callback, LightningModule
+        from pytorch_lightning.callbacks import GradientAccumulationScheduler
     else:
         from lightning.pytorch import Callback, LightningModule
+        from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from memplan.integrations.lightning_step import LightningStep, defines
 
@@ -137,8 +140,16 @@ def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> 
     if not module.automatic_optimization:
         raise UsageError(
             f"{name} optimizes manually (automatic_optimization = False), and memplan cannot see its steps",
-            hint="describe the step with memplan.Workload and call memplan.plan",
+            hint=RUN_AS_IT_IS,
         )
+    callbacks = settings.get("callbacks") or ()
+    for each in (callbacks,) if isinstance(callbacks, Callback) else callbacks:
+        if isinstance(each, GradientAccumulationScheduler):
+            steps = max(each.scheduling.values())
+            raise UsageError(
+                "a GradientAccumulationScheduler changes accumulation between epochs, and memplan plans for one",
+                hint=f"plan with accumulate_grad_batches={steps} in its place, the most it comes to",
+            )
     strategy = settings.get("strategy") or "auto"
     named = strategy if isinstance(strategy, str) else type(strategy).__name__
     if named.lower().startswith(_SHARDED):

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
-from memplan.integrations.framework_step import FrameworkStep
+from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in
 from memplan.integrations.packed_batches import PackedBatch, packed
@@ -246,7 +246,7 @@ def _only_optimizer(configured: Any) -> Optimizer:
     if len(found) != 1:
         raise WorkloadError(
             f"configure_optimizers returned {len(found) or 'no'} optimizers, and memplan plans for steps of one",
-            hint="plan each part by itself with memplan.plan(workload, ...)",
+            hint=RUN_AS_IT_IS if found else None,
         )
     return found[0]  # type: ignore[no-any-return]  # an Optimizer
 

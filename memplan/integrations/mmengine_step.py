@@ -25,7 +25,7 @@ from torch import nn
 
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
-from memplan.integrations.framework_step import FrameworkStep
+from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.user_places import place_of_error
@@ -140,7 +140,7 @@ class RunnerStep(FrameworkStep):
             raise WorkloadError(
                 f"{type(model).__name__}.train_step updates parameters {len(taker.losses)} times, and memplan plans "
                 "for one update a step",
-                hint="describe the step with memplan.Workload and call memplan.plan",
+                hint=RUN_AS_IT_IS,
             )
         return taker.losses[0]
 

@@ -244,8 +244,16 @@ def test_a_module_that_optimizes_by_hand_is_refused_before_anything_is_built() -
             super().__init__()
             self.automatic_optimization = False
 
-    with pytest.raises(UsageError, match=r"ByHand optimizes manually"):
+    with pytest.raises(UsageError, match=r"ByHand optimizes manually.*memplan probe --command"):
         tune({}, ByHand(), datamodule=Data())
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_schedule_of_accumulation_is_refused_with_the_most_it_comes_to(as_list: bool) -> None:
+    """Gradients are held from one pass to the next where it accumulates, which the plan would not know of."""
+    scheduler = lightning.callbacks.GradientAccumulationScheduler({0: 8, 4: 2})
+    with pytest.raises(UsageError, match="accumulate_grad_batches=8 in its place"):
+        tune({"callbacks": [scheduler] if as_list else scheduler}, Net(), datamodule=Data())
 
 
 def test_a_strategy_that_shards_and_a_missing_batch_size_are_refused() -> None:
