@@ -42,6 +42,15 @@ class PlaceholderName(StrEnum):
 
 
 _BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE)
+_WHERE_THE_BATCH_GOES = (
+    "write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
+    "or {global_batch_size} where that is of all replicas"
+)
+_FROM_CONFIG_ALONE = (
+    "write an option of the script for it; where it reads its batch size from the config alone, have the command write "
+    "a copy: bash -c "
+    r"'sed s/batch_size:.*/batch_size:\ {micro_batch_size}/ x.yaml > run.yaml && python train.py run.yaml'"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +96,8 @@ def parse_template(text: str) -> CommandTemplate:
         end = match.end()
     template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
     if not any(map(template.has, _BATCH_SIZES)):
-        raise UsageError(
-            "the command has no {micro_batch_size}",
-            where=_WHERE,
-            hint="write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
-            "or {global_batch_size} where that is of all replicas",
-        )
+        hint = _FROM_CONFIG_ALONE if template.has(PlaceholderName.CONFIG) else _WHERE_THE_BATCH_GOES
+        raise UsageError("the command has no {micro_batch_size}", where=_WHERE, hint=hint)
     return template
 
 

@@ -57,7 +57,8 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
     ("text", "said"),
     [
         ("t {batch_size}", "{batch_size} is not known"),
-        ("t --bs 4", "has no {micro_batch_size}"),
+        ("t --bs 4", "has no {micro_batch_size}; write it where your script"),
+        ("t {config}", "has no {micro_batch_size}; .* have the command write a copy: bash -c 'sed"),
         ("t {micro_batch_size:a=b}", "takes no words"),
         ("t {micro_batch_size} {precision:bf16}", "is not understood"),
         ("t {micro_batch_size} {precision:half=x}", "'half' is not known"),
