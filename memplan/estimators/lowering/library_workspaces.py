@@ -1,8 +1,9 @@
 """Workspaces of cuBLAS and cuBLASLt, which PyTorch takes from its caching allocator.
 
-Until torch 2.14 the first product of a thread allocates one, which the thread keeps and cuBLASLt shares; from 2.15 on
-every product allocates its own, and cuBLASLt another. Source: ``aten/src/ATen/cuda/CublasHandlePool.cpp`` of 2.13 and
-of the main branch of autumn 2026, and the allocations of 2.13 and 2.15 themselves.
+Until torch 2.14 the first product of a thread allocates one, which the thread keeps, and which cuBLASLt shares from
+2.12 on; from 2.15 on every product allocates its own, and cuBLASLt another. Source:
+``aten/src/ATen/cuda/CublasHandlePool.cpp`` of 2.13 and of the main branch of autumn 2026, and the allocations of 2.11,
+2.13 and 2.15 themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PRODUCTS = (
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
 CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))
-_FIRST_WITHOUT_CACHE = (2, 15)
+_FIRST_SHARED, _FIRST_WITHOUT_CACHE = (2, 12), (2, 15)
 _FUSING_BIAS = "aten.addmm"
 _CUBLASLT_KIB = 1024
 _CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -40,10 +41,12 @@ class ProductWorkspace:
     Args:
         size_bytes: of the block; 0 for none.
         is_kept: whether the thread that runs the product keeps the block for others; else it is freed at once.
+        cublaslts_bytes: of a second block, which the thread keeps for cuBLASLt.
     """
 
     size_bytes: int
     is_kept: bool
+    cublaslts_bytes: int = 0
 
 
 NO_WORKSPACE = ProductWorkspace(0, is_kept=False)
@@ -52,11 +55,13 @@ NO_WORKSPACE = ProductWorkspace(0, is_kept=False)
 def product_workspace(capability: tuple[int, int], operator: str, args: tuple[Any, ...]) -> ProductWorkspace:
     """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
     if _keeps_workspaces():
-        return ProductWorkspace(_cublas_bytes(capability), is_kept=True)
+        has_second = not _shares_by_default() and _runs_on_cublaslt(operator, args)
+        second_bytes = _cublaslt_bytes() if has_second else 0
+        return ProductWorkspace(_cublas_bytes(capability), is_kept=True, cublaslts_bytes=second_bytes)
     if operator == "aten.bmm" and _multiplies_elements(*args):
         return NO_WORKSPACE
-    runs_on_cublaslt = operator in _SCALED_PRODUCTS or (operator == _FUSING_BIAS and _fuses_bias(*args))
-    return ProductWorkspace(_cublaslt_bytes() if runs_on_cublaslt else _cublas_bytes(capability), is_kept=False)
+    size_bytes = _cublaslt_bytes() if _runs_on_cublaslt(operator, args) else _cublas_bytes(capability)
+    return ProductWorkspace(size_bytes, is_kept=False)
 
 
 def _keeps_workspaces() -> bool:
@@ -66,6 +71,11 @@ def _keeps_workspaces() -> bool:
 @functools.cache
 def _keeps_by_default() -> bool:
     return release_of(torch.__version__) < _FIRST_WITHOUT_CACHE
+
+
+@functools.cache
+def _shares_by_default() -> bool:
+    return release_of(torch.__version__) >= _FIRST_SHARED
 
 
 def _cublas_bytes(capability: tuple[int, int]) -> int:
@@ -89,6 +99,10 @@ def _multiplies_elements(left: torch.Tensor, _right: torch.Tensor, *others: obje
     return left.shape[2] == 1 and not left.is_complex() and not others
 
 
+def _runs_on_cublaslt(operator: str, args: tuple[Any, ...]) -> bool:
+    return operator in _SCALED_PRODUCTS or (operator == _FUSING_BIAS and _fuses_bias(*args))
+
+
 def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, beta: complex = 1, *_: object) -> bool:
     """Whether ``addmm`` runs on cuBLASLt: ``isInputCompliesAddmmCudaLt`` in ``aten/src/ATen/native/cuda/Blas.cpp``.
 
@@ -100,4 +114,4 @@ def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, bet
     if beta == 1 and bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.shape[-1] == columns:
         return True
     is_matrix = bias.shape == (rows, columns) and bias.stride(1) == 1 and bias.stride(0) >= columns
-    return beta != 0 and is_matrix and rows > 1 and left.dtype in HALF_TYPES
+    return not _keeps_by_default() and beta != 0 and is_matrix and rows > 1 and left.dtype in HALF_TYPES

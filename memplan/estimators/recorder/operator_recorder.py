@@ -98,7 +98,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._choices = choices
         self._paused = False
         self._pending: _PendingReuse | None = None
-        self._threads_with_cublas: set[bool] = set()  # whether it is that of the backward pass
+        self._kept_workspaces: set[tuple[bool, int]] = set()  # whether the backward pass's thread keeps it, and bytes
         self._formulas = InPlaceFormulas()
 
     @contextmanager
@@ -253,16 +253,17 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _take_product_workspace(self, workspace: ProductWorkspace) -> None:
         """Allocate a product's workspace, which its thread may keep; the backward pass runs on a thread of its own."""
         in_backward = is_in_backward()
-        if not workspace.size_bytes or (workspace.is_kept and in_backward in self._threads_with_cublas):
-            return
         module = "" if workspace.is_kept else self._paths.current
-        taken = self._recording.allocate(
-            workspace.size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
-        )
-        if workspace.is_kept:
-            self._threads_with_cublas.add(in_backward)
-        else:
-            self._recording.free(taken)
+        for size_bytes in filter(None, (workspace.size_bytes, workspace.cublaslts_bytes)):
+            if (in_backward, size_bytes) in self._kept_workspaces:
+                continue
+            taken = self._recording.allocate(
+                size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
+            )
+            if workspace.is_kept:
+                self._kept_workspaces.add((in_backward, size_bytes))
+            else:
+                self._recording.free(taken)
 
 
 def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:
