@@ -29,6 +29,7 @@ def copying_rules() -> dict[str, Rule]:
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
         **dict.fromkeys(("aten.upsample_nearest3d", "aten._upsample_nearest_exact3d"), _resampled_volume),
+        **dict.fromkeys(("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"), _resampled_smoothly),
         "aten._adaptive_avg_pool3d": lambda args, _result: TemporaryBytes(around_results=copies(args[:1])),
         "aten.adaptive_max_pool2d": _adaptive_max_pool,
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
@@ -91,6 +92,11 @@ def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if not training or not suits_cudnn(image, weight, training=training):
         return NO_TEMPORARIES
     return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
+
+
+def _resampled_smoothly(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """A contiguous result and image (``upsample_gen2d_aa_out_cuda_template`` in ``UpSampleBilinear2d.cu``)."""
+    return TemporaryBytes(after_results=copies((result, args[0])))
 
 
 def _layer_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -104,6 +104,13 @@ def test_a_groups_gradient_is_copied_to_the_layout_of_the_image() -> None:
     assert backward(last, last) == (*sums, *sums)
 
 
+def test_images_are_resampled_smoothly_in_contiguous_copies() -> None:
+    last, larger = in_channels_last(SMALL), in_channels_last(LARGE)
+    for operator in ("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"):
+        assert cuda_temporary_bytes(operator, (last,), larger).after_results == (4 * MIB, MIB)
+        assert cuda_temporary_bytes(operator, (SMALL,), LARGE).after_results == ()
+
+
 def test_columns_are_first_made_as_large_as_the_image() -> None:
     columns = meta(4, 64 * 9, 1024)
     assert cuda_temporary_bytes("aten.im2col", (SMALL,), columns).around_results == (MIB,)
