@@ -52,23 +52,21 @@ def judge(
         return _verdict(precision, best, "no fp32 run to compare with")
     if precision is reference.recipe.precision:
         return _verdict(precision, best, "the reference")
-    pair = _largest_pair(own, [trial for trial in trials if trial.recipe.precision is reference.recipe.precision])
-    if pair is None:
-        return _verdict(precision, best, f"no {precision} run at the reference's micro-batch to compare")
-    return _compared(precision, best, *pair)
+    others = [trial for trial in trials if trial.recipe.precision is reference.recipe.precision]
+    return _compared(precision, best, _largest_pair(own, others))
 
 
 def _verdict(precision: Precision, best: Trial, remark: str) -> PrecisionVerdict:
     return PrecisionVerdict(precision=precision, best=best, estimate=best.estimate, remark=remark)
 
 
-def _compared(precision: Precision, best: Trial, same: Trial, reference: Trial) -> PrecisionVerdict:
-    """Compare a run with the reference's at the same setting, data and seed."""
-    own, other = same.outcome.measurement, reference.outcome.measurement
-    if own is None or other is None:
-        return _verdict(precision, best, f"no {precision} run at the reference's micro-batch to compare")
+def _compared(precision: Precision, best: Trial, pair: tuple[Trial, Trial] | None) -> PrecisionVerdict:
+    """Compare a run with the reference's at the same setting, data and seed; None where no setting ran in both."""
+    own, other = (each.outcome.measurement for each in pair) if pair else (None, None)
+    if pair is None or own is None or other is None:
+        return _verdict(precision, best, f"no micro-batch at which both {precision} and the reference ran")
     return replace(
-        _verdict(precision, best, comparison_text(own, other, precision=precision, setting=reference.recipe)),
+        _verdict(precision, best, comparison_text(own, other, precision=precision, setting=pair[1].recipe)),
         loss_deviation=loss_deviation(own.losses, other.losses),
         compared_steps=len(_comparable(own.losses, other.losses)) or None,
         speed_ratio=own.samples_per_s / other.samples_per_s,

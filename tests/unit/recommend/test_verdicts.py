@@ -70,3 +70,10 @@ def test_without_fp32_there_is_nothing_to_compare_with() -> None:
 
 def test_a_precision_that_was_not_tried_says_so() -> None:
     assert judge(Precision.BF16, [], chosen=CHOSEN, reference=None, band=BAND).remark == "not tried"
+
+
+def test_where_no_micro_batch_ran_in_both_nothing_is_compared() -> None:
+    reference, half = trial(4, 700), trial(16, 700, precision="bf16")
+    verdict = judge(Precision.BF16, [reference, half], chosen=CHOSEN, reference=reference, band=BAND)
+    assert (verdict.best, verdict.speed_ratio) == (half, None)
+    assert verdict.remark == "no micro-batch at which both bf16 and the reference ran"
