@@ -133,12 +133,14 @@ class TrainingCommand:
         steps: optimizer steps after which a trial ends, at least 3.
         config_path: what ``{config}`` stands for, as the user wrote it; None where there is no config.
         working_folder: where the command is started, absolute.
+        config_text: text of the copy that ``{patched_config}`` stands for in a trial; None where it takes none.
     """
 
     template: str
     steps: int
     config_path: str | None
     working_folder: str
+    config_text: str | None = None
 
 
 WorkloadSource = WorkloadReference | PickledWorkload | TrainingCommand

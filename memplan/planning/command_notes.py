@@ -39,6 +39,8 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
     notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
+    if template.has(PlaceholderName.PATCHED_CONFIG):
+        notes.append("the line to run reads the config: apply the patch first")
     if template.has(PlaceholderName.STEPS):
         notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
@@ -86,7 +88,7 @@ def _note_on_silent_rate(
     subject: Subject, template: CommandTemplate, recipe: Recipe, *, is_patched: bool
 ) -> tuple[str, ...]:
     """Say that the line to run keeps the old rate where the command takes none."""
-    if recipe.learning_rate == subject.current.learning_rate or template.has(PlaceholderName.LEARNING_RATE):
+    if recipe.learning_rate == subject.current.learning_rate or template.sets(PlaceholderName.LEARNING_RATE):
         return ()
     remedy = f"{'apply the patch, or ' if is_patched else ''}set {recipe.learning_rate:g} there"
     return (f"the line to run leaves the learning rate as it is: {remedy}",)

@@ -134,6 +134,8 @@ def subject_of_command(
     if command.steps < FEWEST_STEPS:
         raise UsageError(f"steps {command.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
     template = parse_template(command.template)
+    if template.has(PlaceholderName.PATCHED_CONFIG):
+        _require_one_file(config)
     if config is not None:
         config = for_replicas(config, request.world_size)
     current = _first_recipe(command, template, config, request)
@@ -144,7 +146,7 @@ def subject_of_command(
         working_folder=str(Path.cwd()),
     )
     fill_command(source, current)  # raises for a missing placeholder before anything runs
-    if request.global_batch_size is not None and not template.has(PlaceholderName.ACCUMULATION_STEPS):
+    if request.global_batch_size is not None and not template.sets(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
             f"global-batch {request.global_batch_size} is held by accumulation, which the command does not take",
             where="command",
@@ -153,6 +155,23 @@ def subject_of_command(
     label = config.path.name if config is not None else _script_name(command.template)
     subject = Subject(source=source, current=current, config=config, label=label)
     return subject, replace(request, precisions=_precisions(template, current, request))
+
+
+def _require_one_file(config: UserConfig | None) -> None:
+    """Refuse a copy of a config that memplan cannot change, or that its bases and companions are not with.
+
+    Raises:
+        UsageError: there is no such config, or it is of several files.
+    """
+    problem = None
+    if config is None:
+        problem = "the command has {patched_config}, and there is no config that memplan can change"
+    elif config.document.inherited or config.companions:
+        problem = f"the command has {{patched_config}}, and {config.path.name} is one of several files"
+    if problem is not None:
+        raise UsageError(
+            problem, where="command", hint="write an option of the script for the batch size: {micro_batch_size}"
+        )
 
 
 def command_to_run(subject: Subject, recipe: Recipe) -> str | None:
@@ -181,7 +200,7 @@ def _first_recipe(
 
 def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest, noted: str | None) -> Precision:
     """Return the precision of the first trial: what an earlier plan noted in the config, or what the config says."""
-    if not template.has(PlaceholderName.PRECISION):
+    if not template.sets(PlaceholderName.PRECISION):
         if request.precisions is None:
             return known.precision
         if len(request.precisions) > 1:
@@ -198,7 +217,7 @@ def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequ
 
 
 def _precisions(template: CommandTemplate, current: Recipe, request: PlanRequest) -> tuple[Precision, ...] | None:
-    if not template.has(PlaceholderName.PRECISION):
+    if not template.sets(PlaceholderName.PRECISION):
         return (current.precision,)
     return request.precisions or template.precisions
 

@@ -80,7 +80,7 @@ class Subject:
         """Return the recipe as a trial can run it: a command that takes no learning rate keeps its own."""
         if not isinstance(self.source, TrainingCommand):
             return recipe
-        takes_rate = parse_template(self.source.template).has(PlaceholderName.LEARNING_RATE)
+        takes_rate = parse_template(self.source.template).sets(PlaceholderName.LEARNING_RATE)
         return recipe if takes_rate else replace(recipe, learning_rate=self.current.learning_rate)
 
 

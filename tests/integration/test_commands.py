@@ -80,6 +80,30 @@ def test_a_plain_loop_is_brought_into_the_band_and_its_line_is_given(folder: Pat
 
 
 @pytest.mark.slow
+def test_a_script_that_reads_its_batch_from_a_config_alone_is_tried_with_copies_of_it(folder: Path) -> None:
+    reading = "import yaml\nread = yaml.safe_load(open(parser.parse_args().config))\n"
+    script = SCRIPT.replace('"--bs", type=int', '"config"').replace("arguments = parser.parse_args()", reading)
+    script = script.replace("arguments.bs", "read['batch_size']").replace(
+        "arguments.amp", "read['precision'] == 'bf16'"
+    )
+    script = script.replace("arguments.workers", "0").replace("arguments.steps", "1000")
+    (folder / "train.py").write_text(script)
+    (folder / "run.yaml").write_text(text := "batch_size: 16  # samples\nprecision: fp32\n")
+    ended = memplan(
+        *("probe", "run.yaml", "--device", "cpu", "--budget", "1GiB", "--steps", "4", "--json"),
+        *("--command", f"{sys.executable} train.py {{patched_config}}"),
+        cwd=folder,
+    )
+    assert ended.status == 0, ended.err
+    plan = ended.document["plan"]
+    assert 0.6 <= plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
+    assert plan["command"] == f"{sys.executable} train.py run.yaml"
+    assert f"+batch_size: {plan['recipe']['micro_batch_size']}  # samples" in plan["config_patch"]["diff"]
+    assert {trial["recipe"]["precision"] for trial in ended.document["trials"]} == {"fp32", "bf16"}
+    assert (folder / "run.yaml").read_text() == text
+
+
+@pytest.mark.slow
 def test_a_budget_that_nothing_fits_is_said_so(folder: Path) -> None:
     ended = memplan("probe", "--device", "cpu", "--budget", "300MiB", "--command", TRAIN, cwd=folder)
     assert ended.status == 3

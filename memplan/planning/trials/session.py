@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.planning.trials.neighbours import run_in_turn, was_disturbed
+from memplan.planning.trials.patched_configs import source_of_trial
 from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
@@ -48,7 +49,7 @@ class TrialSession:
         *,
         template: Template | None = None,
     ) -> None:
-        self._subject = question.subject
+        self._question = question
         self._device = question.device
         self._trial_limit_s = question.request.trial_limit_s
         self._run = run
@@ -101,7 +102,7 @@ class TrialSession:
     def _request(self, recipe: Recipe, step_limit: StepLimit | None) -> TrialRequest:
         warmup_steps, timed_steps = (1, 2) if recipe.accumulation_steps > 1 else (2, 3)  # of two passes or more each
         return TrialRequest(
-            source=self._subject.source,
+            source=source_of_trial(self._question, recipe),
             warmup_steps=warmup_steps,
             timed_steps=timed_steps,
             recipe=recipe,
@@ -110,7 +111,7 @@ class TrialSession:
             build_limit_s=self._trial_limit_s or DEFAULT_BUILD_LIMIT_S,
             time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
             step_limit=step_limit,
-            configured_learning_rate=self._subject.current.learning_rate,
+            configured_learning_rate=self._question.subject.current.learning_rate,
         )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:

@@ -1,7 +1,8 @@
 """A training command as the user writes it, with placeholders for what a trial sets. Pure: text in, text out.
 
 ``{micro_batch_size}`` must be there, or ``{global_batch_size}`` for a script that takes the samples of an optimizer
-step and shares them among its replicas; ``{config}``, ``{steps}``, ``{precision}``, ``{accumulation_steps}`` and
+step and shares them among its replicas, or ``{patched_config}`` for one that reads them from a config alone: a copy of
+it in which the trial's values are set. ``{config}``, ``{steps}``, ``{precision}``, ``{accumulation_steps}`` and
 ``{learning_rate}`` may be. A script with its own words for precisions gets them as
 ``{precision:fp32=32-true,bf16=bf16-mixed}``, or as whole options: ``{precision:fp32=,bf16=--bf16}``. ``{{`` and ``}}``
 are braces of the command's own, and shell variables such as ``${HOME}`` are left alone.
@@ -35,21 +36,21 @@ class PlaceholderName(StrEnum):
     MICRO_BATCH_SIZE = "micro_batch_size"
     GLOBAL_BATCH_SIZE = "global_batch_size"
     CONFIG = "config"
+    PATCHED_CONFIG = "patched_config"
     STEPS = "steps"
     PRECISION = "precision"
     ACCUMULATION_STEPS = "accumulation_steps"
     LEARNING_RATE = "learning_rate"
 
 
-_BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE)
+_BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE, PlaceholderName.PATCHED_CONFIG)
 _WHERE_THE_BATCH_GOES = (
     "write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
     "or {global_batch_size} where that is of all replicas"
 )
 _FROM_CONFIG_ALONE = (
-    "write an option of the script for it; where it reads its batch size from the config alone, have the command write "
-    "a copy: bash -c "
-    r"'sed s/batch_size:.*/batch_size:\ {micro_batch_size}/ x.yaml > run.yaml && python train.py run.yaml'"
+    "write an option of the script for it; where it reads its batch size from the config alone, write {patched_config} "
+    "in the place of {config}"
 )
 
 
@@ -75,6 +76,10 @@ class CommandTemplate:
     def has(self, name: PlaceholderName) -> bool:
         """Whether the command has a placeholder of that name."""
         return any(isinstance(piece, Placeholder) and piece.name is name for piece in self.pieces)
+
+    def sets(self, name: PlaceholderName) -> bool:
+        """Whether the command takes what a placeholder stands for, by itself or in the config that it reads."""
+        return self.has(name) or self.has(PlaceholderName.PATCHED_CONFIG)
 
     @property
     def precisions(self) -> tuple[Precision, ...] | None:
@@ -138,14 +143,21 @@ def command_obstacle(template: CommandTemplate, current: Recipe, recipe: Recipe)
         PlaceholderName.ACCUMULATION_STEPS: recipe.accumulation_steps != current.accumulation_steps,
     }
     for name, is_changed in changes.items():
-        if is_changed and not template.has(name):
+        if is_changed and not template.sets(name):
             return f"the command has no {{{name}}}"
     if template.precisions is not None and recipe.precision not in template.precisions:
         return f"the command has no word for {recipe.precision}"
     return None
 
 
-def fill_template(template: CommandTemplate, recipe: Recipe, *, config_path: str | None, steps: int | None) -> str:
+def fill_template(
+    template: CommandTemplate,
+    recipe: Recipe,
+    *,
+    config_path: str | None,
+    steps: int | None,
+    patched_path: str | None = None,
+) -> str:
     """Write the command line for one recipe.
 
     Args:
@@ -153,32 +165,40 @@ def fill_template(template: CommandTemplate, recipe: Recipe, *, config_path: str
         recipe: what to set.
         config_path: what ``{config}`` stands for.
         steps: what ``{steps}`` stands for, in forward passes; None leaves the placeholder, for the user's own length.
+        patched_path: what ``{patched_config}`` stands for; None for the config itself, patched.
 
     Raises:
         UsageError: the command asks for something that is not known, or has no word for the recipe's precision.
     """
+    paths = {PlaceholderName.CONFIG: config_path, PlaceholderName.PATCHED_CONFIG: patched_path or config_path}
     return "".join(
-        piece if isinstance(piece, str) else _value(piece, recipe, config_path, steps) for piece in template.pieces
+        piece if isinstance(piece, str) else _value(piece, recipe, paths.get(piece.name), steps)
+        for piece in template.pieces
     )
 
 
-def fill_command(command: TrainingCommand, recipe: Recipe) -> str:
+def fill_command(command: TrainingCommand, recipe: Recipe, *, patched_path: str | None = None) -> str:
     """Write the command line of one trial.
+
+    Args:
+        command: the command.
+        recipe: what to set.
+        patched_path: the copy that ``{patched_config}`` stands for; None for the config itself.
 
     Raises:
         UsageError: as for :func:`fill_template`.
     """
     template = parse_template(command.template)
     passes = command.steps * recipe.accumulation_steps  # some scripts count these; those that count steps end before
-    return fill_template(template, recipe, config_path=command.config_path, steps=passes)
+    return fill_template(template, recipe, config_path=command.config_path, steps=passes, patched_path=patched_path)
 
 
 def _value(placeholder: Placeholder, recipe: Recipe, config_path: str | None, steps: int | None) -> str:
     match placeholder.name:
         case PlaceholderName.STEPS:
             return "{steps}" if steps is None else str(steps)
-        case PlaceholderName.CONFIG:
-            return shlex.quote(_known(config_path, "{config}", "name the config, too"))
+        case PlaceholderName.CONFIG | PlaceholderName.PATCHED_CONFIG as name:
+            return shlex.quote(_known(config_path, f"{{{name}}}", "name the config, too"))
         case PlaceholderName.LEARNING_RATE:
             hint = "name a config that sets it, or write the rate into the command"
             return repr(_known(recipe.learning_rate, "{learning_rate}", hint))

@@ -62,10 +62,10 @@ def run_command_trial(
         ChildError: the process could not be started.
         UsageError: the command cannot be filled with this recipe.
     """
-    line = fill_command(command, request.recipe)
     kills_before = count_oom_kills()
     with tempfile.TemporaryDirectory(prefix="memplan-") as name:
         folder = Path(name)
+        line = fill_command(command, request.recipe, patched_path=_patched_config(command, folder))
         watch = _Watch(request, command, folder, on_progress)
         environment = _environment(request, command, folder, watch.cards.others_before_bytes)
         started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
@@ -86,6 +86,16 @@ def run_command_trial(
         log_tail=ending.log_tail,
         notes=notes_on(watch.events, request.recipe),
     )
+
+
+def _patched_config(command: TrainingCommand, folder: Path) -> str | None:
+    """Write the copy of the config that the trial reads, under the config's name; None where there is none."""
+    if command.config_text is None or command.config_path is None:
+        return None
+    copy = folder / "config" / Path(command.config_path).name
+    copy.parent.mkdir()
+    copy.write_bytes(command.config_text.encode())  # line endings as they are
+    return str(copy)
 
 
 def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, others_bytes: int) -> dict[str, str]:
@@ -190,7 +200,7 @@ class _Watch:
         )
 
     def _sets_accumulation(self) -> bool:
-        return parse_template(self._command.template).has(PlaceholderName.ACCUMULATION_STEPS)
+        return parse_template(self._command.template).sets(PlaceholderName.ACCUMULATION_STEPS)
 
     def _has_finished(self) -> bool:
         finished = {event.pid for event in self.events if isinstance(event, StepsFinished)}

@@ -18,7 +18,7 @@ from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
-from tests.making import ignore, question, trial
+from tests.making import config_of, ignore, question, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,11 +133,20 @@ def test_a_single_precision_says_what_a_command_trains_in() -> None:
         (PLAIN, PlanRequest(), {"steps": 2}, "at least 3"),
         (f"{PLAIN} {{learning_rate}}", PlanRequest(), {}, "learning_rate"),
         (f"{PLAIN} {{config}}", PlanRequest(), {}, "config"),
+        ("t {patched_config}", PlanRequest(), {}, "there is no config that memplan can change; write an option"),
     ],
 )
 def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template, request_, options, said) -> None:
     with pytest.raises(UsageError, match=said):
         subject_of(template, request_, **options)
+
+
+def test_a_copy_of_a_config_that_is_one_of_several_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text("data = dict(samples_per_gpu=4)\n")
+    config = config_of(tmp_path, "_base_ = './base.py'\noptimizer = dict(type='SGD', lr=0.1)\n", name="x.py")
+    command = CommandOptions(template="t {patched_config}", config_path=config.path)
+    with pytest.raises(UsageError, match=r"x\.py is one of several files; write an option of the script"):
+        subject_of_command(command, config, PlanRequest())
 
 
 def test_a_global_batch_is_held_from_the_first_trial_on() -> None:

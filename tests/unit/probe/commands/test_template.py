@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ def test_a_config_with_spaces_stays_one_word_of_the_shell() -> None:
     assert filled("t {config} {micro_batch_size}", config_path="my run.py") == "t 'my run.py' 12"
 
 
+def test_a_script_that_reads_its_batch_from_a_config_alone_gets_a_copy_and_later_the_config_itself() -> None:
+    made = replace(command("t {patched_config}"), config_path="my run.yaml")
+    assert fill_command(made, RECIPE, patched_path="/x y.yaml") == "t '/x y.yaml'"
+    assert fill_command(made, RECIPE) == "t 'my run.yaml'"
+
+
 def test_a_script_that_counts_forward_passes_has_enough_of_them_for_every_step() -> None:
     assert fill_command(command("t {micro_batch_size} {steps}", steps=30), RECIPE) == "t 12 60"
 
@@ -58,7 +66,7 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
     [
         ("t {batch_size}", "{batch_size} is not known"),
         ("t --bs 4", "has no {micro_batch_size}; write it where your script"),
-        ("t {config}", "has no {micro_batch_size}; .* have the command write a copy: bash -c 'sed"),
+        ("t {config}", "has no {micro_batch_size}; .* write {patched_config} in the place of {config}"),
         ("t {micro_batch_size:a=b}", "takes no words"),
         ("t {micro_batch_size} {precision:bf16}", "is not understood"),
         ("t {micro_batch_size} {precision:half=x}", "'half' is not known"),
