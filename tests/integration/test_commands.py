@@ -99,7 +99,7 @@ def test_a_script_that_reads_its_batch_from_a_config_alone_is_tried_with_copies_
     assert 0.6 <= plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
     assert plan["command"] == f"{sys.executable} train.py run.yaml"
     assert f"+batch_size: {plan['recipe']['micro_batch_size']}  # samples" in plan["config_patch"]["diff"]
-    assert {trial["recipe"]["precision"] for trial in ended.document["trials"]} == {"fp32", "bf16"}
+    assert {trial["recipe"]["precision"] for trial in ended.document["trials"]} >= {"fp32", "bf16"}
     assert (folder / "run.yaml").read_text() == text
 
 
