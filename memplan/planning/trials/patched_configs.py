@@ -24,13 +24,14 @@ def source_of_trial(question: Question, recipe: Recipe) -> WorkloadSource:
     Raises:
         PatchError: the config cannot express the recipe.
     """
-    source, config = question.subject.source, question.subject.config
+    subject = question.subject
+    source, config = subject.source, subject.config
     if not isinstance(source, TrainingCommand) or config is None:
         return source
     if not parse_template(source.template).has(PlaceholderName.PATCHED_CONFIG):
         return source
     request = replace(question.request, patch_style=PatchStyle.IN_PLACE)
-    original = original_recipe(config, question.subject.current, request)
-    patch = patch_of(config, change_to(recipe, original, request, why=_WHY), request)
+    original = original_recipe(config, subject.current, request)
+    patch = patch_of(config, change_to(subject.as_written(recipe), original, request, why=_WHY), request)
     text = config.document.source.text if patch is None else patch.files[0].patched_text
     return replace(source, config_text=text)

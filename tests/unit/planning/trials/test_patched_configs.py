@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 TEXT = "batch_size: 4  # a step's\nlr: 0.1\nprecision: fp32\n"
 
 
-def source_at(folder: Path, recipe: Recipe, template: str = "t {patched_config}") -> Any:
-    config = config_of(folder, TEXT)
+def source_at(folder: Path, recipe: Recipe, template: str = "t {patched_config}", text: str = TEXT) -> Any:
+    config = config_of(folder, text)
     options = CommandOptions(template=template, config_path=config.path)
     subject, _ = subject_of_command(options, config, PlanRequest())
     return source_of_trial(question(subject), recipe)
@@ -33,6 +33,12 @@ def test_the_copy_says_what_is_tried_and_keeps_all_else(tmp_path: Path) -> None:
 
 def test_what_the_config_says_already_is_tried_with_its_own_text(tmp_path: Path) -> None:
     assert source_at(tmp_path, Recipe(micro_batch_size=4, learning_rate=0.1)).config_text == TEXT
+
+
+def test_a_precision_that_only_the_command_can_say_is_left_to_it(tmp_path: Path) -> None:
+    template = "t {patched_config} {precision:fp32=,bf16=--amp}"
+    source = source_at(tmp_path, Recipe(micro_batch_size=12, precision="bf16"), template, "batch_size: 4\n")
+    assert source.config_text.startswith("batch_size: 12\n")
 
 
 def test_a_command_that_takes_its_batch_as_an_option_gets_no_copy(tmp_path: Path) -> None:
