@@ -648,3 +648,24 @@ def test_values_that_evaluation_reads_are_presumed() -> None:
     found = estimate(traced(read, CARD), micro_batch_size=9, device=CARD)
     (told,) = found.notes
     assert "evaluation is not counted" not in told
+
+
+@DEVICES
+def test_values_of_the_batch_that_is_evaluated_are_known(device: DeviceSpec) -> None:
+    def evaluated(_: int) -> dict[str, torch.Tensor]:
+        return {"rows": torch.zeros(2048, 512), "is_kept": torch.arange(2048) < 1024}
+
+    def evaluate(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if batch["is_kept"].all():
+            raise AssertionError("half of the rows are kept")
+        return model(batch["rows"][batch["is_kept"]])
+
+    found = estimate(
+        traced(linear_workload(evaluate=evaluate, evaluation_batch=evaluated), device),
+        micro_batch_size=512,
+        device=device,
+    )
+    assert (found.notes, found.peak_phase) == ((), Phase.EVALUATION)
+    # 4 MiB of rows beside training's; the half that is kept, its output and that of the batch before, 2 MiB each
+    assert found.breakdown.inputs == 5 * MIB + 2048
+    assert found.breakdown.temporaries == pytest.approx(6 * MIB, abs=0.1 * MIB)

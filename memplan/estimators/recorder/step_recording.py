@@ -198,10 +198,8 @@ class StepRecorder:
         if self.workload.evaluation_batch is None:
             return _HostBatches(training=training, make_evaluated=lambda: training)
         made = call_evaluation(self.workload.evaluation_batch, micro_batch_size)
-        return _HostBatches(
-            training=training,
-            make_evaluated=lambda: map_tensors(torch.clone, made) if fakes is None else _fake_batch(made, fakes),
-        )
+        evaluated = made if fakes is None else _fake_batch(made, fakes)
+        return _HostBatches(training=training, make_evaluated=lambda: map_tensors(torch.clone, evaluated))
 
     def _run(
         self,
