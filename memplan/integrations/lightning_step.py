@@ -8,6 +8,7 @@ loggers, and the hooks around single steps (``on_train_batch_start``, ``on_befor
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -137,15 +138,16 @@ class LightningStep(FrameworkStep):
         """Return the largest batch of the validation loaders; one of training's present batch size follows that."""
         trained_at_once = {getattr(each, "batch_size", None) for each in _leaves(self._tree())}
         batches = []
-        for loader in self._val_loaders():
+        for loader in self._val_loaders:
             if _makes_its_batches(loader):
                 batches.append(next(iter(loader)))
                 continue
             size = micro_batch_size if loader.batch_size in trained_at_once else loader.batch_size
-            batches.append(loader.collate_fn(largest_samples(loader.dataset)(size)))
+            batches.append(loader.collate_fn(self._largest_of(loader)(size)))
         prepared = (self._transfer_hook("on_before_batch_transfer", self._source)(each, 0) for each in batches)
         return max(map(packed, prepared), key=lambda each: sum(tensor.nbytes for tensor in each.tensors))
 
+    @functools.cached_property
     def _val_loaders(self) -> list[Any]:
         if self._packed_val_data is not None:
             return _leaves(self._packed_val_data.opened())

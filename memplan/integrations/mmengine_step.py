@@ -72,7 +72,6 @@ class RunnerStep(FrameworkStep):
         self._config: Any = None
         self._module: Any = None
         self._loader: Any = None
-        self._val_loader: Any = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the data up as the workload arrives."""
@@ -93,6 +92,14 @@ class RunnerStep(FrameworkStep):
     @functools.cached_property
     def _largest(self) -> WorstBatches:
         return largest_samples(self._loader.dataset)
+
+    @functools.cached_property
+    def _val_loader(self) -> Any:
+        return self._built_loader("val_dataloader")
+
+    @functools.cached_property
+    def _largest_evaluated(self) -> WorstBatches:
+        return largest_samples(self._val_loader.dataset)
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.
@@ -151,10 +158,8 @@ class RunnerStep(FrameworkStep):
 
     def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:  # noqa: ARG002 - has a size of its own
         """Collate and preprocess the largest samples of the validation dataset, as many as its loader does."""
-        if self._val_loader is None:
-            self._val_loader = self._built_loader("val_dataloader")
-        samples = largest_samples(self._val_loader.dataset)(self._val_loader.batch_sampler.batch_size)
-        return self._preprocessed(samples, self._val_loader, training=False)
+        loader = self._val_loader
+        return self._preprocessed(self._largest_evaluated(loader.batch_sampler.batch_size), loader, training=False)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""

@@ -120,8 +120,15 @@ class TrainerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        self._made_trainer()
+        self._make_trainer_once()
         return largest_samples(self._prepared, look_at=_LOOK_AT, by_selection=True)
+
+    @functools.cached_property
+    def _largest_evaluated(self) -> WorstBatches:
+        self._make_trainer_once()
+        first, *rest = _datasets_in(self._prepared_evaluated)
+        evaluated = ConcatDataset([first, *rest]) if rest else first
+        return largest_samples(evaluated, look_at=_LOOK_AT, by_selection=True)
 
     def model(self) -> nn.Module:
         """Make a new model, and a Trainer for it."""
@@ -176,11 +183,8 @@ class TrainerStep(FrameworkStep):
 
     def evaluation_batch(self, micro_batch_size: int) -> dict[str, Any]:  # noqa: ARG002 - has a size of its own
         """Collate the longest samples of the evaluation dataset, ``per_device_eval_batch_size`` of them."""
-        trainer, size = self._made_trainer(), self._parts.arguments["per_device_eval_batch_size"]
-        first, *rest = _datasets_in(self._prepared_evaluated)
-        evaluated = ConcatDataset([first, *rest]) if rest else first
-        samples = largest_samples(evaluated, look_at=_LOOK_AT, by_selection=True)(size)
-        return dict(next(iter(trainer.get_eval_dataloader(samples))))
+        samples = self._largest_evaluated(self._parts.arguments["per_device_eval_batch_size"])
+        return dict(next(iter(self._trainer.get_eval_dataloader(samples))))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return what ``create_optimizer`` makes for ``args.optim``: of a model with adapters, theirs only."""
@@ -202,11 +206,10 @@ class TrainerStep(FrameworkStep):
                 stack.enter_context(_outputs_as_prepared(each))
             yield
 
-    def _made_trainer(self) -> Any:
+    def _make_trainer_once(self) -> None:
         if self._trainer is None:
             with initialisation_skipped():  # only data and the signature of its forward pass are wanted
                 self.model()
-        return self._trainer
 
     def _trainer_of(self, module: nn.Module, options: Mapping[str, Any]) -> Any:
         """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""
