@@ -323,17 +323,11 @@ def test_what_is_asked_for_says_what_the_trainers_arguments_say(monkeypatch: pyt
     ],
 )
 def test_the_average_that_a_callback_keeps_on_the_device_is_counted(
-    callbacks: Any, is_counted: bool, monkeypatch: pytest.MonkeyPatch
+    callbacks: Any, is_counted: bool, planned_by: Any
 ) -> None:
-    asked = {}
-
-    def planned(workload: Any, *_: Any, **__: Any) -> Any:
-        asked.update(workload=workload)
-        return making.plan(Recipe(micro_batch_size=2, learning_rate=0.1), Recipe(micro_batch_size=2, learning_rate=0.1))
-
-    monkeypatch.setattr(integration, "planned", planned)
-    tune({"accelerator": "cpu", "callbacks": callbacks}, Net(lr=0.1), datamodule=Data(batch_size=2))
-    assert asked["workload"].ema is is_counted
+    settings = {"accelerator": "cpu", "callbacks": callbacks}
+    workload = planned_by(integration, lambda: tune(settings, Net(lr=0.1), datamodule=Data(batch_size=2)))
+    assert workload.ema is is_counted
 
 
 def test_the_same_module_is_known_again_whatever_its_weights_are_and_another_is_not() -> None:
@@ -416,15 +410,17 @@ def test_a_module_validates_on_its_own_loader_where_the_data_is_a_loader() -> No
     ids=["both", "no step", "no data", "switched off"],
 )
 def test_evaluation_counts_where_the_trainer_would_validate(
-    module: Any, data: Any, settings: dict[str, Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+    module: Any, data: Any, settings: dict[str, Any], expected: bool, planned_by: Any
 ) -> None:
-    found = {}
+    workload = planned_by(integration, lambda: tune({"accelerator": "cpu", **settings}, module, datamodule=data))
+    assert (workload.evaluate is not None) == expected
 
-    def planned(workload: Any, *_: object, **__: object) -> Any:
-        found["evaluates"] = workload.evaluate is not None
-        raise StopIteration
 
-    monkeypatch.setattr(integration, "planned", planned)
-    with pytest.raises(StopIteration):
-        tune({"accelerator": "cpu", **settings}, module, datamodule=data)
-    assert found == {"evaluates": expected}
+def test_validation_data_is_looked_through_once_however_often_it_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = arrived(Validating(), Validated(3))
+    first, read = workload.evaluation_batch(2), []
+    own = Sequences.__getitem__
+    monkeypatch.setattr(Sequences, "__getitem__", lambda self, index: read.append(index) or own(self, index))
+    again = workload.evaluation_batch(2)
+    assert torch.equal(first.tensors[0], again.tensors[0])
+    assert len(read) == 3  # the samples of the batch

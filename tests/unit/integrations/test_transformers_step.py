@@ -396,16 +396,9 @@ def test_logits_are_reduced_as_the_trainer_reduces_them(tmp_path: Path) -> None:
     ("strategy", "dataset", "expected"), [("steps", samples(), True), ("no", samples(), False), ("steps", None, False)]
 )
 def test_evaluation_counts_where_the_trainer_would_evaluate(
-    strategy: str, dataset: Any, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, dataset: Any, expected: bool, tmp_path: Path, planned_by: Any
 ) -> None:
-    found = {}
-
-    def planned(workload: Any, *_: object, **__: object) -> Any:
-        found["evaluates"] = workload.evaluate is not None
-        raise StopIteration
-
-    monkeypatch.setattr(integration, "planned", planned)
     arguments = evaluating(tmp_path, eval_strategy=strategy, eval_steps=5)
-    with pytest.raises(StopIteration):
-        tune(arguments, train_dataset=samples(), eval_dataset=dataset, model_init=make_model)
-    assert found == {"evaluates": expected}
+    data = {"train_dataset": samples(), "eval_dataset": dataset}
+    workload = planned_by(integration, lambda: tune(arguments, model_init=make_model, **data))
+    assert (workload.evaluate is not None) == expected
