@@ -669,3 +669,25 @@ def test_values_of_the_batch_that_is_evaluated_are_known(device: DeviceSpec) -> 
     # 4 MiB of rows beside training's; the half that is kept, its output and that of the batch before, 2 MiB each
     assert found.breakdown.inputs == 5 * MIB + 2048
     assert found.breakdown.temporaries == pytest.approx(6 * MIB, abs=0.1 * MIB)
+
+
+@DEVICES
+@pytest.mark.parametrize(("share_hidden", "temporaries_mib"), [(None, 28), (0.5, 18)])
+def test_layers_of_transformers_evaluate_on_their_fast_path(
+    device: DeviceSpec, share_hidden: float | None, temporaries_mib: int
+) -> None:
+    def evaluate(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        hidden = None if share_hidden is None else torch.arange(256).expand(8, 256) >= (1 - share_hidden) * 256
+        return model(batch, src_key_padding_mask=hidden)
+
+    encoder = linear_workload(
+        model=lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(512, 4, 2048, batch_first=True), 1),
+        batch=lambda size: torch.zeros(size, 4, 512),
+        evaluate=evaluate,
+        evaluation_batch=lambda _: torch.zeros(8, 256, 512),
+    )
+    found = estimate(traced(encoder, device), micro_batch_size=4, device=device)
+    assert (found.notes, found.peak_phase) == ((), Phase.EVALUATION)
+    # of 4 MiB each: what is widened to four times as much, what comes of it and is added, the output of the batch
+    # before; of the half that is not hidden also the input
+    assert found.breakdown.temporaries == pytest.approx(temporaries_mib * MIB, abs=0.2 * MIB)

@@ -197,6 +197,15 @@ def known_true_count(mask: torch.Tensor) -> int | None:
         return None if value is None else int(value.count_nonzero())
 
 
+def known_lengths(mask: torch.Tensor) -> list[int] | None:
+    """Return how many elements of each row of a mask are true; None if unknown, or if others stand before them."""
+    value = known_value(mask)
+    with _disable_current_modes():
+        if value is None or not value.equal(value.sort(dim=1, descending=True).values):
+            return None
+        return [int(each) for each in value.sum(1)]
+
+
 def known_integers(tensor: torch.Tensor) -> list[int] | None:
     """Return the elements of an integer vector; None if unknown."""
     value = known_value(tensor)

@@ -178,10 +178,9 @@ def attend(  # noqa: PLR0917 - the operator's own signature
 ) -> torch.Tensor:
     """Run the kernel that a card would choose for ``scaled_dot_product_attention``, with the conversions around it."""
     tensors = (query, key, value)
-    backend = Backend.MATH
-    if isinstance(query, FakeTensor) and query.dim() == key.dim() == value.dim() == 4:
-        call = _call(tensors, attn_mask, dropout=dropout_p, causal=is_causal, grouped=enable_gqa)
-        backend = choose_backend(call, capability)
+    backend = expected_backend(
+        tensors, capability, mask=attn_mask, dropout=dropout_p, causal=is_causal, grouped=enable_gqa
+    )
     mask = _as_float_mask(attn_mask, query.dtype)
     aten = torch.ops.aten
     if backend is Backend.FLASH:
@@ -201,6 +200,21 @@ def attend(  # noqa: PLR0917 - the operator's own signature
         )
     attended: torch.Tensor = results[0]
     return attended
+
+
+def expected_backend(
+    tensors: _QueryKeyValue,
+    capability: tuple[int, int],
+    *,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    grouped: bool = False,
+) -> Backend:
+    """Return the kernel that a card would choose for query, key and value, fake ones of four dimensions."""
+    if not isinstance(tensors[0], FakeTensor) or any(each.dim() != 4 for each in tensors):
+        return Backend.MATH
+    return choose_backend(_call(tensors, mask, dropout=dropout, causal=causal, grouped=grouped), capability)
 
 
 def adds_mask_in_place() -> bool:

@@ -169,7 +169,8 @@ _RULES: dict[str, Rule] = {
     "aten.multinomial": _multinomial,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys(
-        (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_")), _matrix_product
+        (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
+        _matrix_product,
     ),
     "aten.im2col": _im2col,
     "aten.count_nonzero": _count_nonzero,

@@ -23,13 +23,13 @@ from memplan.units import KIB, MIB
 # Grids of affine transforms are products (``AffineGridGenerator.cpp``), bilinear layers are some (``Linear.cpp``), and
 # nested tensors run linear layers and products whole (``torch/nested/_internal/ops.py``).
 _PRODUCTS = (
-    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_", "mv", "dot", "vdot",
-    "affine_grid_generator", "linear", "matmul", "_trilinear",
+    "mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_",
+    "mv", "dot", "vdot", "affine_grid_generator", "linear", "matmul", "_trilinear",
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
 CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))
 _FIRST_SHARED, _FIRST_WITHOUT_CACHE = (2, 12), (2, 15)
-_FUSING_BIAS = "aten.addmm"
+_FUSING_BIAS = ("aten.addmm", "aten._addmm_activation")
 _CUBLASLT_KIB = 1024
 _CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -100,7 +100,7 @@ def _multiplies_elements(left: torch.Tensor, _right: torch.Tensor, *others: obje
 
 
 def _runs_on_cublaslt(operator: str, args: tuple[Any, ...]) -> bool:
-    return operator in _SCALED_PRODUCTS or (operator == _FUSING_BIAS and _fuses_bias(*args))
+    return operator in _SCALED_PRODUCTS or (operator in _FUSING_BIAS and _fuses_bias(*args))
 
 
 def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, beta: complex = 1, *_: object) -> bool:

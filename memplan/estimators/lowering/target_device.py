@@ -16,6 +16,7 @@ from memplan.estimators.lowering.cuda_operators import install_cuda_operators
 from memplan.estimators.lowering.flex_attention import FlexAttention
 from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
+from memplan.estimators.lowering.transformer_fast_path import take_fast_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,6 +39,7 @@ def lower_to(device: DeviceSpec) -> None:
     install_plain_derivatives()
     trace_inference_mode()
     capability = _lowered_capability(device)
+    take_fast_path(capability)
     if capability is not None:
         install_cuda_operators(capability)
         CudaAutocast().install()
