@@ -11,12 +11,10 @@ from memplan.devices.card_context import context_range_bytes
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
 from memplan.estimators.allocators.process_allocators import DEFAULT_ALLOCATORS
-from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.estimators.drawn_steps import drawn_steps
 from memplan.estimators.figures import (
     Figures,
     Peaks,
-    events_at,
     figures_at,
     outcome_of,
     peaks_at,
@@ -100,18 +98,14 @@ def process_peak(
     """
     _check_device(trace, device)
     context_bytes = _context_bytes(trace, device) or 0
-    timeline = trace.timelines[0]
-    reserved_peaks = ReservedPeaks(allocators.cuda)
 
     @functools.cache
     def peak_at(size: int) -> int:
-        if len(trace.timelines) > 1:
-            step = _SizedStep(trace=trace, micro_batch_size=size, device=device, allocators=allocators)
-            return step.figures().peaks.process_bytes + context_bytes
-        if device.kind is DeviceKind.CPU:
+        timeline = trace.timeline_at(size)
+        if timeline is not None:
             return peaks_at(timeline, size, device, allocators).process_bytes + context_bytes
-        events = events_at(timeline, size)
-        return reserved_peaks.of(events.blocks, events.requests_bytes, events.cache_returns) + context_bytes
+        step = _SizedStep(trace=trace, micro_batch_size=size, device=device, allocators=allocators)
+        return step.figures().peaks.process_bytes + context_bytes
 
     return peak_at
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, replay
-from memplan.estimators.allocators.reserved_peak import ReservedPeaks
 from memplan.units import KIB, MIB
 from tests.allocation_events import Events, event_sequences
 
@@ -341,15 +339,3 @@ def test_a_limit_that_is_never_reached_changes_nothing(events: Events, config: A
     free_run = replay(names, sizes, config=without_collection)
     limit_bytes = 2 * free_run.peak_reserved_bytes + 128 * MIB
     assert replay(names, sizes, config=without_collection, limit_bytes=limit_bytes) == free_run
-
-
-@settings(max_examples=300, deadline=None)
-@given(event_sequences(request_bytes), configs)
-def test_the_reserved_peak_alone_is_that_of_the_full_replay(events: Events, config: AllocatorConfig) -> None:
-    names, sizes = zip(*events, strict=True)
-    full = replay(names, sizes, config=config).peak_reserved_bytes
-    peaks = ReservedPeaks(config)
-    asked = (np.array(names, dtype=np.int32), np.array(sizes, dtype=np.int64))
-    assert [peaks.of(*asked), peaks.of(*asked)] == [full, full]  # the second answer is remembered
-    middle = (len(names) // 2,)
-    assert peaks.of(*asked, middle) == replay(names, sizes, config=config, cache_returns=middle).peak_reserved_bytes
