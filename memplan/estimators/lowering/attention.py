@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
-_FROM_2_12 = release_of(torch.__version__) >= (2, 12)  # cuDNN drops multiples of a sixteenth only, before any share
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
-# From torch 2.14 on, efficient attention shares heads as well, and one head of key and value is shared in any case.
-_FROM_2_14 = release_of(torch.__version__) >= (2, 14)
-_WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value, from torch 2.14 on
+_WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
 
 
@@ -123,7 +120,7 @@ def _suits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and known
         and call.head_dim % multiple == 0
         and call.value_dim % multiple == 0
-        and (_heads_match(call) if _FROM_2_14 else call.query_heads == call.key_heads)
+        and (_heads_match(call) if TORCH_RELEASE >= (2, 14) else call.query_heads == call.key_heads)
     )
 
 
@@ -137,7 +134,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and call.key_length != 1
         and not (call.query_length == 1 and call.dropout)
         and not call.trains_mask
-        and (not _FROM_2_12 or (call.dropout * _CUDNN_DROPOUT_STEP).is_integer())
+        and (TORCH_RELEASE < (2, 12) or (call.dropout * _CUDNN_DROPOUT_STEP).is_integer())
         and not torch.are_deterministic_algorithms_enabled()
         and _heads_match(call)
     )
@@ -145,7 +142,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
 
 def _suits_cudnn_in_width(call: AttentionCall, capability: tuple[int, int]) -> bool:
     widths = (call.head_dim, call.value_dim)
-    if not _FROM_2_14:
+    if TORCH_RELEASE < (2, 14):
         is_deepseeks = capability[0] == 10 and widths == (192, 128)
         return is_deepseeks or max(widths) <= (256 if capability == (9, 0) else 128)
     is_wide = capability[0] in _PREFERRING_CUDNN and max(widths) <= 256
@@ -153,7 +150,7 @@ def _suits_cudnn_in_width(call: AttentionCall, capability: tuple[int, int]) -> b
 
 
 def _heads_match(call: AttentionCall) -> bool:
-    is_grouped = call.grouped or (_FROM_2_14 and call.key_heads == 1)
+    is_grouped = call.grouped or (TORCH_RELEASE >= (2, 14) and call.key_heads == 1)
     return call.query_heads == call.key_heads or (is_grouped and call.query_heads % call.key_heads == 0)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from memplan.estimators.fake_tensors.dispatcher import KernelOverrides, argument_names, excluded, overload
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ _LOW_PRECISION = (
 
 # AT_FORALL_FP32: run in single precision.
 _FP32 = (
-    *(("rms_norm",) if release_of(torch.__version__) >= (2, 12) else ()),
+    *(("rms_norm",) if TORCH_RELEASE >= (2, 12) else ()),
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
     "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm",
     "native_layer_norm", "group_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim",
@@ -67,7 +67,6 @@ class CudaAutocast:
         self._kernels = KernelOverrides(_KEY)
         self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._clear_torch_cache = torch.clear_autocast_cache
-        self._keeps_history = _casts_keep_history()
 
     def install(self) -> None:
         """Register the kernels; autocast skips operators that only the CPU's lists name."""
@@ -100,23 +99,14 @@ class CudaAutocast:
 
     def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         # aten/src/ATen/autocast_mode.cpp, cached_cast: one copy of a weight until the outermost context closes, which
-        # later versions let autograd know of wherever it is made.
+        # from 2.11 on autograd knows of wherever it is made.
         weight = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf and tensor._base is None  # noqa: SLF001 - says whether it is a view
         if not weight or not torch.is_autocast_cache_enabled():
             return tensor.to(dtype)
         if id(tensor) not in self._casts:
-            with torch.set_grad_enabled(self._keeps_history or torch.is_grad_enabled()):
+            with torch.set_grad_enabled(TORCH_RELEASE >= (2, 11) or torch.is_grad_enabled()):
                 self._casts[id(tensor)] = (tensor, tensor.to(dtype))
         return self._casts[id(tensor)][1]
-
-
-def _casts_keep_history() -> bool:
-    """Whether a weight that was first cast without gradients has one nevertheless, as from torch 2.11 on."""
-    weight = torch.ones(1, 1, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        with torch.no_grad():
-            weight @ weight
-        return (weight @ weight).requires_grad
 
 
 def _outside_autocast(operator: OpOverload, policy: Callable[..., Arguments]) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ Until torch 2.14 the first product of a thread allocates one, which the thread k
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
 
@@ -28,7 +27,6 @@ _PRODUCTS = (
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
 CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))
-_FIRST_SHARED, _FIRST_WITHOUT_CACHE = (2, 12), (2, 15)
 _FUSING_BIAS = ("aten.addmm", "aten._addmm_activation")
 _CUBLASLT_KIB = 1024
 _CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -55,7 +53,7 @@ NO_WORKSPACE = ProductWorkspace(0, is_kept=False)
 def product_workspace(capability: tuple[int, int], operator: str, args: tuple[Any, ...]) -> ProductWorkspace:
     """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
     if _keeps_workspaces():
-        has_second = not _shares_by_default() and _runs_on_cublaslt(operator, args)
+        has_second = TORCH_RELEASE < (2, 12) and _runs_on_cublaslt(operator, args)
         second_bytes = _cublaslt_bytes() if has_second else 0
         return ProductWorkspace(_cublas_bytes(capability), is_kept=True, cublaslts_bytes=second_bytes)
     if operator == "aten.bmm" and _multiplies_elements(*args):
@@ -65,17 +63,7 @@ def product_workspace(capability: tuple[int, int], operator: str, args: tuple[An
 
 
 def _keeps_workspaces() -> bool:
-    return _keeps_by_default() or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
-
-
-@functools.cache
-def _keeps_by_default() -> bool:
-    return release_of(torch.__version__) < _FIRST_WITHOUT_CACHE
-
-
-@functools.cache
-def _shares_by_default() -> bool:
-    return release_of(torch.__version__) >= _FIRST_SHARED
+    return TORCH_RELEASE < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
 
 
 def _cublas_bytes(capability: tuple[int, int]) -> int:
@@ -114,4 +102,4 @@ def _fuses_bias(bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, bet
     if beta == 1 and bias.is_contiguous() and bias.squeeze().dim() == 1 and bias.shape[-1] == columns:
         return True
     is_matrix = bias.shape == (rows, columns) and bias.stride(1) == 1 and bias.stride(0) >= columns
-    return not _keeps_by_default() and beta != 0 and is_matrix and rows > 1 and left.dtype in HALF_TYPES
+    return TORCH_RELEASE >= (2, 15) and beta != 0 and is_matrix and rows > 1 and left.dtype in HALF_TYPES

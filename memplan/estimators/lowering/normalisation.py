@@ -14,12 +14,11 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.fake_tensors.plain_derivatives import needs_derivative
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GROUPS_ARE_COPIED_FIRST = release_of(torch.__version__) < (2, 15)
 _EUCLIDEAN = 2
 _LARGEST_TRAINED, _LARGEST_EVALUATED = 880_801, 65_535  # samples
 
@@ -53,7 +52,7 @@ def group_norm(
     _cudnn_enabled: bool = True,
 ) -> torch.Tensor:
     """Normalise a contiguous copy, or from torch 2.15 on the image itself, in its layout as on the CPU."""
-    if _GROUPS_ARE_COPIED_FIRST:
+    if TORCH_RELEASE < (2, 15):
         image = image.contiguous()
     samples, channels = image.shape[:2]
     normalised: torch.Tensor = torch.ops.aten.native_group_norm(

@@ -12,7 +12,7 @@ import torch
 
 from memplan.estimators.fake_tensors.fake_results import SPARSE_CLONE
 from memplan.estimators.lowering.attention import adds_mask_in_place
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.training.dense_parts import dense_parts
 
 _SUM, _PRODUCT = torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor
@@ -25,7 +25,7 @@ _WRITES_INTO_ZEROS = (
     torch.ops.aten.put.default,
 )
 # From torch 2.14 on numbers that equal a bound share their gradient with it (``clamp_backward``, ``maximum_backward``).
-_SHARES_AT_BOUNDS = release_of(torch.__version__) >= (2, 14)
+_SHARES_AT_BOUNDS = TORCH_RELEASE >= (2, 14)
 _CLAMPS = ("ClampBackward0", "ClampBackward1")
 _BOUNDS = (
     *(*_CLAMPS, "ClampMinBackward1", "ClampMaxBackward1", "MaximumBackward0", "MinimumBackward0"),

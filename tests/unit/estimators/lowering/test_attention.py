@@ -60,8 +60,7 @@ CALL = AttentionCall(
 def test_the_first_kernel_whose_checks_pass_is_chosen(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_FROM_2_12", True)
-    monkeypatch.setattr(attention, "_FROM_2_14", False)  # as until torch 2.13
+    monkeypatch.setattr(attention, "TORCH_RELEASE", (2, 13))
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
@@ -84,12 +83,12 @@ def test_the_first_kernel_whose_checks_pass_is_chosen(
 def test_from_torch_2_14_on_more_kernels_share_heads_and_cudnn_trains_other_widths(
     changes: dict[str, object], capability: tuple[int, int], expected: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_FROM_2_14", True)
+    monkeypatch.setattr(attention, "TORCH_RELEASE", (2, 14))
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
 def test_until_torch_2_11_cudnn_drops_any_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_FROM_2_12", False)
+    monkeypatch.setattr(attention, "TORCH_RELEASE", (2, 11))
     assert choose_backend(replace(CALL, dropout=0.1), HOPPER) is Backend.CUDNN
 
 

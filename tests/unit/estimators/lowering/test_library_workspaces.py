@@ -32,14 +32,13 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch 2.15 and later do."""
-    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: False)
+    monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 15))
 
 
 @pytest.fixture
 def with_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch 2.12 to 2.14 do."""
-    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: True)
-    monkeypatch.setattr(library_workspaces, "_shares_by_default", lambda: True)
+    monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 13))
 
 
 @pytest.mark.usefixtures("with_cache")
@@ -114,7 +113,7 @@ def test_settings_of_2_15_bring_back_the_cache_and_size_cublaslts_own(monkeypatc
 
 @pytest.mark.usefixtures("with_cache")
 def test_until_2_11_cublaslt_keeps_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_workspaces, "_shares_by_default", lambda: False)
+    monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 11))
     fused, others = (ROW, MATRIX, MATRIX), ((MATRIX,) * 3, (HALVES,) * 3)
     assert product_workspace(AMPERE, "aten.addmm", fused).cublaslts_bytes == OF_CUBLASLT
     assert [product_workspace(AMPERE, "aten.addmm", each).cublaslts_bytes for each in others] == [0, 0]

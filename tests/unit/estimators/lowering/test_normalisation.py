@@ -49,7 +49,7 @@ def test_atens_own_kernel_reads_any_order(dtype: torch.dtype, options: dict[str,
 
 @pytest.mark.parametrize("affine", [True, False])
 def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalisation, "_GROUPS_ARE_COPIED_FIRST", True)  # as until torch 2.14
+    monkeypatch.setattr(normalisation, "TORCH_RELEASE", (2, 14))
     image = torch.rand(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     weight, bias = (torch.rand(8) if affine else None for _ in range(2))
     made: Any = group_norm(image, 2, weight, bias)
@@ -61,7 +61,7 @@ def test_group_norm_keeps_and_answers_what_is_contiguous(*, affine: bool, monkey
 
 
 def test_from_2_15_on_group_norm_keeps_and_answers_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalisation, "_GROUPS_ARE_COPIED_FIRST", False)
+    monkeypatch.setattr(normalisation, "TORCH_RELEASE", (2, 15))
     image = torch.rand(2, 8, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
     made: Any = group_norm(image, 2)
     assert made.is_contiguous(memory_format=torch.channels_last)

@@ -148,7 +148,7 @@ def test_gradients_that_are_differentiated_again_are_added_out_of_place() -> Non
 @pytest.fixture
 def kept_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch keeps them until 2.14."""
-    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: True)
+    monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 14))
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -171,7 +171,7 @@ def test_the_first_matrix_product_of_each_thread_takes_a_cublas_workspace() -> N
 
 
 def test_from_torch_2_15_on_every_product_takes_a_workspace_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_workspaces, "_keeps_by_default", lambda: False)
+    monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 15))
     session = Session(capability=(8, 6))
     with session.fakes, session.recorder:
         weight = torch.empty(8, 8)
