@@ -14,7 +14,7 @@ from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
 from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
-from memplan.estimators.lowering.library_workspaces import NO_WORKSPACE, ProductWorkspace, product_workspace
+from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
@@ -39,12 +39,12 @@ class KernelRules:
         temporary_bytes: returns a kernel's temporaries, given the operator without overload, its arguments and results.
         are_known: whether a rule counts the operator's kernel or it needs none, given its name with and without
             overload.
-        product_workspace: returns what a matrix product takes of a library, given the same without results.
+        product_workspaces: returns what a matrix product takes for libraries, given the same without results.
     """
 
     temporary_bytes: Callable[[str, tuple[Any, ...], Any], TemporaryBytes]
     are_known: Callable[[OpOverload, str], bool]
-    product_workspace: Callable[[str, tuple[Any, ...]], ProductWorkspace]
+    product_workspaces: Callable[[str, tuple[Any, ...]], tuple[ProductWorkspace, ...]]
 
 
 def host_kernels() -> KernelRules:
@@ -52,7 +52,7 @@ def host_kernels() -> KernelRules:
     return KernelRules(
         temporary_bytes=host_temporary_bytes,
         are_known=lambda _operator, _name: True,
-        product_workspace=lambda _operator, _args: NO_WORKSPACE,
+        product_workspaces=lambda _operator, _args: (),
     )
 
 
@@ -85,5 +85,5 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     return KernelRules(
         temporary_bytes=temporary_bytes,
         are_known=are_known,
-        product_workspace=functools.partial(product_workspace, capability),
+        product_workspaces=functools.partial(product_workspaces, capability),
     )

@@ -34,36 +34,32 @@ _CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class ProductWorkspace:
-    """What a matrix product takes beside operands and result.
+    """A block that a matrix product takes beside operands and result.
 
     Args:
-        size_bytes: of the block; 0 for none.
+        library: for which of the two libraries.
+        size_bytes: of the block; may be 0.
         is_kept: whether the thread that runs the product keeps the block for others; else it is freed at once.
-        cublaslts_bytes: of a second block, which the thread keeps for cuBLASLt.
     """
 
+    library: str
     size_bytes: int
     is_kept: bool
-    cublaslts_bytes: int = 0
 
 
-NO_WORKSPACE = ProductWorkspace(0, is_kept=False)
-
-
-def product_workspace(capability: tuple[int, int], operator: str, args: tuple[Any, ...]) -> ProductWorkspace:
-    """Return the workspace of one of :data:`CUBLAS_OPERATORS` on a card of a compute capability."""
-    if _keeps_workspaces():
+def product_workspaces(
+    capability: tuple[int, int], operator: str, args: tuple[Any, ...]
+) -> tuple[ProductWorkspace, ...]:
+    """Return what one of :data:`CUBLAS_OPERATORS` takes on a card of a compute capability."""
+    is_kept = TORCH_RELEASE < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    of_cublas = ProductWorkspace("cuBLAS", _cublas_bytes(capability), is_kept)
+    of_cublaslt = ProductWorkspace("cuBLASLt", _cublaslt_bytes(), is_kept)
+    if is_kept:
         has_second = TORCH_RELEASE < (2, 12) and _runs_on_cublaslt(operator, args)
-        second_bytes = _cublaslt_bytes() if has_second else 0
-        return ProductWorkspace(_cublas_bytes(capability), is_kept=True, cublaslts_bytes=second_bytes)
+        return (of_cublas, of_cublaslt) if has_second else (of_cublas,)
     if operator == "aten.bmm" and _multiplies_elements(*args):
-        return NO_WORKSPACE
-    size_bytes = _cublaslt_bytes() if _runs_on_cublaslt(operator, args) else _cublas_bytes(capability)
-    return ProductWorkspace(size_bytes, is_kept=False)
-
-
-def _keeps_workspaces() -> bool:
-    return TORCH_RELEASE < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+        return ()
+    return (of_cublaslt if _runs_on_cublaslt(operator, args) else of_cublas,)
 
 
 def _cublas_bytes(capability: tuple[int, int]) -> int:

@@ -98,7 +98,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._choices = choices
         self._paused = False
         self._pending: _PendingReuse | None = None
-        self._kept_workspaces: set[tuple[bool, int]] = set()  # whether the backward pass's thread keeps it, and bytes
+        self._kept_workspaces: set[tuple[bool, str]] = set()  # whether the backward pass's thread keeps it, and library
         self._formulas = InPlaceFormulas()
 
     @contextmanager
@@ -210,7 +210,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 between = ()
         if operator in CUBLAS_OPERATORS:
             around += self._hold(temporaries.after_results, operator)
-            self._take_product_workspace(self._kernels.product_workspace(operator, args))
+            for each in self._kernels.product_workspaces(operator, args):
+                self._take_workspace(each)
             self._free(around)
         else:
             self._free(around)
@@ -250,20 +251,19 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for block in blocks:
             self._recording.free(block)
 
-    def _take_product_workspace(self, workspace: ProductWorkspace) -> None:
+    def _take_workspace(self, workspace: ProductWorkspace) -> None:
         """Allocate a product's workspace, which its thread may keep; the backward pass runs on a thread of its own."""
-        in_backward = is_in_backward()
+        kept = (is_in_backward(), workspace.library)
+        if kept in self._kept_workspaces:
+            return
         module = "" if workspace.is_kept else self._paths.current
-        for size_bytes in filter(None, (workspace.size_bytes, workspace.cublaslts_bytes)):
-            if (in_backward, size_bytes) in self._kept_workspaces:
-                continue
-            taken = self._recording.allocate(
-                size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
-            )
-            if workspace.is_kept:
-                self._kept_workspaces.add((in_backward, size_bytes))
-            else:
-                self._recording.free(taken)
+        taken = self._recording.allocate(
+            workspace.size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
+        )
+        if workspace.is_kept:
+            self._kept_workspaces.add(kept)
+        else:
+            self._recording.free(taken)
 
 
 def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:

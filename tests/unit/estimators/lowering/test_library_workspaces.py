@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memplan.estimators.lowering import library_workspaces
-from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspace
+from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
 from memplan.units import KIB, MIB
 
 AMPERE, HOPPER = (8, 0), (9, 0)
@@ -29,6 +29,11 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def sizes(operator: str, args: tuple[Any, ...]) -> list[int]:
+    """Bytes of what a product takes on Ampere."""
+    return [each.size_bytes for each in product_workspaces(AMPERE, operator, args)]
+
+
 @pytest.fixture
 def without_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch 2.15 and later do."""
@@ -47,7 +52,9 @@ def test_the_default_follows_the_card_and_is_kept_for_any_product(
     capability: tuple[int, int], expected_bytes: int
 ) -> None:
     for operator, args in (("aten.mm", (MATRIX, MATRIX)), ("aten.addmm", (ROW, MATRIX, MATRIX))):
-        assert product_workspace(capability, operator, args) == ProductWorkspace(expected_bytes, is_kept=True)
+        assert product_workspaces(capability, operator, args) == (
+            ProductWorkspace("cuBLAS", expected_bytes, is_kept=True),
+        )
 
 
 # as PyTorch 2.13 itself allocates for these settings
@@ -66,7 +73,7 @@ def test_a_setting_names_sizes_and_how_many_of_each(
     setting: str, expected_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", setting)
-    assert product_workspace(AMPERE, "aten.mm", (MATRIX, MATRIX)).size_bytes == expected_bytes
+    assert sizes("aten.mm", (MATRIX, MATRIX)) == [expected_bytes]
 
 
 # as PyTorch 2.15 itself allocates
@@ -76,7 +83,6 @@ def test_a_setting_names_sizes_and_how_many_of_each(
     [
         ("aten.mm", (MATRIX, MATRIX), OF_CUBLAS),
         ("aten.bmm", (MATRIX[None], MATRIX[None]), OF_CUBLAS),
-        ("aten.bmm", (MATRIX[None, :, :1], MATRIX[None, :1]), 0),  # a column by a row
         ("aten.bmm", (MATRIX[None, :, :1].cfloat(), MATRIX[None, :1].cfloat()), OF_CUBLAS),
         ("aten.addmm", (ROW, MATRIX, MATRIX), OF_CUBLASLT),
         ("aten.addmm", (ROW[None], MATRIX, MATRIX), OF_CUBLASLT),
@@ -97,36 +103,44 @@ def test_a_setting_names_sizes_and_how_many_of_each(
 def test_from_2_15_on_each_product_takes_its_own_and_one_with_a_bias_that_of_cublaslt(
     operator: str, args: tuple[Any, ...], expected_bytes: int
 ) -> None:
-    assert product_workspace(AMPERE, operator, args) == ProductWorkspace(expected_bytes, is_kept=False)
+    (found,) = product_workspaces(AMPERE, operator, args)
+    assert (found.size_bytes, found.is_kept) == (expected_bytes, False)
+
+
+@pytest.mark.usefixtures("without_cache")
+def test_a_column_by_a_row_takes_none() -> None:
+    assert product_workspaces(AMPERE, "aten.bmm", (MATRIX[None, :, :1], MATRIX[None, :1])) == ()
 
 
 @pytest.mark.usefixtures("without_cache")
 def test_settings_of_2_15_bring_back_the_cache_and_size_cublaslts_own(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = (ROW, MATRIX, MATRIX)
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
-    assert product_workspace(AMPERE, "aten.addmm", fused).size_bytes == 4 * MIB
+    assert sizes("aten.addmm", fused) == [4 * MIB]
     monkeypatch.setenv("DISABLE_ADDMM_CUDA_LT", "1")
-    assert product_workspace(AMPERE, "aten.addmm", fused).size_bytes == OF_CUBLAS
+    assert sizes("aten.addmm", fused) == [OF_CUBLAS]
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
-    assert product_workspace(AMPERE, "aten.addmm", fused).is_kept
+    assert [each.is_kept for each in product_workspaces(AMPERE, "aten.addmm", fused)] == [True]
 
 
 @pytest.mark.usefixtures("with_cache")
 def test_until_2_11_cublaslt_keeps_a_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_workspaces, "TORCH_RELEASE", (2, 11))
     fused, others = (ROW, MATRIX, MATRIX), ((MATRIX,) * 3, (HALVES,) * 3)
-    assert product_workspace(AMPERE, "aten.addmm", fused).cublaslts_bytes == OF_CUBLASLT
-    assert [product_workspace(AMPERE, "aten.addmm", each).cublaslts_bytes for each in others] == [0, 0]
+    assert sizes("aten.addmm", fused) == [OF_CUBLAS, OF_CUBLASLT]
+    assert [sizes("aten.addmm", each) for each in others] == [[OF_CUBLAS], [OF_CUBLAS]]
 
 
 @pytest.mark.usefixtures("with_cache")
 def test_products_of_eight_bit_types_take_the_workspace_of_their_thread() -> None:
     assert "aten._scaled_mm" in library_workspaces.CUBLAS_OPERATORS
-    assert product_workspace(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == ProductWorkspace(32 * MIB, is_kept=True)
+    assert product_workspaces(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == (
+        ProductWorkspace("cuBLAS", 32 * MIB, is_kept=True),
+    )
 
 
 @pytest.mark.usefixtures("without_cache")
 def test_products_of_eight_bit_types_run_on_cublaslt() -> None:
-    assert product_workspace(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == ProductWorkspace(
-        OF_CUBLASLT, is_kept=False
+    assert product_workspaces(HOPPER, "aten._scaled_mm", (MATRIX, MATRIX)) == (
+        ProductWorkspace("cuBLASLt", OF_CUBLASLT, is_kept=False),
     )
