@@ -83,10 +83,10 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostBatches:
-    """The batches of a run on the host: the one of every micro-step, and what makes those that are evaluated."""
+    """The batches of a run on the host: that of every micro-step, and what makes any that are evaluated."""
 
     training: Any
-    make_evaluated: Callable[[], Any] | None
+    make_evaluated: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +193,6 @@ class StepRecorder:
             EvaluationError: the workload's function raised.
         """
         training = batch if fakes is None else _fake_batch(batch, fakes)
-        if self.workload.evaluate is None:
-            return _HostBatches(training=training, make_evaluated=None)
         if self.workload.evaluation_batch is None:
             return _HostBatches(training=training, make_evaluated=lambda: training)
         made = call_evaluation(self.workload.evaluation_batch, micro_batch_size)
@@ -246,8 +244,7 @@ class StepRecorder:
                 step.run()
                 thread.end_step()
                 returns.append(len(recording.cache_returns))
-            if (make_evaluated := batches.make_evaluated) is not None:
-                step.evaluate(lambda: next_batch(make_evaluated))
+            step.evaluate(lambda: next_batch(batches.make_evaluated))
         if len({after - before for before, after in pairwise(returns)}) > 1:
             recording.cache_returns.clear()  # steps between which it is not returned take more
         operators.resolve_pending_reuse()
