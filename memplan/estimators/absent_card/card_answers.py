@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import nullcontext
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -26,27 +26,6 @@ _RETURNING_NONE = (
 )  # fmt: skip
 _READINGS = ("current_device", "current_device_index", "utilization", "temperature", "power_draw", "clock_rate")
 NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")  # functions of ``torch.cuda.nvtx``
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardProperties:
-    """The attributes of ``torch.cuda.get_device_properties`` that are known of a card.
-
-    Args:
-        name: the card's name.
-        major: first part of its compute capability.
-        minor: second part.
-        total_memory: bytes, as CUDA reports it.
-        multi_processor_count: streaming multiprocessors; None where only a size is known.
-        warp_size: threads of a warp.
-    """
-
-    name: str
-    major: int
-    minor: int
-    total_memory: int
-    multi_processor_count: int | None
-    warp_size: int = 32
 
 
 class StandInDevice(nullcontext[None]):
@@ -72,12 +51,13 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         capability: its compute capability, assumed where only a size is known.
     """
     major, minor = capability
-    properties = CardProperties(
+    properties = SimpleNamespace(
         name=device.name,
         major=major,
         minor=minor,
         total_memory=device.total_bytes,
         multi_processor_count=device.sm_count,
+        warp_size=32,
     )
     free_bytes, stream = device.total_bytes - device.context_bytes, StandInStream()
     fixed = {
