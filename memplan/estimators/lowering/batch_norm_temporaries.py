@@ -1,7 +1,8 @@
-"""What ATen's batch norm of a card sums through: its statistics in the forward pass, two sums in the backward pass.
+"""What batch norm copies and sums through on a card.
 
-``batch_norm_mean_var``, ``batch_norm_choose_impl`` and the kernels that they choose in
-``aten/src/ATen/native/cuda/Normalization.cu`` and ``.cuh`` of torch 2.13. Contiguous images need no memory.
+cuDNN reads the gradient in the layout of the image (``cudnn/BatchNorm.cpp``). ATen sums statistics in the forward pass,
+and twice in the backward pass (``batch_norm_mean_var``, ``batch_norm_choose_impl`` and the kernels that they choose in
+``aten/src/ATen/native/cuda/Normalization.cu`` and ``.cuh`` of torch 2.13); contiguous images need no memory there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
+from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 from memplan.estimators.lowering.normalisation import suits_cudnn
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
@@ -41,7 +44,7 @@ def _forward(
 ) -> TemporaryBytes:
     """Partial means, variances and counts; of what lies otherwise, those of ``var_mean``."""
     image, weight, training = args[0], args[1], args[5]
-    if not _runs_on_aten(image, weight, training=training) or _is_contiguous(image):
+    if not training or not image.numel() or _runs_on_cudnn(image, weight) or _is_contiguous(image):
         return NO_TEMPORARIES
     if _is_channels_last(image):
         return TemporaryBytes(after_results=_channel_sums(image, numbers=4))
@@ -61,18 +64,19 @@ def _variance_parts(
 
 
 def _backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Two sums of each channel, and their parts (``batch_norm_backward_reduce_cuda_channels_last_template``)."""
+    """The gradient on cuDNN; else two sums (``batch_norm_backward_reduce_cuda_channels_last_template``)."""
     gradient, image, weight, training = args[0], args[1], args[2], args[7]
-    if not _runs_on_aten(image, weight, training=training) or not _is_channels_last(image):
+    if training and _runs_on_cudnn(image, weight):
+        return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
+    if not training or not image.numel() or not _is_channels_last(image):
         return NO_TEMPORARIES
     sums_bytes = image.shape[1] * _NUMBER_BYTES
     parts = _channel_sums(image, numbers=2) if _is_channels_last(gradient) else ()
     return TemporaryBytes(around_results=(sums_bytes, sums_bytes), before_results=parts)
 
 
-def _runs_on_aten(image: torch.Tensor, weight: torch.Tensor | None, *, training: bool) -> bool:
-    on_cudnn = torch.backends.cudnn.enabled and suits_cudnn(image, weight, training=training)
-    return training and not on_cudnn and bool(image.numel())
+def _runs_on_cudnn(image: torch.Tensor, weight: torch.Tensor | None) -> bool:
+    return torch.backends.cudnn.enabled and suits_cudnn(image, weight, training=True)
 
 
 def _is_contiguous(image: torch.Tensor) -> bool:

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import suggest_memory_format
 
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Positions of the operands that each kernel makes contiguous before its results exist (``expect_contiguous`` and
-# ``contiguous`` in aten/src/ATen/native: layer_norm.cpp, Embedding.cpp and their CUDA counterparts).
-CONTIGUOUS_OPERANDS = {
-    "aten.native_layer_norm": (0,),
-    "aten.native_layer_norm_backward": (0, 1),
-    "aten._fused_rms_norm": (0,),
-    "aten._fused_rms_norm_backward": (0, 1),
-    "aten.embedding_dense_backward": (0,),
-}
+    from memplan.estimators.lowering.temporary_bytes import Rule
+
+
+def contiguous_first(operands: int) -> Rule:
+    """Return the rule for a kernel that makes its first operands contiguous before its results exist."""
+    return lambda args, _result: TemporaryBytes(throughout=copies(args[:operands]))
+
+
+# ``expect_contiguous`` and ``contiguous`` in aten/src/ATen/native: layer_norm.cpp, Embedding.cpp and what is in cuda.
+COPIES_ON_ANY_DEVICE = dict.fromkeys(("aten.native_layer_norm", "aten.embedding_dense_backward"), contiguous_first(1))
 
 
 def convolution_layout(deciding: Sequence[torch.Tensor]) -> torch.memory_format:

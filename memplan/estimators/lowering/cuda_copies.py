@@ -2,7 +2,7 @@
 
 Each kernel's own source in ``aten/src/ATen/native/cuda`` of torch 2.13 says so by ``contiguous``: ``SoftMax.cu``,
 ``AveragePool2d.cu``, ``AdaptiveMaxPooling2d.cu`` and the like, ``UpSample*.cu``, ``ReflectionPad.cu``, ``Loss.cu``,
-``ScanUtils.cuh``, ``Sorting.cpp``; for batch normalisation ``cudnn/BatchNorm.cpp``.
+``ScanUtils.cuh``, ``Sorting.cpp``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.lowering.contiguous_copies import CONTIGUOUS_OPERANDS, copies
-from memplan.estimators.lowering.normalisation import suits_cudnn
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.contiguous_copies import COPIES_ON_ANY_DEVICE, contiguous_first, copies
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
@@ -23,17 +22,15 @@ if TYPE_CHECKING:
 def copying_rules() -> dict[str, Rule]:
     """Return the rules by operator name without overload; convolutions and products have rules of their own."""
     return {
-        **{name: _first(places) for name, places in CONTIGUOUS_OPERANDS.items()},
-        **dict.fromkeys(("aten.fractional_max_pool2d_backward", "aten._embedding_bag_backward"), _first((0,))),
+        **COPIES_ON_ANY_DEVICE,
+        **dict.fromkeys(("aten.fractional_max_pool2d_backward", "aten._embedding_bag_backward"), contiguous_first(1)),
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
-        **dict.fromkeys(("aten.upsample_nearest3d", "aten._upsample_nearest_exact3d"), _resampled_volume),
-        **dict.fromkeys(("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"), _resampled_smoothly),
+        **dict.fromkeys((f"aten.{name}" for name in _RESAMPLED_CONTIGUOUSLY), _resampled),
         "aten._adaptive_avg_pool3d": lambda args, _result: TemporaryBytes(around_results=copies(args[:1])),
         "aten.adaptive_max_pool2d": _adaptive_max_pool,
         "aten.adaptive_max_pool2d_backward": _adaptive_max_pool_backward,
-        "aten.native_batch_norm_backward": _batch_norm_backward,
         **dict.fromkeys(("aten.native_layer_norm_backward", "aten._fused_rms_norm_backward"), _layer_norm_backward),
         "aten._softmax_backward_data": _softmax_backward,
         "aten._log_softmax_backward_data": lambda args, _result: TemporaryBytes(after_results=copies(args[:2])),
@@ -53,11 +50,9 @@ _IN_OWN_LAYOUT = (
     "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
     "_adaptive_avg_pool2d",
 )  # fmt: skip
-
-
-def _first(places: tuple[int, ...]) -> Rule:
-    """Operands that are copied before the results are allocated."""
-    return lambda args, _result: TemporaryBytes(throughout=copies(args[each] for each in places))
+_RESAMPLED_CONTIGUOUSLY = (
+    "upsample_nearest3d", "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
 
 
 def _contiguous(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -72,7 +67,8 @@ def _in_own_layout(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=copies(args[:1], suggest_memory_format(args[0])))
 
 
-def _resampled_volume(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def _resampled(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+    """A contiguous result and image (``upsample_gen2d_aa_out_cuda_template`` in ``UpSampleBilinear2d.cu``)."""
     return TemporaryBytes(after_results=copies((result, args[0])))
 
 
@@ -84,19 +80,6 @@ def _adaptive_max_pool(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
 def _adaptive_max_pool_backward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     gradient, _, positions = args
     return TemporaryBytes(after_results=copies((gradient, positions, result)))
-
-
-def _batch_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    gradient, image, weight = args[:3]
-    training = args[7]
-    if not training or not suits_cudnn(image, weight, training=training):
-        return NO_TEMPORARIES
-    return TemporaryBytes(throughout=copies((gradient,), suggest_memory_format(image)))
-
-
-def _resampled_smoothly(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """A contiguous result and image (``upsample_gen2d_aa_out_cuda_template`` in ``UpSampleBilinear2d.cu``)."""
-    return TemporaryBytes(after_results=copies((result, args[0])))
 
 
 def _layer_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -9,53 +9,28 @@ import torch
 from memplan.estimators.fake_tensors.host_recurrence import padded_bytes, scratch_bytes
 from memplan.estimators.lowering.composite_temporaries import composite_rules
 from memplan.estimators.lowering.contiguous_copies import (
-    CONTIGUOUS_OPERANDS,
+    COPIES_ON_ANY_DEVICE,
+    contiguous_first,
     convolution_layout,
     copies,
     copies_by_position,
 )
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
-from memplan.estimators.lowering.temporary_bytes import (
-    FP32_BYTES,
-    INT64_BYTES,
-    NO_TEMPORARIES,
-    TemporaryBytes,
-    temporaries_by,
-)
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan.estimators.lowering.temporary_bytes import Rule
 
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
-# Positions of image and weight, which decide the layout, and of all operands converted to it (``Convolution.cpp``).
-_CONVOLUTIONS = {"aten.convolution": ((0, 1), (0, 1)), "aten.convolution_backward": ((1, 2), (0, 1, 2))}
-_CONTIGUOUS_OPERANDS = {
-    **CONTIGUOUS_OPERANDS,
-    "aten._softmax": (0,),  # this and the next three in ``SoftMax.cpp``
-    "aten._log_softmax": (0,),
-    "aten._softmax_backward_data": (0, 1),
-    "aten._log_softmax_backward_data": (0, 1),
-}
 _SMALL_SIDES = 128  # pixels of height and width together
 
 
-def host_temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """Return the temporaries of a CPU kernel.
-
-    Args:
-        operator: name without overload, e.g. ``aten.convolution``.
-        args: the operator's positional arguments.
-        result: what it returned.
-    """
-    return temporaries_by((_RULES,), operator, args, result) + TemporaryBytes(throughout=_copied(operator, args))
-
-
-def _copied(operator: str, args: tuple[Any, ...]) -> tuple[int, ...]:
-    if operator in _CONVOLUTIONS:
-        deciding, places = _CONVOLUTIONS[operator]
-        return copies((args[each] for each in places), convolution_layout([args[each] for each in deciding]))
-    return copies(args[each] for each in _CONTIGUOUS_OPERANDS.get(operator, ()))
+def _convolution_operands(operands: slice, deciding: slice) -> Rule:
+    """Return the rule for operands that are converted to the layout of image and weight (``Convolution.cpp``)."""
+    return lambda args, _result: TemporaryBytes(throughout=copies(args[operands], convolution_layout(args[deciding])))
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -161,5 +136,14 @@ _RULES: dict[str, Rule] = {
         _interpolation,
     ),
     **dict.fromkeys(("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"), _smooth_interpolation),
-    **composite_rules(on_cuda=False),
 }
+_COPIES: dict[str, Rule] = {
+    **COPIES_ON_ANY_DEVICE,
+    "aten.native_layer_norm_backward": contiguous_first(2),
+    **dict.fromkeys(("aten._softmax", "aten._log_softmax"), contiguous_first(1)),  # these and the next: ``SoftMax.cpp``
+    **dict.fromkeys(("aten._softmax_backward_data", "aten._log_softmax_backward_data"), contiguous_first(2)),
+    "aten.convolution": _convolution_operands(slice(2), deciding=slice(2)),
+    "aten.convolution_backward": _convolution_operands(slice(3), deciding=slice(1, 3)),
+}
+# Tables of rules by operator name without overload.
+HOST_RULES: tuple[Mapping[str, Rule], ...] = (composite_rules(on_cuda=False), _COPIES, _RULES)

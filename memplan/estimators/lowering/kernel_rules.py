@@ -12,7 +12,7 @@ from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
-from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
+from memplan.estimators.lowering.host_temporaries import HOST_RULES
 from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
 from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
@@ -50,7 +50,7 @@ class KernelRules:
 def host_kernels() -> KernelRules:
     """Return the rules of the CPU."""
     return KernelRules(
-        temporary_bytes=host_temporary_bytes,
+        temporary_bytes=functools.partial(temporaries_by, HOST_RULES),
         are_known=lambda _operator, _name: True,
         product_workspaces=lambda _operator, _args: (),
     )

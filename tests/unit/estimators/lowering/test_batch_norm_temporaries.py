@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from memplan.estimators.lowering.batch_norm_temporaries import batch_norm_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.units import MIB
 from tests import tensors
 from tests.making import sizes
 from tests.tensors import in_channels_last
+
+if TYPE_CHECKING:
+    import pytest
 
 RULES = batch_norm_rules((8, 0), 108)
 
@@ -23,9 +28,9 @@ def forward(image: torch.Tensor, *, training: bool = True) -> TemporaryBytes:
     return RULES["aten.native_batch_norm"]((image, weight, weight, None, None, training, 0.1, 1e-5), image)
 
 
-def backward(gradient: torch.Tensor, image: torch.Tensor) -> TemporaryBytes:
+def backward(gradient: torch.Tensor, image: torch.Tensor, *, training: bool = True) -> TemporaryBytes:
     weight = meta(image.shape[1], dtype=torch.float32)
-    args = (gradient, image, weight, None, None, None, None, True, 1e-5, [True, True, True])
+    args = (gradient, image, weight, None, None, None, None, training, 1e-5, [True, True, True])
     return RULES["aten.native_batch_norm_backward"](args, image)
 
 
@@ -36,6 +41,16 @@ def test_images_of_bfloat16_in_channels_last_are_summed_in_parts() -> None:
     found = backward(image, image)
     assert sizes(found.before_results) == (2 * 64 * parts * 4,)
     assert sizes(found.around_results) == (64 * 4, 64 * 4)
+
+
+def test_cudnn_normalises_gradients_in_the_layout_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = meta(8, 64, 32, 32, dtype=torch.float32)  # 2 MiB
+    of_sum = image[:1, :1, :1, :1].expand(8, 64, 32, 32)
+    assert backward(of_sum, image).throughout == backward(image, in_channels_last(image)).throughout == (2 * MIB,)
+    assert backward(image, image) == backward(of_sum, image, training=False) == NO_TEMPORARIES
+    assert backward(of_sum.bfloat16(), image.bfloat16()) == NO_TEMPORARIES  # by ATen
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    assert backward(of_sum, image) == NO_TEMPORARIES
 
 
 def test_other_batch_norms_sum_in_place_or_on_cudnn() -> None:

@@ -70,18 +70,6 @@ def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
     assert cuda_temporary_bytes(operator, (result.t(), result, 1), result).after_results == (MIB, MIB)
 
 
-def test_cudnn_normalises_gradients_in_the_layout_of_the_image() -> None:
-    weight = meta(64)
-
-    def throughout(gradient: torch.Tensor, image: torch.Tensor, *, training: bool = True) -> object:
-        args = (gradient, image, weight, None, None, None, None, training)
-        return cuda_temporary_bytes("aten.native_batch_norm_backward", args, None).throughout
-
-    assert throughout(SAME, SMALL) == throughout(SMALL, in_channels_last(SMALL)) == (MIB,)
-    assert throughout(SMALL, SMALL) == throughout(SAME, SMALL, training=False) == ()
-    assert throughout(SAME.bfloat16(), SMALL.bfloat16()) == ()  # a kernel of ATen's own
-
-
 def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> None:
     image, weight, each_bytes = meta(16, 64, 16), meta(64), 4 * KIB  # 16 * 64 * 4
     args = (image, weight, weight, 16, 64, 16, 4, 1e-5)

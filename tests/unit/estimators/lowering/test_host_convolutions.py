@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memplan.estimators.lowering.host_temporaries import host_temporary_bytes
+from memplan.estimators.lowering.kernel_rules import host_kernels
 from tests.host_allocations import measured_peak_bytes
 from tests.making import sizes
 
@@ -32,7 +32,9 @@ class Rules(TorchDispatchMode):
         name = str(func.overloadpacket)
         if "convolution" in name:
             results = [each for each in (result if isinstance(result, tuple) else [result]) if each is not None]
-            self.found.append((host_temporary_bytes(name, args, result), sum(each.nbytes for each in results)))
+            self.found.append(
+                (host_kernels().temporary_bytes(name, args, result), sum(each.nbytes for each in results))
+            )
         return result
 
 
