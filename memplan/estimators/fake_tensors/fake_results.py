@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001 - some operators are private
 """Operators whose rules for fake tensors (torch 2.13) allocate differently from their kernels.
 
 - Sparse results: the rules return no elements, kernels keep all (for embedding bags one per index:
@@ -39,27 +40,10 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-SPARSE_CLONE = torch.ops.aten.clone.default
-_COALESCE = torch.ops.aten._coalesce.default  # noqa: SLF001 - an operator
-_LIKE_THE_LAST = (SPARSE_CLONE, _COALESCE, torch.ops.aten.sparse_mask.default)
-_COL2IM = torch.ops.aten.col2im.default
-_CTC_LOSS = torch.ops.aten._ctc_loss.Tensor  # noqa: SLF001 - an operator
-_EMBEDDING_BAG_BACKWARD = torch.ops.aten._embedding_bag_backward.default  # noqa: SLF001 - an operator
-_EMBEDDING_BAG = torch.ops.aten._embedding_bag.default  # noqa: SLF001 - an operator
-_REDUCTION_ARGUMENT = {
-    torch.ops.aten.mse_loss.default: 2,
-    torch.ops.aten.smooth_l1_loss.default: 2,
-    torch.ops.aten.soft_margin_loss.default: 2,
-    torch.ops.aten.binary_cross_entropy.default: 3,  # after the weight
-}
-_NORMALISE = torch.ops.aten.native_batch_norm.default
-_IMAGE_ARGUMENT = {_NORMALISE: 0, torch.ops.aten.native_batch_norm_backward.default: 1}
-_LAYER_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
-_NORMALISED_BACKWARD = (
-    torch.ops.aten.native_group_norm_backward.default,
-    torch.ops.aten.native_batch_norm_backward.default,
-)
-_REFLECTIONS = (torch.ops.aten.reflection_pad2d.default, torch.ops.aten.reflection_pad2d_backward.default)
+_ATEN = torch.ops.aten
+SPARSE_CLONE = _ATEN.clone.default
+_COALESCE = _ATEN._coalesce.default
+_NORMALISE, _NORMALISE_BACKWARD = _ATEN.native_batch_norm.default, _ATEN.native_batch_norm_backward.default
 NO_REDUCTION = 0
 
 
@@ -71,24 +55,20 @@ def corrected_result(operator: OpOverload, args: tuple[Any, ...], *, on_host: bo
         args: its positional arguments.
         on_host: whether the CPU kernel runs.
     """
-    if on_host and operator in _IMAGE_ARGUMENT:
-        return _normalised(operator, args, _IMAGE_ARGUMENT[operator])
-    if not on_host and operator in _ON_CUDA:
-        return _ON_CUDA[operator](*args)
-    if operator in _REPLACEMENTS:
-        return _REPLACEMENTS[operator](*args)
-    if operator in _REDUCTION_ARGUMENT:
-        place = _REDUCTION_ARGUMENT[operator]
-        return None if len(args) > place and args[place] == NO_REDUCTION else _reduced_in_place(*args[:2])
-    if operator in _LIKE_THE_LAST and args[-1].layout is torch.sparse_coo:
-        like: torch.Tensor = args[-1]
-        indices, values = (part.clone() for part in dense_parts(like))
-        is_coalesced = operator is _COALESCE or like.is_coalesced()  # assumes unique indices
-        return sparse_of(indices, values.to(args[0].dtype), shape=list(like.shape), is_coalesced=is_coalesced)
-    return None
+    rule = (_ON_HOST if on_host else _ON_CUDA).get(operator)
+    return None if rule is None else rule(*args)
 
 
-def _normalised(operator: OpOverload, args: tuple[Any, ...], place: int) -> Any:
+def _sparse_like_the_last(operator: OpOverload, *args: Any) -> torch.Tensor | None:
+    like: torch.Tensor = args[-1]
+    if like.layout is not torch.sparse_coo:
+        return None
+    indices, values = (part.clone() for part in dense_parts(like))
+    is_coalesced = operator is _COALESCE or like.is_coalesced()  # assumes unique indices
+    return sparse_of(indices, values.to(args[0].dtype), shape=list(like.shape), is_coalesced=is_coalesced)
+
+
+def _normalised(operator: OpOverload, place: int, *args: Any) -> Any:
     image: torch.Tensor = args[place]
     layout = suggest_memory_format(image)
     is_kept = image.is_contiguous(memory_format=layout)
@@ -130,12 +110,12 @@ def _layer_gradients(gradient: torch.Tensor, values: torch.Tensor, *others: Any)
     if gradient.is_contiguous():
         return None
     in_order = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-    results: tuple[torch.Tensor, ...] = _LAYER_BACKWARD(in_order, values, *others)
+    results: tuple[torch.Tensor, ...] = _ATEN.native_layer_norm_backward(in_order, values, *others)
     return results
 
 
 def _embedding_bag(*args: Any) -> tuple[torch.Tensor, ...]:
-    result, bag_of_each, *rest = _EMBEDDING_BAG(*args)
+    result, bag_of_each, *rest = _ATEN._embedding_bag(*args)
     if not bag_of_each.numel():  # the CPU sums without them
         bag_of_each = args[1].new_empty(args[1].numel())
     return result, bag_of_each, *rest
@@ -156,9 +136,17 @@ def _col2im(columns: torch.Tensor, output_size: list[int], kernel_size: list[int
     return memory.resize_(*columns.shape[:-2], channels, *output_size)
 
 
-def _reduced_in_place(values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def _reduced_in_place(
+    values: torch.Tensor, targets: torch.Tensor, reduction: int | None = None, *_: Any
+) -> torch.Tensor | None:
+    if reduction == NO_REDUCTION:
+        return None
     shape = torch.broadcast_shapes(values.shape, targets.shape)  # type: ignore[no-untyped-call]  # untyped in torch
     return torch.empty(shape, dtype=torch.result_type(values, targets)).resize_(())
+
+
+def _weighted_in_place(values: torch.Tensor, targets: torch.Tensor, _weight: Any = None, *reduction: int) -> Any:
+    return _reduced_in_place(values, targets, *reduction)
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, _: Any, lengths: torch.Tensor, *__: Any) -> Any:
@@ -185,18 +173,35 @@ def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *othe
     return sparse_of(indices.reshape(1, -1), values, shape=[rows, gradient.shape[1]], is_coalesced=False)
 
 
-_ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
-    torch.ops.aten.native_layer_norm.default: _layer_norm,
-    _NORMALISE: _batch_norm,
-    _LAYER_BACKWARD: _layer_gradients,
-    **{each: partial(_like_what_was_normalised, each) for each in _NORMALISED_BACKWARD},
-    torch.ops.aten.log_sigmoid_forward.default: _log_sigmoid,
-    **{each: partial(_reflection_pad, each) for each in _REFLECTIONS},
-    _EMBEDDING_BAG: _embedding_bag,
-}
-_REPLACEMENTS: dict[OpOverload, Callable[..., Any]] = {
-    _COL2IM: _col2im,
+_ON_ANY_DEVICE: dict[OpOverload, Callable[..., Any]] = {
+    _ATEN.col2im.default: _col2im,
     LAYER: recurrent_layer,
-    _CTC_LOSS: _ctc_loss,
-    _EMBEDDING_BAG_BACKWARD: _embedding_bag_backward,
+    _ATEN._ctc_loss.Tensor: _ctc_loss,
+    _ATEN._embedding_bag_backward.default: _embedding_bag_backward,
+    _ATEN.mse_loss.default: _reduced_in_place,
+    _ATEN.smooth_l1_loss.default: _reduced_in_place,
+    _ATEN.soft_margin_loss.default: _reduced_in_place,
+    _ATEN.binary_cross_entropy.default: _weighted_in_place,
+    **{each: partial(_sparse_like_the_last, each) for each in (SPARSE_CLONE, _COALESCE, _ATEN.sparse_mask.default)},
+}
+_ON_HOST: dict[OpOverload, Callable[..., Any]] = {
+    **_ON_ANY_DEVICE,
+    _NORMALISE: partial(_normalised, _NORMALISE, 0),
+    _NORMALISE_BACKWARD: partial(_normalised, _NORMALISE_BACKWARD, 1),
+}
+_ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
+    **_ON_ANY_DEVICE,
+    _NORMALISE: _batch_norm,
+    **{
+        each: partial(_like_what_was_normalised, each)
+        for each in (_NORMALISE_BACKWARD, _ATEN.native_group_norm_backward.default)
+    },
+    _ATEN.native_layer_norm.default: _layer_norm,
+    _ATEN.native_layer_norm_backward.default: _layer_gradients,
+    _ATEN.log_sigmoid_forward.default: _log_sigmoid,
+    **{
+        each: partial(_reflection_pad, each)
+        for each in (_ATEN.reflection_pad2d.default, _ATEN.reflection_pad2d_backward.default)
+    },
+    _ATEN._embedding_bag.default: _embedding_bag,
 }
