@@ -220,13 +220,18 @@ class SizedWorkspaces:
         Between two of the sizes they lie on the line through both, and beyond the largest they grow in proportion. An
         algorithm that is taken for sizes in between only is not seen.
         """
-        smaller = max(int(np.searchsorted(self.sizes, micro_batch_size, side="right")) - 1, 0)
-        larger = min(smaller + 1, len(self.sizes) - 1)
-        at_smaller, at_larger = self.bytes_at_sizes[:, smaller], self.bytes_at_sizes[:, larger]
-        beyond = micro_batch_size - self.sizes[smaller]
-        if smaller == larger:
-            of_calls = at_smaller * (micro_batch_size / self.sizes[smaller])
-        else:
-            of_calls = at_smaller + (at_larger - at_smaller) * beyond / (self.sizes[larger] - self.sizes[smaller])
-        of_blocks: npt.NDArray[np.float64] = of_calls[self.numbers]
+        known = min(micro_batch_size, self.sizes[-1])
+        of_calls = on_the_lines(self.bytes_at_sizes, self.sizes, known)
+        of_blocks: npt.NDArray[np.float64] = of_calls[self.numbers] * (micro_batch_size / known)
         return of_blocks
+
+
+def on_the_lines(
+    table: npt.NDArray[np.float64], points: Sequence[float], at: npt.NDArray[np.float64] | float
+) -> npt.NDArray[np.float64]:
+    """Return each row's value at one point, or at one of its own, between the columns' ascending points."""
+    rows, places = np.arange(len(table)), np.interp(at, points, np.arange(len(points)))
+    below, above = np.floor(places).astype(int), np.ceil(places).astype(int)
+    at_below = table[rows, below]
+    found: npt.NDArray[np.float64] = at_below + (table[rows, above] - at_below) * (places - below)
+    return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memplan.estimators.temporaries.convolutions import on_the_lines
 from memplan.estimators.temporaries.ruled_blocks import no_numbers
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class VaryingWorkspaces:
     numbers: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     convolutions: tuple[VaryingConvolution, ...] = ()
     micro_batch_size: int | None = None
-    shares: npt.NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
+    shares: tuple[float, ...] = (1.0,)
     bytes_at_shares: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 1)))
 
     def calls(self, micro_batch_size: int, shares: Sequence[float]) -> list[list[Convolution]]:
@@ -73,7 +74,7 @@ class VaryingWorkspaces:
         """Return the blocks with what their calls take on batches of some shares of the worst's size, ascending."""
         of_calls = [[workspace_bytes[call] for call in calls] for calls in self.calls(micro_batch_size, shares)]
         table = np.array(of_calls, dtype=np.float64).reshape(len(of_calls), len(shares))
-        return replace(self, micro_batch_size=micro_batch_size, shares=np.array(shares), bytes_at_shares=table)
+        return replace(self, micro_batch_size=micro_batch_size, shares=tuple(shares), bytes_at_shares=table)
 
     def fill(
         self, sizes: npt.NDArray[np.float64], blocks: npt.NDArray[np.int32], shares: npt.NDArray[np.float64], size: int
@@ -92,15 +93,7 @@ class VaryingWorkspaces:
             return
         places = np.flatnonzero(np.isin(blocks, self.blocks))
         rows = self.bytes_at_shares[self.numbers[np.searchsorted(self.blocks, blocks[places])]]
-        larger = np.clip(np.searchsorted(self.shares, shares[places]), 1, max(self.shares.size - 1, 1))
-        if self.shares.size == 1:
-            sizes[places] = rows[:, 0]
-        else:
-            at = np.arange(places.size)
-            low, high = self.shares[larger - 1], self.shares[larger]
-            weight = np.clip((shares[places] - low) / (high - low), 0, 1)
-            sizes[places] = (1 - weight) * rows[at, larger - 1] + weight * rows[at, larger]
-        sizes[places] *= size / self.micro_batch_size
+        sizes[places] = on_the_lines(rows, self.shares, shares[places]) * (size / self.micro_batch_size)
 
 
 def varying_workspaces(worst: Workspaces, typical: Workspaces, typical_share: float) -> VaryingWorkspaces:

@@ -243,7 +243,7 @@ def test_batches_of_each_size_that_is_drawn_are_asked_about(monkeypatch: pytest.
     )
     answered = with_cudnns_answers(replace(trace, drawn=drawn, recipe=Recipe(micro_batch_size=1))).drawn
     assert answered is not None
-    assert answered.workspaces.shares.tolist() == [0.25, 1.0]
+    assert answered.workspaces.shares == (0.25, 1.0)
     assert answered.workspaces.bytes_at_shares.tolist() == [[16.0, 32.0]]
 
 
