@@ -27,9 +27,7 @@ _SEARCH = (
 _BY_RULE = "workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
 _NOT_LINEAR = "their batches are no linear function of the micro-batch"
 _UNKNOWN_CARD = "of the card only the size is known"
-_OLD_CARD = "cuDNN 9 knows cards from Turing on"
 _NOT_ALL = "cuDNN {version} proposes nothing for some of them"
-_KNOWN_FROM = (7, 5)
 
 
 def with_cudnns_answers(trace: StepTrace, *, exact_sizes: Collection[int] = ()) -> StepTrace:
@@ -57,8 +55,6 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
     calls = _calls_at(sizes, trace)
     if trace.compute_capability is None or not calls:
         return _by_rule(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
-    if trace.compute_capability < _KNOWN_FROM:
-        return _by_rule(_sized(trace, sizes, {}), _OLD_CARD)
     searched = _calls_at(searched_sizes, trace) if trace.is_in_benchmark_mode else ()
     answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls, searched=searched))
     if not isinstance(answers, CudnnAnswers):

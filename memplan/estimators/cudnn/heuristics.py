@@ -40,6 +40,7 @@ _OPERATIONS = {
 # Behind the first of each operation's attributes, in the order of the header.
 _ALPHA, _BETA, _CONVOLUTION, _WEIGHT, _INPUT, _OUTPUT = range(6)
 
+_TURING, _FIRST_FROM_TURING_ON = (7, 5), (9, 11)
 _TENSOR_CORE, _ROUNDS_INPUTS, _NONDETERMINISTIC = 0, 1, 4  # cudnnBackendNumericalNote_t
 _MOST_NOTES, _MOST_PROPOSALS = 32, 64
 
@@ -71,6 +72,17 @@ _DEVICE = {
 }
 
 
+def check_known(capability: tuple[int, int], version: str) -> None:
+    """Raise where this version of cuDNN would answer for a card that it does not run on.
+
+    Raises:
+        CudnnError: 9.11 and later run on Turing and newer cards, as their support matrix says; to all others they
+            give one answer.
+    """
+    if capability < _TURING and tuple(map(int, version.split("."))) >= _FIRST_FROM_TURING_ON:
+        raise CudnnError(f"{version} knows cards from Turing on; 9.10 is the last to know older ones")
+
+
 class Heuristics:
     """CuDNN's heuristics for one compute capability.
 
@@ -83,6 +95,7 @@ class Heuristics:
         find_every_product()
         self._generation = Generation.of(capability)
         self._library = Library()
+        check_known(capability, self.version)
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
         self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability).encode())
         self._device.finalize()

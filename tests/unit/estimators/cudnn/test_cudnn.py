@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from memplan.children import ChildEnding
 from memplan.estimators.cudnn import answered_traces, asking, with_cudnns_answers
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, library_folders
-from memplan.estimators.cudnn.heuristics import strides_of
+from memplan.estimators.cudnn.heuristics import check_known, strides_of
+from memplan.estimators.cudnn.library import CudnnError
 from memplan.estimators.step_trace import DrawnBatches, StepTrace, Timeline
 from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.temporaries.varying_workspaces import varying_workspaces
@@ -279,7 +281,6 @@ def ruled_bytes(samples: int) -> int:
         (AMPERE, [growing_call()], ruled_bytes(10), "it is not there"),
         (AMPERE, [], MIB, "their batches are no linear function of the micro-batch"),
         (None, [growing_call()], MIB, "of the card only the size is known"),
-        ((7, 0), [growing_call()], 0, "cuDNN 9 knows cards from Turing on"),
     ],
 )
 def test_without_answers_the_rule_stays_and_the_reason_is_named(
@@ -294,6 +295,13 @@ def test_without_answers_the_rule_stays_and_the_reason_is_named(
     assert found.timelines[0].block_bytes(10).tolist() == [sized_bytes]
     (uncounted,) = found.uncounted
     assert uncounted == f"workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
+
+
+def test_later_versions_are_not_asked_about_cards_before_turing() -> None:
+    check_known((7, 0), "9.10.2")
+    check_known((7, 5), "9.11.0")
+    with pytest.raises(CudnnError, match=re.escape("9.11.0 knows cards from Turing on; 9.10 is the last")):
+        check_known((7, 0), "9.11.0")
 
 
 def test_the_rule_is_followed_at_every_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
