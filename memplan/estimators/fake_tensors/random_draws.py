@@ -7,11 +7,11 @@ and PyTorch start from the same generator state in every run.
 from __future__ import annotations
 
 import random
-import sys
 from contextlib import ExitStack, contextmanager
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 MIDDLE, LOW, HIGH = 0.5, 0.001, 0.999
 _MAX_EQUAL_DRAWS = 4096  # then numbers vary, so that loops that wait for another number end
+_SCALAR_DRAWS: tuple[tuple[Any, str], ...] = (
+    (random, "random"), (random, "uniform"), (np.random, "random"), (np.random, "uniform"), (np.random, "rand"),
+)  # fmt: skip
 _CHOSEN = (
     "what the step chooses by random numbers that it draws one by one ({}) is traced with the draw that takes most, of "
     "a low, a middle and a high one"
@@ -84,26 +87,21 @@ class RandomDraws:
     @contextmanager
     def intercepted(self) -> Iterator[None]:
         """Replace scalar draws of Python and NumPy as well while the context is open, then restore all generators."""
-        numpy_random: Any = sys.modules.get("numpy.random")
-        before = random.getstate(), torch.get_rng_state(), None if numpy_random is None else numpy_random.get_state()
-        sources = [(random, name) for name in ("random", "uniform")]
-        sources += [] if numpy_random is None else [(numpy_random, name) for name in ("random", "uniform", "rand")]
+        before = random.getstate(), torch.get_rng_state(), np.random.get_state()
         random.seed(0)
-        if numpy_random is not None:
-            numpy_random.seed(0)
+        np.random.seed(0)
         torch.default_generator.manual_seed(0)
-        started = _states(numpy_random)
+        started = _states()
         try:
             with ExitStack() as stack:
-                for source, name in sources:
+                for source, name in _SCALAR_DRAWS:
                     stack.enter_context(replaced(source, name, self._scalar_draw(name, getattr(source, name))))
                 yield
         finally:
-            self._were_others = _states(numpy_random) != started
+            self._were_others = _states() != started
             random.setstate(before[0])
             torch.set_rng_state(before[1])
-            if numpy_random is not None:
-                numpy_random.set_state(before[2])
+            np.random.set_state(before[2])
 
     def _scalar_draw(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -126,8 +124,6 @@ class RandomDraws:
         return self.fraction if self._count <= _MAX_EQUAL_DRAWS else self._others.random()
 
 
-def _states(numpy_random: Any) -> list[object]:
-    if numpy_random is None:
-        return [random.getstate()]
-    _, keys, position, *_ = numpy_random.get_state()
-    return [random.getstate(), keys.tobytes(), position]
+def _states() -> list[object]:
+    of_numpy: Any = np.random.get_state()
+    return [random.getstate(), of_numpy[1].tobytes(), of_numpy[2]]
