@@ -72,10 +72,10 @@ def estimate(
         breakdown=breakdown,
         peak_phase=figures.phase,
         method=trace.method,
-        outcome=step.outcome(figures.peaks, context_bytes or 0),
+        outcome=step.outcome(figures.peaks),
         context_basis=ContextBasis.TRACE if device.context is None else device.context.basis,
         peak_process_range_bytes=_process_range_bytes(breakdown, device, at_most),
-        drawn=step.drawn(context_bytes or 0),
+        drawn=step.drawn(),
         samples_vary=at_most is not None and at_most.process_bytes > figures.peaks.process_bytes,
         top_modules=figures.top_modules,
         top_operators=figures.top_operators,
@@ -209,6 +209,14 @@ class _SizedStep:
         """The timeline that holds for this size; None between two traced sizes."""
         return self.trace.timeline_at(self.micro_batch_size)
 
+    @property
+    def room_bytes(self) -> int:
+        """What the process may hold beside its context: what is left, and on a card no more than PyTorch may take."""
+        left_bytes = self.device.total_bytes - (_context_bytes(self.trace, self.device) or 0)
+        if self.device.kind is DeviceKind.CPU:
+            return left_bytes
+        return min(left_bytes, int(self.allocators.cuda.per_process_memory_fraction * self.device.total_bytes))
+
     def figures(self) -> Figures:
         """Return the replayed peaks; between two traced sizes they lie on the line through both."""
         if self.timeline is not None:
@@ -222,24 +230,22 @@ class _SizedStep:
         """Return what is alive at most while cuDNN searches for algorithms; None between two traced sizes."""
         return None if self.timeline is None else search_peak_bytes(self.timeline, self.micro_batch_size)
 
-    def drawn(self, context_bytes: int) -> DrawnSteps | None:
+    def drawn(self) -> DrawnSteps | None:
         """Return what steps on batches drawn at random hold; None where batches are alike, and on the CPU."""
         if self.trace.drawn is None or self.device.kind is DeviceKind.CPU:
             return None
-        room_bytes = self.device.total_bytes - context_bytes
-        return drawn_steps(self.trace.drawn, self.micro_batch_size, self.allocators.cuda, limit_bytes=room_bytes)
+        return drawn_steps(self.trace.drawn, self.micro_batch_size, self.allocators.cuda, limit_bytes=self.room_bytes)
 
-    def outcome(self, peaks: Peaks, context_bytes: int) -> OutcomeKind:
+    def outcome(self, peaks: Peaks) -> OutcomeKind:
         """Say how the step ends; between two traced sizes one whose blocks have room is one of retries."""
-        room_bytes = self.device.total_bytes - context_bytes
-        if peaks.process_bytes <= room_bytes:
+        if peaks.process_bytes <= self.room_bytes:
             return OutcomeKind.FITS
         if self.device.kind is DeviceKind.CPU:
             return OutcomeKind.HOST_OUT_OF_MEMORY
         if self.timeline is not None:
             size, config = self.micro_batch_size, self.allocators.cuda
-            return outcome_of(replay_under_limit(self.timeline, size, config, limit_bytes=room_bytes))
-        has_room = peaks.allocated_bytes <= room_bytes
+            return outcome_of(replay_under_limit(self.timeline, size, config, limit_bytes=self.room_bytes))
+        has_room = peaks.allocated_bytes <= self.room_bytes
         return OutcomeKind.ALLOCATOR_RETRIES if has_room else OutcomeKind.DEVICE_OUT_OF_MEMORY
 
 

@@ -60,7 +60,7 @@ class AllocatorConfig:
             from 1 MiB; 0 rounds to 512 bytes.
         garbage_collection_threshold: share of the limit above which old free blocks are returned; 0 never does.
         large_segment_size_bytes: segment for requests between 1 and 10 MiB, and page of large expandable segments.
-        per_process_memory_fraction: share of the card the allocator may take; replays take the limit in bytes instead.
+        per_process_memory_fraction: share of the card the allocator may take, for outcomes; replays take it in bytes.
         segment_order: no setting of PyTorch's, but of its version.
 
     Raises:

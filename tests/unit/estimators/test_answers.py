@@ -9,6 +9,8 @@ import pytest
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import UsageError
+from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.figures import STEP_BEYOND_CONTEXT_BYTES
 from memplan.estimators.step_trace import PHASES, StepTrace, Timeline
@@ -184,6 +186,14 @@ def test_what_exceeds_a_card_is_replayed_under_its_limit(total_mib: int, outcome
     two_sizes = replace(timeline(0, 0), size_terms=np.array([[4, 30, 40], [0, 0, 0], [0, 0, 0]]) * float(MIB))
     made = replace(trace(two_sizes), device_kind=DeviceKind.CUDA)
     assert estimate(made, micro_batch_size=1, device=card).outcome is outcome
+
+
+def test_a_share_of_the_card_that_pytorch_may_take_limits_it_as_well() -> None:
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=400 * MIB, context=context(100))
+    made = replace(trace(timeline(0, 1)), device_kind=DeviceKind.CUDA)
+    for share, outcome in ((0.2, OutcomeKind.FITS), (0.1, OutcomeKind.DEVICE_OUT_OF_MEMORY)):  # 60 of 80 or 40 MiB
+        allocators = ProcessAllocators(cuda=AllocatorConfig(per_process_memory_fraction=share))
+        assert estimate(made, micro_batch_size=40, device=card, allocators=allocators).outcome is outcome
 
 
 @pytest.mark.parametrize(
