@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from architectures import CARD, define_detection_operators, from_settings, language_workload, timm_workload, trace_here
 from forked import run_forked
 
-from memplan.estimators.answers import largest_micro_batch, process_peak
+from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.training.skipped_initialisation import patch_initialisers
 from memplan.units import MIB
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 LIMIT_S = 300.0
+FP32_BYTES = 4  # of a weight, under autocast too
 UP_TO_A_BILLION = ("resnet50", "vit_base_patch16_224", "vit_huge_patch14_224", "gpt2")
 
 
@@ -83,7 +84,7 @@ def measured(name: str, candidates: int) -> Timing:
     for size in range(1, candidates + 1):
         peak_at(size)
     return Timing(
-        parameter_count=trace.parameter_count,
+        parameter_count=estimate(trace, micro_batch_size=1, device=CARD).breakdown.parameters // FP32_BYTES,
         events=len(trace.timelines[0].event_blocks),
         trace_s=traced - started,
         solve_s=solved - traced,

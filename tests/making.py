@@ -149,7 +149,6 @@ def step_trace(*timelines: Timeline, **fields: Any) -> StepTrace:
         "device_kind": DeviceKind.CUDA,
         "compute_capability": None,
         "traced_batch_sizes": (2, 3),
-        "parameter_count": 1,
         "uses_batch_norm": False,
         "optimizer_name": "SGD",
         "method": "fake-tensor trace",

@@ -131,7 +131,6 @@ class StepTrace:
         timelines: one timeline that holds for every size; or, where the number of allocations depends on the
             micro-batch, one for each traced size, without linear or quadratic terms.
         traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
-        parameter_count: elements of all parameters, tied ones once.
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
         optimizer_name: class name of the optimizer.
         method: how the trace was obtained.
@@ -150,7 +149,6 @@ class StepTrace:
     compute_capability: tuple[int, int] | None
     timelines: tuple[Timeline, ...]
     traced_batch_sizes: tuple[int, ...]
-    parameter_count: int
     uses_batch_norm: bool
     optimizer_name: str
     method: str

@@ -66,7 +66,7 @@ def test_a_lazy_layer_learns_its_shape_from_the_batch() -> None:
 def test_compiled_torchscript_is_computed() -> None:
     found = trace(lambda: torch.jit.script(layer()))
     assert "TorchScript runs on real tensors only" in found.notes[-1]
-    assert (found.parameter_count, held(found)) == (512 * 512, (1, 1, 1))
+    assert held(found) == (1, 1, 1)
 
 
 def replaced() -> nn.Module:

@@ -71,7 +71,6 @@ def assemble_trace(
         envelope=envelope,
         drawn=None if timelines[0].cache_returns.size else drawn,  # nothing piles up where the cache is emptied
         traced_batch_sizes=tuple(each.micro_batch_size for each in recordings),
-        parameter_count=sum(each.numel() for each in model.parameters()),
         uses_batch_norm=any(isinstance(each, _BatchNorm) for each in model.modules()),
         is_in_benchmark_mode=torch.backends.cudnn.benchmark,
         optimizer_name=runs[0].optimizer_name,
