@@ -67,7 +67,7 @@ def nearly_fits(timeline: Timeline, recording: Recording) -> bool:
 def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
     """Fit each block's bytes: a line through two runs, a parabola through three.
 
-    A fourth run tests the parabola; blocks that fail it grow as in :func:`envelope_timeline`.
+    A fourth run tests the parabola; blocks that fail it grow from their largest size per sample.
 
     Args:
         recordings: runs of one structure at different micro-batch sizes; a single run gives constants.
@@ -80,7 +80,7 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
     if len(recordings) <= 3:
         return fitted
     misses = _misses(fitted, recordings[3])
-    return replace(fitted, size_terms=np.where(misses, envelope_timeline(recordings).size_terms, fitted.size_terms))
+    return replace(fitted, size_terms=np.where(misses, _proportional_terms(recordings, recordings), fitted.size_terms))
 
 
 def _misses(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
@@ -97,13 +97,13 @@ def proportional_timeline(recordings: Sequence[Recording]) -> Timeline:
     Args:
         recordings: runs of one structure on batches whose samples differ in size.
     """
-    scaled = _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings)[-1]))
+    scaled = _timeline(recordings[-1], _proportional_terms(recordings, recordings[-1:]))
     return replace(scaled, workspaces=proportional_workspaces(recordings[-1]))
 
 
 def envelope_timeline(recordings: Sequence[Recording]) -> Timeline:
     """Scale every block that differs between the runs with the micro-batch, from its largest size per sample."""
-    return _timeline(recordings[-1], _proportional_terms(recordings, _bytes_per_sample(recordings).max(axis=0)))
+    return _timeline(recordings[-1], _proportional_terms(recordings, recordings))
 
 
 def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
@@ -132,21 +132,15 @@ def _terms(recordings: Sequence[Recording]) -> npt.NDArray[np.float64]:
     return terms
 
 
-def _proportional_terms(
-    recordings: Sequence[Recording], bytes_per_sample: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    measured = _bytes_of_runs(recordings)
+def _proportional_terms(recordings: Sequence[Recording], scaled: Sequence[Recording]) -> npt.NDArray[np.float64]:
+    """Scale every block that differs between runs with the micro-batch, from its largest size per sample in some."""
+    measured, sizes = _bytes_of_runs(recordings), [[each.micro_batch_size] for each in scaled]
     is_fixed = (measured == measured[0]).all(axis=0)
     terms = np.zeros((3, measured.shape[1]))
     terms[0] = np.where(is_fixed, measured[0], 0)
-    terms[1] = np.where(is_fixed, 0, bytes_per_sample)
+    terms[1] = np.where(is_fixed, 0, (_bytes_of_runs(scaled) / sizes).max(axis=0))
     return terms
 
 
 def _bytes_of_runs(recordings: Sequence[Recording]) -> npt.NDArray[np.float64]:
     return np.array([each.block_bytes for each in recordings], dtype=np.float64)
-
-
-def _bytes_per_sample(recordings: Sequence[Recording]) -> npt.NDArray[np.float64]:
-    per_sample: npt.NDArray[np.float64] = _bytes_of_runs(recordings) / [[each.micro_batch_size] for each in recordings]
-    return per_sample
