@@ -52,10 +52,10 @@ def with_ruled_workspaces(trace: StepTrace) -> StepTrace:
 
 
 def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[int]) -> StepTrace:
-    calls = _calls_at(sizes, trace)
+    calls = _calls(trace, sizes)
     if trace.compute_capability is None or not calls:
         return _by_rule(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
-    searched = _calls_at(searched_sizes, trace) if trace.is_in_benchmark_mode else ()
+    searched = _calls_at(trace, searched_sizes) if trace.is_in_benchmark_mode else ()
     answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls, searched=searched))
     if not isinstance(answers, CudnnAnswers):
         return _by_rule(_sized(trace, sizes, {}), answers)
@@ -69,15 +69,18 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
     return found if len(told) == len(calls) else _by_rule(found, _NOT_ALL.format(version=answers.version))
 
 
-def _calls_at(sizes: Sequence[int], trace: StepTrace) -> tuple[Convolution, ...]:
-    calls = {call: None for each in trace.timelines for size in sizes for call in each.workspaces.calls_at(size)}
-    return tuple(calls | dict.fromkeys(itertools.chain(*_drawn_calls(trace))))
+def _calls_at(trace: StepTrace, sizes: Sequence[int]) -> tuple[Convolution, ...]:
+    calls = (call for each in trace.timelines for size in sizes for call in each.workspaces.calls_at(size))
+    return tuple(dict.fromkeys(calls))
 
 
-def _drawn_calls(trace: StepTrace) -> list[list[Convolution]]:
-    if trace.drawn is None:
-        return []
-    return trace.drawn.workspaces.calls(trace.recipe.micro_batch_size, _drawn_shares(trace.drawn, trace.recipe))
+def _calls(trace: StepTrace, sizes: Sequence[int]) -> tuple[Convolution, ...]:
+    """Return the calls at some sizes, and those on the batches that will be drawn."""
+    calls, drawn = _calls_at(trace, sizes), trace.drawn
+    if drawn is None:
+        return calls
+    of_drawn = drawn.workspaces.calls(trace.recipe.micro_batch_size, _drawn_shares(drawn, trace.recipe))
+    return tuple(dict.fromkeys((*calls, *itertools.chain(*of_drawn))))
 
 
 def _drawn_shares(drawn: DrawnBatches, recipe: Recipe) -> list[float]:
@@ -90,9 +93,7 @@ def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, in
     capability = trace.compute_capability
     if capability is None:
         return trace
-    known = {
-        call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls_at(sizes, trace)
-    }
+    known = {call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls(trace, sizes)}
     timelines = (replace(each, sized_workspaces=each.workspaces.sized(sizes, known)) for each in trace.timelines)
     drawn, size = trace.drawn, trace.recipe.micro_batch_size
     if drawn is not None:
