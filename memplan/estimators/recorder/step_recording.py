@@ -209,23 +209,26 @@ class StepRecorder:
     ) -> TracedStep:
         on_cuda = self.device.kind is DeviceKind.CUDA
 
-        def next_batch(made: Callable[[], Any]) -> Any:
+        def hold(batch: Any) -> None:
+            ledger.track_all(tensors_in(batch), Component.INPUTS, module="", operator="batch")
+
+        def next_batch(make: Callable[[], Any]) -> Any:
             with operators.paused():
-                batch = made()
+                batch = make()
             if not on_cuda:
-                ledger.track_all(tensors_in(batch), Component.INPUTS, module="", operator="batch")
+                hold(batch)
             with operators.paused():
                 moved = moved_batch(batch, precision=self.recipe.precision, copy_all=on_cuda)
-            ledger.track_all(tensors_in(moved), Component.INPUTS, module="", operator="batch")
-            if self.workload.channels_last:
-                with operators.paused():
-                    laid_out = channels_last_batch(moved)
-                ledger.track_all(tensors_in(laid_out), Component.INPUTS, module="", operator="batch")
-                return laid_out
-            return moved
+            hold(moved)
+            if not self.workload.channels_last:
+                return moved
+            with operators.paused():
+                laid_out = channels_last_batch(moved)
+            hold(laid_out)
+            return laid_out
 
         if not on_cuda:
-            ledger.track_all(tensors_in(batches.training), Component.INPUTS, module="", operator="batch")
+            hold(batches.training)
         step = TracedStep(
             self.workload,
             self.recipe,
