@@ -17,11 +17,12 @@ from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
 from memplan.estimators.lowering.normalisation import suits_cudnn
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.temporaries.batch_statistics import BatchStatistics
-from memplan.estimators.temporaries.ruled_blocks import RuledBlock
+from memplan.estimators.temporaries.batch_statistics import channel_sums
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
+    from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 _NUMBER_BYTES = torch.float32.itemsize
 
@@ -91,5 +92,4 @@ def _is_channels_last(image: torch.Tensor) -> bool:
 
 def _channel_sums(image: torch.Tensor, *, numbers: int) -> tuple[RuledBlock, ...]:
     channels = image.shape[1]
-    lengths = (channels, image.numel() // channels)
-    return (RuledBlock(rule=BatchStatistics(numbers=numbers), place=0, lengths=lengths),)
+    return ruled_blocks(channel_sums, channels, image.numel() // channels, numbers)

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from memplan.units import ceil_div, power_of_two_up_to
 
 _THREADS, _TILE_CHANNELS = 512, 32  # of a thread block
@@ -16,21 +14,11 @@ _LEAST_BLOCKS, _MOST_BLOCKS = 8, 128  # that share the values of one channel
 _NUMBER_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStatistics:
-    """How a card sums over a batch channel by channel; a rule of ``RuledBlock``.
-
-    Args:
-        numbers: that each thread block leaves for a channel.
-    """
-
-    numbers: int
-
-    def __call__(self, channels: int, values_per_channel: int) -> tuple[int]:
-        """Return the bytes that the partial sums take; 0 where each channel has a thread block of its own."""
-        if not channels or not values_per_channel:
-            return (0,)
-        width = min(power_of_two_up_to(channels), _TILE_CHANNELS)
-        height = min(power_of_two_up_to(ceil_div(values_per_channel, _VALUES_PER_THREAD)), _THREADS // width)
-        blocks = min(ceil_div(values_per_channel, height * _VALUES_PER_THREAD), _MOST_BLOCKS)
-        return (self.numbers * channels * blocks * _NUMBER_BYTES if blocks >= _LEAST_BLOCKS else 0,)
+def channel_sums(channels: int, values_per_channel: int, numbers: int) -> tuple[int]:
+    """Return the bytes of the numbers that thread blocks leave for each channel; 0 where each has one of its own."""
+    if not channels or not values_per_channel:
+        return (0,)
+    width = min(power_of_two_up_to(channels), _TILE_CHANNELS)
+    height = min(power_of_two_up_to(ceil_div(values_per_channel, _VALUES_PER_THREAD)), _THREADS // width)
+    blocks = min(ceil_div(values_per_channel, height * _VALUES_PER_THREAD), _MOST_BLOCKS)
+    return (numbers * channels * blocks * _NUMBER_BYTES if blocks >= _LEAST_BLOCKS else 0,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.estimators.temporaries.batch_statistics import BatchStatistics
+from memplan.estimators.temporaries.batch_statistics import channel_sums
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from memplan.estimators.temporaries.batch_statistics import BatchStatistics
 )
 def test_thread_blocks_share_a_channel_where_there_are_eight_or_more(channels: int, values: int, blocks: int) -> None:
     expected = 4 * channels * blocks * 4 if blocks > 1 else 0
-    assert BatchStatistics(numbers=4)(channels, values) == (expected,)
+    assert channel_sums(channels, values, 4) == (expected,)
 
 
 def test_nothing_is_summed_of_nothing() -> None:
-    assert BatchStatistics(numbers=2)(64, 0) == (0,)
+    assert channel_sums(64, 0, 2) == (0,)
