@@ -26,7 +26,6 @@ import memplan
 from memplan.devices.resolving import resolve_device
 from memplan.estimators import trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.drawn_steps import events_on_batches
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
@@ -130,7 +129,7 @@ def replayed(drawn: DrawnBatches, batches: Lengths, longest: int) -> list[tuple[
     config = AllocatorConfig.from_environment(os.environ, torch_version=torch.__version__)
     found = []
     for steps in READ_AFTER:
-        peaks = replay(*events_on_batches(drawn, batches.shape[1], shares[:steps]), config=config)
+        peaks = events_on_batches(drawn, batches.shape[1], shares[:steps]).replayed(config)
         found.append((peaks.peak_reserved_bytes, peaks.peak_allocated_bytes))
     return found
 

@@ -42,6 +42,9 @@ class Workload:
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
+        shard: shards the model over the replicas in place, as ``torch.distributed.fsdp.fully_shard`` does, before the
+            optimizer is made; called in a process group of the recipe's replicas, of which this one alone runs. None
+            where every replica holds the whole model.
         evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
             mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
             None where training is not interrupted.
@@ -67,6 +70,7 @@ class Workload:
     typical_batch: Callable[[int], Any | None] | None = None
     sample_sizes: Callable[[], Sequence[float]] | None = None
     loader: Callable[[int], Any] | None = None
+    shard: Callable[[nn.Module], Any] | None = None
     evaluate: Callable[[nn.Module, Any], Any] | None = None
     evaluation_batch: Callable[[int], Any] | None = None
 

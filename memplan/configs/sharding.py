@@ -1,4 +1,4 @@
-"""Configs that shard the model over the replicas, by ZeRO or FSDP: what memplan estimates and tries is a whole replica.
+"""Configs that shard the model over the replicas, by ZeRO or FSDP: of itself memplan knows whole replicas only.
 
 Keys are those of DeepSpeed's configuration reference, transformers' TrainingArguments, accelerate's launch files,
 axolotl, Lightning, mmengine and torchtitan.
@@ -42,8 +42,9 @@ def remarks_on_sharding(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]
         configs: values of a config, and of its companions.
     """
     return tuple(
-        f"{setting} shards model or optimizer over the replicas: memplan's figures are of a whole replica, and one of "
-        'several needs less; memplan probe --command "..." measures the training as it is launched'
+        f"{setting} shards model or optimizer over the replicas: memplan's figures are of a whole replica, which needs "
+        "more, unless the workload's shard function shards it likewise; "
+        'memplan probe --command "..." measures the training as it is launched'
         for setting in islice(chain.from_iterable(map(_settings, configs)), 1)
     )
 

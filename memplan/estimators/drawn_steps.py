@@ -21,16 +21,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
+    from memplan.estimators.allocators.caching_allocator import AllocatorPeaks
     from memplan.estimators.step_trace import DrawnBatches
 
 _WORST_FIRST = (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES)
 
 
 class AllocatorEvents(NamedTuple):
-    """Block number of each event, and bytes that it requests; 0 where it frees its block."""
+    """Block number of each event, bytes that it requests (0 where it frees its block), and blocks of other streams."""
 
     blocks: npt.NDArray[np.int32]
     requests_bytes: npt.NDArray[np.int64]
+    side_streams: dict[int, int]
+
+    def replayed(self, config: AllocatorConfig, *, limit_bytes: int | None = None) -> AllocatorPeaks:
+        """Replay the events, under a limit if there is one."""
+        return replay(
+            self.blocks, self.requests_bytes, config=config, limit_bytes=limit_bytes, side_streams=self.side_streams
+        )
 
 
 def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorConfig, *, limit_bytes: int) -> DrawnSteps:
@@ -43,12 +51,12 @@ def drawn_steps(drawn: DrawnBatches, micro_batch_size: int, config: AllocatorCon
         limit_bytes: what the allocator may hold, for the outcome alone.
     """
     runs = [events_on_batches(drawn, micro_batch_size, each) for each in drawn.batch_shares(micro_batch_size)]
-    peaks_bytes = [replay(*each, config=config).peak_reserved_bytes for each in runs]
+    peaks_bytes = [each.replayed(config).peak_reserved_bytes for each in runs]
     median_bytes = statistics.median_low(peaks_bytes)
     median_run = runs[peaks_bytes.index(median_bytes)]
-    expandable = replay(*median_run, config=replace(config, expandable_segments=True))
+    expandable = median_run.replayed(replace(config, expandable_segments=True))
     tight = [each for each, peak_bytes in zip(runs, peaks_bytes, strict=True) if peak_bytes > limit_bytes]
-    ends = {outcome_of(replay(*each, config=config, limit_bytes=limit_bytes)) for each in tight}
+    ends = {outcome_of(each.replayed(config, limit_bytes=limit_bytes)) for each in tight}
     return DrawnSteps(
         steps=DRAWN_STEPS,
         peak_reserved_bytes=median_bytes,
@@ -75,12 +83,15 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
 
     last_blocks, last_allocates = timeline.event_blocks[starts[-1] :], timeline.event_allocates[starts[-1] :]
     made = np.unique(last_blocks[last_allocates])
+    side_streams = dict(timeline.side_streams)
+    on_side_streams = [block for block in made.tolist() if block in side_streams]
     numbers = np.arange(worst_bytes.size, dtype=np.int32)  # of each block of the last step, in the copy before
     for copy, share in enumerate(shares[len(starts) :]):
         found, left = drawn.handed_on
         before = numbers[left]
         numbers[made] = worst_bytes.size + copy * made.size + np.arange(made.size)
         numbers[found] = before
+        side_streams |= {int(numbers[block]): side_streams[block] for block in on_side_streams}
         blocks.append(numbers[last_blocks])
         allocates.append(last_allocates)
         sizes.append(worst_bytes[made] * _block_shares(drawn.share_terms[:, made], share))
@@ -89,7 +100,7 @@ def events_on_batches(drawn: DrawnBatches, micro_batch_size: int, shares: npt.ND
     event_blocks = np.concatenate(blocks)
     kept = block_bytes[event_blocks] > 0
     requests = np.where(np.concatenate(allocates), block_bytes[event_blocks], 0)
-    return AllocatorEvents(event_blocks[kept], requests[kept])
+    return AllocatorEvents(event_blocks[kept], requests[kept], side_streams)
 
 
 def _block_shares(terms: npt.NDArray[np.float64], share: npt.NDArray[np.float64] | float) -> npt.NDArray[np.float64]:

@@ -16,6 +16,8 @@ from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
 from memplan.units import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceSpec
@@ -41,6 +43,7 @@ class Events:
         requests_bytes: bytes each event allocates; 0 where it frees its block.
         block_bytes: requested bytes of every block.
         cache_returns: which of these events PyTorch returns its cached memory before, ascending.
+        side_streams: the stream of each block that is not made on the default stream, by block.
     """
 
     positions: npt.NDArray[np.intp]
@@ -48,6 +51,7 @@ class Events:
     requests_bytes: npt.NDArray[np.int64]
     block_bytes: npt.NDArray[np.int64]
     cache_returns: tuple[int, ...]
+    side_streams: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,7 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
         requests_bytes=requests,
         block_bytes=sizes,
         cache_returns=tuple(np.unique(returns).tolist()),
+        side_streams=timeline.side_streams,
     )
 
 
@@ -101,7 +106,13 @@ def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allo
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
         return _host_peaks(events, allocators.heap)
-    peaks = replay(events.blocks, events.requests_bytes, config=allocators.cuda, cache_returns=events.cache_returns)
+    peaks = replay(
+        events.blocks,
+        events.requests_bytes,
+        config=allocators.cuda,
+        cache_returns=events.cache_returns,
+        side_streams=events.side_streams,
+    )
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -127,6 +138,7 @@ def replay_under_limit(
         limit_bytes=limit_bytes,
         cache_returns=events.cache_returns,
         dispensable=frozenset(timeline.workspaces.blocks.tolist()),
+        side_streams=events.side_streams,
     )
 
 

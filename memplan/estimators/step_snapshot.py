@@ -40,6 +40,7 @@ def step_snapshot(
         _labels(timeline),
         config=allocators.cuda,
         cache_returns=events.cache_returns,
+        side_streams=events.side_streams,
     )
     return snapshot_bytes(made)
 

@@ -13,6 +13,8 @@ from memplan.estimators.temporaries.varying_workspaces import VaryingWorkspaces
 from memplan.results import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
@@ -40,6 +42,7 @@ class Timeline:
         operators: index into ``operator_names`` of each block.
         module_names: module paths; the empty path is the model itself.
         operator_names: operators that made the blocks.
+        side_streams: the stream of each block that is not made on the default stream, by block.
         workspaces: the blocks that are workspaces of convolutions.
         sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None before either was asked.
         searches: what cuDNN's search for algorithms takes in place of the first workspace of each call, at some
@@ -58,6 +61,7 @@ class Timeline:
     operators: npt.NDArray[np.int32]
     module_names: tuple[str, ...]
     operator_names: tuple[str, ...]
+    side_streams: Mapping[int, int] = field(default_factory=dict)
     workspaces: Workspaces = field(default_factory=Workspaces)
     sized_workspaces: SizedWorkspaces | None = None
     searches: SizedWorkspaces | None = None

@@ -26,6 +26,7 @@ from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import autocast, weights_dtype
 from memplan.training.moving_average import make_moving_average, update_moving_average
+from memplan.training.sharding import join_absent_replicas, shard_model
 from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def build_training(
         batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
         moving_average=make_moving_average(model) if workload.ema else {},
-        buckets=make_buckets(model, device) if recipe.world_size > 1 else [],
+        buckets=make_buckets(model, device) if recipe.world_size > 1 and workload.shard is None else [],
     )
 
 
@@ -137,7 +138,12 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
             model.to(half)
         if workload.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
+        if workload.shard is not None:
+            join_absent_replicas(recipe.world_size, device.type)
+            shard_model(model, workload.shard)
         model.to(device)
+    if workload.shard is not None and device.type == "cuda":
+        torch.cuda.empty_cache()  # a training that makes only its shards on the card has no whole layers to cache
     if device.type == "cuda" and recipe.precision is Precision.TF32:
         _allow_tf32()
     return model

@@ -24,7 +24,8 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensor itself, the indices and values of a sparse one, or the parts of a wrapper subclass."""
     if wraps_others(type(tensor)):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # the protocol of such subclasses
-        return [part for name in names for part in dense_parts(getattr(tensor, name))]
+        values = (getattr(tensor, name) for name in names)
+        return [part for each in values if isinstance(each, torch.Tensor) for part in dense_parts(each)]
     if tensor.layout is torch.strided:
         return [tensor]
     with _disable_current_modes():

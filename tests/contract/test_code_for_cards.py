@@ -222,15 +222,22 @@ def test_streams_events_and_random_states_of_a_card_are_stood_in_for() -> None:
 class OnSideStream(nn.Linear):
     """Runs on a stream of its own."""
 
+    stream = None
+
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        self.stream = self.stream or torch.cuda.Stream()
+        with torch.cuda.stream(self.stream):
             return super().forward(batch)
 
 
-def test_what_runs_on_a_stream_of_its_own_is_told() -> None:
-    (note,) = trace_of(lambda: OnSideStream(WIDTH, WIDTH)).notes
-    assert "one stream" in note
-    assert "test_code_for_cards.py" in note
+def test_what_runs_on_a_stream_of_its_own_is_cached_for_it_in_both_passes() -> None:
+    trace = trace_of(lambda: OnSideStream(WIDTH, WIDTH))
+    (timeline,), side_streams = trace.timelines, trace.timelines[0].side_streams
+    operators = {timeline.operator_names[timeline.operators[block]] for block in side_streams}
+    assert set(side_streams.values()) == {1}
+    assert {"aten.addmm", "aten.mm", "cuBLAS workspace"} <= operators  # the gradient of the weight is a product, too
+    assert "aten.zeros_like" not in operators  # optimizer state
+    assert trace.notes == ()
 
 
 class ReturningCache(nn.Linear):

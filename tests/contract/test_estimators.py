@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import memplan
 from memplan.devices.cards import DeviceKind, DeviceSpec
@@ -589,6 +591,66 @@ def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
     trace = traced(workload, CARD)
     assert trace.method == "fake-tensor trace"
     assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.parameters == MIB
+
+
+def sharded_over(world_size: int, device: DeviceSpec, **changes: object) -> StepTrace:
+    """Two bias-free layers of 512 x 512, each of which is gathered for itself."""
+
+    def shard(model: nn.Sequential) -> None:
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+
+    layers = {"model": lambda: nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(2))), "shard": shard}
+    recipe = replace(FOUR_SAMPLES, world_size=world_size)
+    return traced(linear_workload(**{**layers, **changes}), device, recipe)
+
+
+@DEVICES
+def test_of_a_sharded_model_a_replica_holds_its_shards_and_what_is_gathered(device: DeviceSpec) -> None:
+    small, large = (
+        estimate(sharded_over(4, device), micro_batch_size=size, device=device).breakdown for size in (4, 8192)
+    )
+    # a quarter of 2 MiB; at the peak in the forward pass one layer of 1 MiB is gathered beside it
+    assert (small.optimizer_state // MIB, large.parameters) == (1, MIB // 2 + MIB)
+    assert large.gradients == 0
+
+
+def test_what_fsdp_sends_and_receives_lies_on_streams_of_its_own() -> None:
+    (timeline,) = sharded_over(4, CARD).timelines
+    found = {
+        (timeline.operator_names[timeline.operators[block]], int(timeline.block_bytes(4)[block]), stream)
+        for block, stream in timeline.side_streams.items()
+    }
+    # what is gathered of a layer, and the quarter of its gradient that is received
+    assert found == {("aten.empty", MIB, 1), ("aten.empty", MIB // 4, 2)}
+
+
+def test_more_replicas_hold_less_each() -> None:
+    peaks = [
+        estimate(sharded_over(size, CARD), micro_batch_size=4, device=CARD).peak_allocated_bytes for size in (2, 4, 8)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 3
+
+
+def test_meshes_lie_where_the_trace_is_whatever_they_are_asked_for() -> None:
+    def shard(model: nn.Sequential) -> None:
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(model, mesh=mesh)
+
+    found = estimate(sharded_over(4, CARD, shard=shard), micro_batch_size=4, device=CARD)
+    assert found.breakdown.optimizer_state == 2 * MIB  # halves of both layers, twice
+    assert found.notes == ()
+
+
+def test_a_shard_function_that_wraps_its_model_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"shard function .*wraps returned a Sequential in place of the model"):
+        sharded_over(4, CARD, shard=wraps)
+
+
+def wraps(model: nn.Module) -> nn.Module:
+    return nn.Sequential(model)
 
 
 @DEVICES

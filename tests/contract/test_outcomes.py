@@ -171,6 +171,14 @@ def test_what_evaluation_takes_between_steps_is_in_the_peaks_and_not_in_the_time
     assert outcome.notes == ()
 
 
+def test_of_a_sharded_model_one_replica_is_tried(end_of) -> None:
+    outcome = end_of("sharded", recipe=Recipe(micro_batch_size=16, world_size=4))
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    breakdown = outcome.measurement.breakdown
+    assert breakdown.optimizer_state // KIB == 512  # a quarter of 1 MiB, twice
+    assert breakdown.gradients == 256 * KIB
+
+
 def test_evaluation_beyond_the_budget_is_out_of_memory(end_of) -> None:
     outcome = end_of("evaluates_beyond_the_budget", budget_bytes=GIB)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome

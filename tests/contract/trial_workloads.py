@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.nn.utils.rnn import pad_sequence
 
 from memplan import Workload, worst_batch
@@ -259,6 +260,10 @@ def evaluates(config: Any) -> Workload:
         evaluate=lambda model, batch: model(batch),
         evaluation_batch=lambda size: torch.ones(16384, 256),
     )
+
+
+def sharded(config: Any) -> Workload:
+    return workload(shard=fully_shard)
 
 
 def evaluates_beyond_the_budget(config: Any) -> Workload:

@@ -8,12 +8,21 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch._jit_internal import is_scripting
+from torch.utils._foreach_utils import _foreach_supported_types
 
 from memplan.estimators.absent_card.cached_memory import empty_cache
-from memplan.estimators.absent_card.card_streams import StandInEvent, StandInStream
+from memplan.estimators.absent_card.card_streams import (
+    StandInEvent,
+    StandInStream,
+    current_stream,
+    default_stream,
+    entered,
+)
+from memplan.training.dense_parts import wraps_others
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from memplan.devices.cards import DeviceSpec
 
@@ -59,7 +68,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         multi_processor_count=device.sm_count,
         warp_size=32,
     )
-    free_bytes, stream = device.total_bytes - device.context_bytes, StandInStream()
+    free_bytes = device.total_bytes - device.context_bytes
     fixed = {
         "get_device_properties": properties,
         "get_device_capability": capability,
@@ -69,8 +78,6 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
         "memory_stats": defaultdict(int),
         "memory_summary": "",
         "device_of": nullcontext(),
-        "current_stream": stream,
-        "default_stream": stream,
     }
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
     answers |= {name: always(None) for name in _RETURNING_NONE}
@@ -81,6 +88,9 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
     answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]
     answers["empty_cache"] = empty_cache
     answers["device"] = StandInDevice
+    answers["current_stream"] = current_stream
+    answers["default_stream"] = default_stream
+    answers["stream"] = entered
     answers["Stream"] = StandInStream
     answers["Event"] = StandInEvent
     return answers
@@ -92,12 +102,19 @@ def capturable_devices(supports_xla: bool = True) -> list[str]:  # noqa: ARG001 
 
 
 def multi_tensor_by_default(
-    params: list[torch.Tensor],  # noqa: ARG001 - torch's
+    params: list[torch.Tensor],
     differentiable: bool,
     use_fused: bool = False,  # noqa: ARG001 - torch's
 ) -> tuple[bool, bool]:
     """Choose the implementation that optimizers choose for plain parameters on a card, fused or foreach; likewise."""
-    return False, not differentiable
+    if is_scripting() or differentiable:
+        return False, False
+    return False, runs_multi_tensor(params)
+
+
+def runs_multi_tensor(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether PyTorch would take these for plain tensors of a card, or for a subclass that it lists beside them."""
+    return all(not wraps_others(kind) or kind in _foreach_supported_types for kind in map(type, tensors))
 
 
 def always(value: Any) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -26,20 +26,16 @@ from memplan.estimators.absent_card.card_answers import (
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import is_called_by_user, users_place_of_caller
+from memplan.user_places import is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from memplan.devices.cards import DeviceSpec
 
 _CARD = torch.device("cuda", 0)
-_ONE_STREAM = (
-    "all blocks are replayed as of one stream: those made on another ({places}) are cached apart on a card, which may "
-    "reserve more"
-)
+_STREAMS = ("Stream", "Event", "current_stream", "stream")  # of ``torch.cpu``, on which collectives of FSDP run
 _PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
     vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
@@ -74,14 +70,15 @@ class CudaEmulation(TorchFunctionMode):
         super().__init__()
         self.presence = CardPresence(device.name, is_seen=is_seen)
         self.host_copies = HostCopies()
-        self._answers = {**card_answers(device, capability), "stream": self._entering_stream}
-        self._streams_entered: dict[str, None] = {}
+        self._answers = card_answers(device, capability)
         self._replacements = ExitStack()
 
     def __enter__(self) -> Self:
         """Replace the functions of ``torch.cuda``."""
         for module, name, answer in self.presence.answers():
             self._replace(module, name, answer)
+        for name in _STREAMS:
+            self._replace(torch.cpu, name, self._answers[name])  # where FSDP runs its collectives, and tensors are
         for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
             for name in self._answers.keys() & vars(module).keys():
                 self._replace(module, name, self._answers[name])
@@ -107,15 +104,8 @@ class CudaEmulation(TorchFunctionMode):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say where user code checked for a GPU, and where it enters streams of its own."""
-        entered = ", ".join(self._streams_entered)
-        return (*self.presence.notes, *((_ONE_STREAM.format(places=entered),) if entered else ()))
-
-    def _entering_stream(self, stream: Any) -> AbstractContextManager[None]:
-        place = users_place_of_caller()
-        if place is not None and stream not in (None, torch.cuda.default_stream()):
-            self._streams_entered.setdefault(place)
-        return nullcontext()
+        """Say where user code checked for a GPU."""
+        return self.presence.notes
 
     def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
         self._replacements.enter_context(replaced(owner, name, stand_in))

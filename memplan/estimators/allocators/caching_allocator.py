@@ -1,12 +1,15 @@
 """The CUDA caching allocator as a replay: what a stream of allocations and frees takes from the card.
 
-Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.13 for one device and one stream. Not modelled: blocks
-shared between streams, private pools of CUDA graphs, and failures of the driver other than the given limit.
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.13 for one device. A block is cached for the stream that
+it was made on. Not modelled: that one which other streams use (``record_stream``) is cached later, that garbage is
+collected on other streams than the default one, private pools of CUDA graphs, and failures of the driver other than the
+given limit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,15 +27,18 @@ from memplan.estimators.allocators.segment_pools import (
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from memplan.estimators.allocators.segment_addresses import SegmentAddresses
 
     _Event = tuple[int, int, int]  # block, requested bytes, rounded units
+    _Pool = SegmentPool | ExpandablePool
 
 DEFAULT_CONFIG = AllocatorConfig()
+DEFAULT_STREAM = 0
+NO_SIDE_STREAMS: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class AllocatorPeaks:
     Args:
         peak_requested_bytes: largest sum of the requests alive.
         peak_allocated_bytes: largest sum of blocks handed out (``max_memory_allocated``); of active ones likewise, as
-            there is one stream.
+            no block is taken to be in use by another stream after it is freed.
         peak_reserved_bytes: largest amount held from the driver (``max_memory_reserved``).
         peak_event_index: event at which the allocated peak is first reached; 0 where nothing was allocated.
         alloc_retries: times the cache was returned to the driver to try again.
@@ -74,10 +80,9 @@ class CachingAllocator:
         "_collector",
         "_config",
         "_limit_bytes",
+        "_pools",
         "alloc_retries",
         "driver",
-        "large",
-        "small",
     )
 
     def __init__(
@@ -94,43 +99,55 @@ class CachingAllocator:
         self._config = config
         self._limit_bytes = limit_bytes
         self._collector: AgeingSegmentPool | None = None
-        self.small, self.large = self._make_pools()
+        self._pools = {DEFAULT_STREAM: self._make_pools(DEFAULT_STREAM)}
 
-    def allocate(self, size: int) -> tuple[int, int] | None:
+    def pools(self, stream: int = DEFAULT_STREAM) -> tuple[_Pool, _Pool]:
+        """Return the pools of a stream, that of requests up to 1 MiB first."""
+        found = self._pools.get(stream)
+        if found is None:
+            found = self._pools[stream] = self._make_pools(stream)
+        return found
+
+    def allocate(self, size: int, stream: int = DEFAULT_STREAM) -> tuple[int, int] | None:
         """Hand out a block for a rounded size; return its address and size, or None where the limit forbids it."""
-        pool = self.small if size <= SMALL_REQUEST_UNITS else self.large
+        pool = self.pools(stream)[size > SMALL_REQUEST_UNITS]
         return pool.take(size) or self.extend(pool, size)
 
-    def free(self, address: int, size: int) -> None:
+    def free(self, address: int, size: int, stream: int = DEFAULT_STREAM) -> None:
         """Take a block back; nothing is returned to the driver."""
-        (self.small if size <= SMALL_REQUEST_UNITS else self.large).put(address, size)
+        self.pools(stream)[size > SMALL_REQUEST_UNITS].put(address, size)
 
     def is_small(self, address: int) -> bool:
-        """Whether an address belongs to the pool of requests up to 1 MiB."""
-        return address < POOL_UNITS
+        """Whether an address belongs to a pool of requests up to 1 MiB."""
+        return address // POOL_UNITS % 2 == 0
+
+    def stream_of(self, address: int) -> int:
+        """Return the stream that an address belongs to."""
+        return address // (2 * POOL_UNITS)
 
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
-        self.large.release_cached()
-        self.small.release_cached()
+        for small, large in self._pools.values():
+            large.release_cached()
+            small.release_cached()
 
-    def _make_pools(self) -> tuple[SegmentPool | ExpandablePool, SegmentPool | ExpandablePool]:
+    def _make_pools(self, stream: int) -> tuple[_Pool, _Pool]:
         config, driver = self._config, self.driver
+        begin, middle = 2 * stream * POOL_UNITS, (2 * stream + 1) * POOL_UNITS
         if config.expandable_segments:
             small_page, large_page = SMALL_SEGMENT_BYTES // UNIT_BYTES, config.large_segment_size_bytes // UNIT_BYTES
-            above_small = round_up(POOL_UNITS, large_page)
             return (
-                ExpandablePool(driver, config, page=small_page, first_address=small_page),
-                ExpandablePool(driver, config, page=large_page, first_address=above_small),
+                ExpandablePool(driver, config, page=small_page, first_address=round_up(begin + 1, small_page)),
+                ExpandablePool(driver, config, page=large_page, first_address=round_up(middle, large_page)),
             )
-        of_small, of_large = (self._addresses or addresses_from(each, config.segment_order) for each in (0, POOL_UNITS))
+        of_small, of_large = (self._addresses or addresses_from(each, config.segment_order) for each in (begin, middle))
         small = SegmentPool(driver, config, small=True, addresses=of_small)
-        if not config.garbage_collection_threshold or self._limit_bytes is None:
+        if stream != DEFAULT_STREAM or not config.garbage_collection_threshold or self._limit_bytes is None:
             return small, SegmentPool(driver, config, small=False, addresses=of_large)
         self._collector = AgeingSegmentPool(driver, config, small=False, addresses=of_large)
         return small, self._collector
 
-    def extend(self, pool: SegmentPool | ExpandablePool, size: int) -> tuple[int, int] | None:
+    def extend(self, pool: _Pool, size: int) -> tuple[int, int] | None:
         """Obtain memory for a block no free one of its pool serves; return its address and size, or None."""
         segment = self._config.segment_bytes(size * UNIT_BYTES) // UNIT_BYTES
         self._collect_garbage()
@@ -160,6 +177,7 @@ def replay(
     limit_bytes: int | None = None,
     cache_returns: Collection[int] = (),
     dispensable: Container[int] = (),
+    side_streams: Mapping[int, int] = NO_SIDE_STREAMS,
 ) -> AllocatorPeaks:
     """Run events through a fresh allocator, in order.
 
@@ -170,20 +188,22 @@ def replay(
         limit_bytes: what the allocator may hold from the driver; None for no limit.
         cache_returns: events before which what is cached is returned to the driver, as by ``torch.cuda.empty_cache``.
         dispensable: blocks that are done without where they cannot be had.
+        side_streams: the stream of each block that is not made on the default stream, by block.
 
     Raises:
         TraceError: a block is freed that is not allocated, or allocated twice.
     """
     ids, requests = np.asarray(block_ids).tolist(), np.asarray(sizes, dtype=np.int64)
     allocator = CachingAllocator(config, limit_bytes=limit_bytes)
-    small, large, extend = allocator.small, allocator.large, allocator.extend
+    of_default_stream, extend = allocator.pools(), allocator.extend
     live: dict[int, tuple[tuple[int, int], int]] = {}
     requested = peak_requested = allocated = peak_allocated = peak_index = 0
     ran_out_at: int | None = None
     events = enumerate(zip(ids, requests.tolist(), rounded_units(requests, config), strict=True))
     for index, (block, request, size) in _releasing(events, allocator, cache_returns) if cache_returns else events:
         if size:
-            pool = small if size <= SMALL_REQUEST_UNITS else large  # as in allocate, without its call
+            pools = allocator.pools(side_streams[block]) if block in side_streams else of_default_stream
+            pool = pools[size > SMALL_REQUEST_UNITS]  # as in allocate, without its call
             found = pool.take(size) or extend(pool, size)
             if found is None:
                 if block in dispensable:
@@ -205,7 +225,8 @@ def replay(
                     continue
                 raise TraceError(f"event {index} frees block {block}, which is not allocated")
             (address, held), freed = live.pop(block)
-            (small if held <= SMALL_REQUEST_UNITS else large).put(address, held)
+            pools = allocator.pools(side_streams[block]) if block in side_streams else of_default_stream
+            pools[held > SMALL_REQUEST_UNITS].put(address, held)
             requested -= freed
             allocated -= held
     return AllocatorPeaks(

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.errors import TraceError
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
-from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, CachingAllocator
+from memplan.estimators.allocators.caching_allocator import (
+    DEFAULT_CONFIG,
+    DEFAULT_STREAM,
+    NO_SIDE_STREAMS,
+    CachingAllocator,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
 
-_STREAM = 0
 _POOL = (0, 0)
 _PICKLE_PROTOCOL = 4  # what the visualiser in the browser can read
 
@@ -38,6 +42,7 @@ def predicted_snapshot(
     config: AllocatorConfig = DEFAULT_CONFIG,
     limit_bytes: int | None = None,
     cache_returns: Collection[int] = (),
+    side_streams: Mapping[int, int] = NO_SIDE_STREAMS,
 ) -> dict[str, Any]:
     """Replay events and return every action of the allocator, and what it holds at the end.
 
@@ -50,6 +55,7 @@ def predicted_snapshot(
         config: the allocator's settings.
         limit_bytes: what the allocator may hold from the driver; None for all it asks for.
         cache_returns: events before which what is cached is returned to the driver.
+        side_streams: the stream of each block that is not made on the default stream, by block.
 
     Raises:
         TraceError: a block is freed that is not allocated.
@@ -57,6 +63,7 @@ def predicted_snapshot(
     recorder = _Recorder()
     allocator = CachingAllocator(config, limit_bytes=limit_bytes, listener=recorder.note_segment)
     for recorder.event, (block, size_bytes) in enumerate(zip(block_ids, sizes, strict=True)):
+        recorder.stream = side_streams.get(block, DEFAULT_STREAM)
         recorder.frames = [{"filename": "", "line": 0, "name": label} for label in labels[block]]
         if recorder.event in cache_returns:
             allocator.release_cached()
@@ -80,6 +87,7 @@ class _Held:
     size: int
     requested_bytes: int
     frames: list[dict[str, Any]]
+    stream: int
 
 
 @dataclass(slots=True)
@@ -87,17 +95,20 @@ class _Recorder:
     """Turns what the allocator does into entries of a trace, and remembers what it holds."""
 
     event: int = 0
+    stream: int = DEFAULT_STREAM
     frames: list[dict[str, Any]] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     _live: dict[int, _Held] = field(default_factory=dict)
     _ranges: list[tuple[int, int]] = field(default_factory=list)  # held from the driver, [begin, end) in units
 
     def allocate(self, allocator: CachingAllocator, block: int, size_bytes: int, rounded_bytes: int) -> bool:
-        found = allocator.allocate(rounded_bytes // UNIT_BYTES)
+        found = allocator.allocate(rounded_bytes // UNIT_BYTES, self.stream)
         if found is None:
             self._note("oom", size_bytes, device_free=0)
             return False
-        held = _Held(address=found[0], size=found[1], requested_bytes=size_bytes, frames=self.frames)
+        held = _Held(
+            address=found[0], size=found[1], requested_bytes=size_bytes, frames=self.frames, stream=self.stream
+        )
         self._live[block] = held
         self._note("alloc", size_bytes, addr=held.address * UNIT_BYTES)
         return True
@@ -106,7 +117,7 @@ class _Recorder:
         held = self._live.pop(block, None)
         if held is None:
             raise TraceError(f"event {self.event} frees block {block}, which is not allocated")
-        allocator.free(held.address, held.size)
+        allocator.free(held.address, held.size, held.stream)
         for action in ("free_requested", "free_completed"):
             self._note(action, held.requested_bytes, addr=held.address * UNIT_BYTES)
 
@@ -130,7 +141,7 @@ class _Recorder:
                 "allocated_size": allocated_bytes,
                 "active_size": allocated_bytes,
                 "requested_size": sum(held.requested_bytes for held in inside),
-                "stream": _STREAM,
+                "stream": allocator.stream_of(begin),
                 "segment_type": "small" if allocator.is_small(begin) else "large",
                 "segment_pool_id": _POOL,
                 "is_expandable": is_expandable,
@@ -144,7 +155,7 @@ class _Recorder:
                 "action": action,
                 **more,
                 "size": size_bytes,
-                "stream": _STREAM,
+                "stream": self.stream,
                 "pool_id": _POOL,
                 "time_us": self.event,
                 "frames": self.frames,

@@ -6,7 +6,9 @@ and PyTorch start from the same generator state in every run.
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from contextlib import ExitStack, contextmanager
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -96,6 +98,9 @@ class RandomDraws:
             with ExitStack() as stack:
                 for source, name in _SCALAR_DRAWS:
                     stack.enter_context(replaced(source, name, self._scalar_draw(name, getattr(source, name))))
+                collectives = sys.modules.get("torch.distributed._meta_registrations")
+                if hasattr(collectives, "generate_unique_id"):  # fake collectives draw their numbers
+                    stack.enter_context(replaced(collectives, "generate_unique_id", itertools.count(1).__next__))
                 yield
         finally:
             self._were_others = _states() != started

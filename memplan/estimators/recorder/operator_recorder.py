@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
 _DEVICE_QUERY = torch.ops.prim.device.default
+_COPY_OUT = "fsdp.split_with_sizes_copy"  # writes the parameters that FSDP has gathered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._choices = choices
         self._paused = False
         self._pending: _PendingReuse | None = None
-        self._kept_workspaces: set[tuple[bool, str]] = set()  # whether the backward pass's thread keeps it, and library
+        self._kept_workspaces: set[tuple[bool, int, str]] = set()  # backward pass's thread or not, stream, and library
         self._formulas = InPlaceFormulas()
 
     @contextmanager
@@ -208,6 +209,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
                 self._ledger.track(value, Component.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator))
                 between = ()
+        self._attribute_gathered(kwargs.get("out", ()) if operator == _COPY_OUT else ())
         if operator in CUBLAS_OPERATORS:
             around += self._hold(temporaries.after_results, operator)
             for each in self._kernels.product_workspaces(operator, args):
@@ -219,6 +221,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._free(throughout)
         self._free(self._hold(temporaries.before_return, operator))
         self._free(until_return)
+
+    def _attribute_gathered(self, parameters: Iterable[torch.Tensor]) -> None:
+        for block in self._ledger.blocks_of(parameters):
+            self._recording.attribute(block, Component.PARAMETERS, module=self._paths.current)
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         return self._host_copies is not None and self._host_copies.holds(tensor)
@@ -252,8 +258,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._recording.free(block)
 
     def _take_workspace(self, workspace: ProductWorkspace) -> None:
-        """Allocate a product's workspace, which its thread may keep; the backward pass runs on a thread of its own."""
-        kept = (is_in_backward(), workspace.library)
+        """Allocate a product's workspace, which its thread may keep for the stream; the backward pass has a thread."""
+        kept = (is_in_backward(), self._recording.stream_number(), workspace.library)
         if kept in self._kept_workspaces:
             return
         module = "" if workspace.is_kept else self._paths.current

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.absent_card.card_streams import current_stream, default_stream
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 
@@ -32,9 +33,11 @@ class Recording:
         components: component of each block.
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
+        streams: number in ``stream_numbers`` of the stream that each block is made on; 0 is the default stream.
         kernel_calls: the convolution or rule whose temporary each block is; None for other blocks.
         module_names: index of each module path.
         operator_names: index of each operator name.
+        stream_numbers: number of each stream.
         step_starts: index of each optimizer step's first event.
         cache_returns: index of each event before which cached memory is returned to the driver.
         phase: the current phase of the step.
@@ -48,9 +51,11 @@ class Recording:
     components: list[Component] = field(default_factory=list)
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
     kernel_calls: list[Convolution | RuledBlock | None] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
+    stream_numbers: dict[Any, int] = field(default_factory=lambda: {default_stream(): 0})
     step_starts: list[int] = field(default_factory=list)
     cache_returns: list[int] = field(default_factory=list)
     phase: Phase = Phase.SETUP
@@ -70,9 +75,21 @@ class Recording:
         self.components.append(component)
         self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
+        self.streams.append(self.stream_number())
         self.kernel_calls.append(kernel_call)
         self._event(block, allocates=True)
         return block
+
+    def allocate_again(self, block: int, size_bytes: int) -> int:
+        """Record a new block for what an older one held, and return its number."""
+        again = self.duplicate_block(block)
+        self.block_bytes[again], self.streams[again] = size_bytes, self.stream_number()
+        self._event(again, allocates=True)
+        return again
+
+    def stream_number(self) -> int:
+        """Return the number of the stream that blocks are made on now; 0 is the default stream."""
+        return self.stream_numbers.setdefault(current_stream(), len(self.stream_numbers))
 
     def duplicate_block(self, block: int) -> int:
         """Add a copy of a block, without an event, and return its number."""
@@ -147,7 +164,7 @@ class Recording:
 
     @property
     def _of_blocks(self) -> tuple[list[Any], ...]:
-        return self.block_bytes, self.components, self.modules, self.operators, self.kernel_calls
+        return self.block_bytes, self.components, self.modules, self.operators, self.streams, self.kernel_calls
 
     def _event(self, block: int, *, allocates: bool) -> None:
         self.event_blocks.append(block)

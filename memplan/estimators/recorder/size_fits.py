@@ -116,6 +116,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         components=np.array(recording.components, dtype=np.int8),
         modules=np.array(recording.modules, dtype=np.int32),
         operators=np.array(recording.operators, dtype=np.int32),
+        side_streams={block: stream for block, stream in enumerate(recording.streams) if stream},
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
         workspaces=workspaces_as_traced(recording),

@@ -35,11 +35,12 @@ from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
-from memplan.estimators.recorder.user_calls import call_evaluation, copied_model
+from memplan.estimators.recorder.user_calls import call_evaluation, call_user, copied_model
 from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
 from memplan.training.half_precision import HALF_TYPES
+from memplan.training.sharding import shard_model
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -147,9 +148,20 @@ class StepRecorder:
         fake_mode: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
+        if self.workload.shard is not None:  # outside of the mode: values of meshes are read
+            call_user("shard function", shard_model, model, self.workload.shard)
         compiled = CompiledCalls()
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
-        with draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched(), to_numpy, hiding_fakes():
+        with (
+            draws.intercepted(),
+            fake_mode,
+            operators,
+            paths.tracked(),
+            compiled.watched(),
+            to_numpy,
+            hiding_fakes(),
+            ledger.following_resizes(),
+        ):
             step = self._run(model, batches, recording, ledger, operators)
         recording.order_frees()
         calls = tuple((name, ceil_div(count, STEPS)) for name, count in operators.unknown_calls.items())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import torch
+    from collections.abc import Iterable, Iterator
 
     from memplan.estimators.recorder.recording import Recording
     from memplan.results import Component
@@ -28,6 +30,7 @@ class StorageLedger:
         self._blocks: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._live: set[int] = set()
+        self._emptied: dict[int, int] = {}  # the last block of each storage that was resized to nothing
         self._closed = False
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
@@ -58,6 +61,33 @@ class StorageLedger:
         for tensor in tensors:
             self.track(tensor, component, module=module, operator=operator)
 
+    @contextmanager
+    def following_resizes(self) -> Iterator[None]:
+        """Record what ``UntypedStorage.resize_`` frees and makes while the context is open."""
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+            self.resize(storage, size_bytes)
+            return original(storage, size_bytes)
+
+        with replaced(torch.UntypedStorage, "resize_", resize_):
+            yield
+
+    def resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        """Record that a storage which was tracked is freed, and made again in another size unless that is 0."""
+        identity = id(storage)
+        block = self._blocks.pop(identity, self._emptied.pop(identity, None))
+        if block is None:
+            return
+        if block in self._live:
+            self._live.discard(block)
+            self._recording.free(block)
+        if size_bytes:
+            self._blocks[identity] = again = self._recording.allocate_again(block, size_bytes)
+            self._live.add(again)
+        else:
+            self._emptied[identity] = block
+
     def reuse_block(self, storage: torch.UntypedStorage, freed_block: int) -> None:
         """Move the last tracked storage into a block that was freed right after it was made.
 
@@ -83,8 +113,11 @@ class StorageLedger:
         self._closed = True
 
     def _freed(self, identity: int) -> None:
-        block = self._blocks.pop(identity)
+        block = self._blocks.pop(identity, None)
+        self._emptied.pop(identity, None)
         del self._references[identity]
+        if block is None:
+            return
         self._live.discard(block)
         if not self._closed:
             self._recording.free(block)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.errors import WorkloadError
+from memplan.estimators.absent_card.card_answers import runs_multi_tensor
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user
 from memplan.recipe import Precision
@@ -79,7 +80,7 @@ class TracedStep:
         self._batch: Any = None
         self._state_bytes: list[int] = []  # after each step
         self._place_model()
-        self._buckets = make_buckets(model) if recipe.world_size > 1 else []
+        self._buckets = make_buckets(model) if recipe.world_size > 1 and workload.shard is None else []
         self._mark(self._buckets, Component.GRADIENTS)
         made = call_user("optimizer", workload.optimizer, model.parameters())
         self.optimizer = checked_optimizer(made, workload.optimizer)
@@ -95,7 +96,7 @@ class TracedStep:
         losses = [self._micro_step(index) for index in range(self._recipe.accumulation_steps)]
         self._recording.phase = Phase.OPTIMIZER_STEP
         if self._workload.grad_clip_norm is not None:
-            foreach = True if self._on_cuda else None
+            foreach = True if self._on_cuda and runs_multi_tensor(self._model.parameters()) else None
             torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
         check_step(self.optimizer, self._model, self._workload.optimizer)
@@ -173,7 +174,8 @@ class TracedStep:
         loss, scaled = self._forward(self._batch)
         gc.collect()
         for block in self._ledger.live_blocks() - before:
-            self._recording.components[block] = Component.ACTIVATIONS
+            if self._recording.components[block] is Component.TEMPORARIES:
+                self._recording.components[block] = Component.ACTIVATIONS
         if index == 0 and self._workload.zero_grad_before_backward:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD

@@ -27,7 +27,13 @@ _FAKE_TENSOR_MESSAGE = re.compile(
 )
 _INDEPENDENT_OF_SIZE = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 _HINTS = (
-    (r"process group|NCCL|FSDP", "return the model as it is before it is wrapped: replicas are counted all the same"),
+    (
+        r"process group|NCCL|FSDP",
+        (
+            "return the model as it is before it is wrapped: replicas are counted all the same, and the shard function "
+            "runs in a process group of theirs already"
+        ),
+    ),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
     (r"CUDA|NVIDIA|\bGPU\b", "no GPU is visible while the step is traced: model, batch and loss must not query one"),
 )

@@ -26,6 +26,7 @@ from memplan.estimators.recorder.user_calls import (
 from memplan.estimators.recorder.workload_build import built_model, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.training.host_context import resident_context_bytes
+from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.training.workload_contract import check_batches
 from memplan.units import GIB, format_bytes
@@ -79,6 +80,8 @@ def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepT
 def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCopies | None) -> StepTrace:
     batches = made_batches(workload, request.batch_sizes[:2])
     check_batches(workload, batches)
+    if workload.shard is not None:
+        join_absent_replicas(request.recipe.world_size, "cpu")
     with initialisation_skipped():
         model = built_model(workload, request.recipe, batches)
     recorder = StepRecorder(

@@ -26,8 +26,8 @@ def refuse_wrappers(model: nn.Module) -> None:
     """
     if _has_class(model, _SHARDING):
         raise WorkloadError(
-            "the workload's model factory returned a sharded model, and memplan estimates whole replicas",
-            hint="return the model as it is before FSDP",
+            "the workload's model factory returned a sharded model",
+            hint="return the model as it is before FSDP, and shard it in the workload's shard function",
         )
     if _has_class(model, {"DistributedDataParallel"}):
         raise WorkloadError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -10,10 +13,18 @@ from memplan.estimators.allocators.allocator_config import AllocatorConfig, Segm
 from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, replay
 from memplan.units import KIB, MIB
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_SPLIT = AllocatorConfig.parse("max_split_size_mb:64")
 
 
-def run(*events: tuple[str, int], config: AllocatorConfig | None = None, limit_bytes: int | None = None):
+def run(
+    *events: tuple[str, int],
+    config: AllocatorConfig | None = None,
+    limit_bytes: int | None = None,
+    side_streams: Mapping[str, int] = MappingProxyType({}),
+):
     """Replay ``(name, bytes)`` pairs; 0 bytes frees the block of that name."""
     names = sorted({name for name, _ in events})
     return replay(
@@ -21,6 +32,7 @@ def run(*events: tuple[str, int], config: AllocatorConfig | None = None, limit_b
         [size for _, size in events],
         config=config or AllocatorConfig(),
         limit_bytes=limit_bytes,
+        side_streams={names.index(name): stream for name, stream in side_streams.items()},
     )
 
 
@@ -44,6 +56,24 @@ def test_small_requests_share_a_segment_until_it_is_full() -> None:
 def test_requests_above_1_mib_come_from_the_large_pool() -> None:
     assert run(("a", MIB + 1)).peak_reserved_bytes == 20 * MIB
     assert run(("a", MIB + 1), ("b", MIB)).peak_reserved_bytes == 22 * MIB
+
+
+EXPANDABLE = AllocatorConfig(expandable_segments=True)
+
+
+@pytest.mark.parametrize("config", [AllocatorConfig(), EXPANDABLE], ids=["segments", "expandable"])
+@pytest.mark.parametrize(("size", "segment"), [(MIB, 2 * MIB), (20 * MIB, 20 * MIB)], ids=["small", "large"])
+def test_a_block_is_used_again_on_its_own_stream_only(size: int, segment: int, config: AllocatorConfig) -> None:
+    events = (("a", size), ("a", 0), ("b", size), ("b", 0), ("c", size))
+    assert run(*events, config=config).peak_reserved_bytes == segment
+    assert run(*events, config=config, side_streams={"b": 1}).peak_reserved_bytes == 2 * segment
+    assert run(*events, config=config, side_streams={"b": 1, "c": 2}).peak_reserved_bytes == 3 * segment
+    assert run(*events, config=config, side_streams={"b": 1, "c": 1}).peak_allocated_bytes == size
+
+
+def test_under_a_limit_what_other_streams_cache_is_returned() -> None:
+    peaks = run(("a", 20 * MIB), ("a", 0), ("b", 20 * MIB), limit_bytes=30 * MIB, side_streams={"a": 1})
+    assert (peaks.peak_reserved_bytes, peaks.alloc_retries, peaks.ran_out_at) == (20 * MIB, 1, None)
 
 
 def test_requests_between_1_and_10_mib_share_a_20_mib_segment() -> None:

@@ -330,6 +330,19 @@ def test_requested_is_at_most_allocated_and_allocated_at_most_reserved(
 
 
 @settings(max_examples=100, deadline=None)
+@given(event_sequences(request_bytes), configs, st.integers(1, 3))
+def test_streams_know_nothing_of_each_other(events: Events, config: AllocatorConfig, streams: int) -> None:
+    names, sizes = zip(*events, strict=True)
+    side_streams = {name: name % (streams + 1) for name in names if name % (streams + 1)}
+    together = replay(names, sizes, config=config, side_streams=side_streams).peak_reserved_bytes
+    apart = 0
+    for stream in range(streams + 1):
+        own = [(name, size) for name, size in events if side_streams.get(name, 0) == stream]
+        apart += replay(*zip(*own, strict=True), config=config).peak_reserved_bytes if own else 0
+    assert together == apart  # nothing is returned to the driver without a limit
+
+
+@settings(max_examples=100, deadline=None)
 @given(event_sequences(request_bytes), configs)
 def test_a_limit_that_is_never_reached_changes_nothing(events: Events, config: AllocatorConfig) -> None:
     names, sizes = zip(*events, strict=True)

@@ -24,7 +24,7 @@ def wrapped_in(name: str) -> nn.Module:
     ("name", "complaint"),
     [
         ("DistributedDataParallel", "DistributedDataParallel; return the model inside it"),
-        ("FullyShardedDataParallel", "sharded model.*; return the model as it is before FSDP"),
+        ("FullyShardedDataParallel", "sharded model; return the model as it is before FSDP, and shard it in"),
         ("FSDPModule", "sharded model"),
     ],
 )

@@ -1,0 +1,54 @@
+"""Sharding a model over replicas of which only one runs, in a process group whose collectives move nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from memplan.errors import WorkloadError
+from memplan.training.workload_contract import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+
+def join_absent_replicas(world_size: int, device_type: str) -> None:
+    """Make this process the first of several replicas, for the rest of its life; the others need not run.
+
+    Its process group is PyTorch's own stand-in (``torch.testing._internal.distributed.fake_pg``), with which PyTorch
+    tests what one of many ranks does: a collective returns at once. Blocks that NCCL takes are not among its own.
+
+    Args:
+        world_size: how many replicas there are.
+        device_type: where meshes of devices lie, whatever kind of device they are asked for.
+    """
+    from torch.testing._internal.distributed import fake_pg  # noqa: PLC0415 - registers the stand-in
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=world_size)
+    make, place = DeviceMesh.__init__, device_type
+
+    def init(mesh: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001 - named by callers
+        make(mesh, place, *args, **kwargs)
+
+    DeviceMesh.__init__ = init  # type: ignore[assignment, method-assign]  # by which every mesh is made
+
+
+def shard_model(model: nn.Module, shard: Callable[[nn.Module], Any]) -> None:
+    """Let the workload's function shard a model in place.
+
+    Raises:
+        WorkloadError: it returns another module, such as the wrapper of the first FSDP.
+    """
+    returned = shard(model)
+    if returned is not None and returned is not model:
+        kind = type(returned).__name__
+        raise WorkloadError(
+            f"the workload's shard function {name_of(shard)} returned a {kind} in place of the model",
+            hint="shard the model in place, as torch.distributed.fsdp.fully_shard does; wrappers are not estimated",
+        )
