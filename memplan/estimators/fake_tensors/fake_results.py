@@ -1,5 +1,5 @@
 # ruff: noqa: SLF001 - some operators are private
-"""Operators whose rules for fake tensors (torch 2.13) allocate differently from their kernels.
+"""Operators whose rules for fake tensors (torch 2.13) allocate differently from their kernels, or refuse more.
 
 - Sparse results: the rules return no elements, kernels keep all (for embedding bags one per index:
   ``_embedding_bag_sparse_backward`` in ``aten/src/ATen/native/EmbeddingBag.cpp``).
@@ -7,6 +7,7 @@
   ``aten/src/ATen/native/cuda/Col2Im.cu``).
 - Reduced losses: the result keeps the storage of the elementwise loss (``build_borrowing_binary_op`` and
   ``resize_({})`` in ``aten/src/ATen/native/Loss.cpp``).
+- Grouped products: the rule accepts bfloat16 only, kernels other types too.
 - CTC loss with lengths in tensors: there is no rule, because the kernel reads them (``ctc_loss_cpu_template`` in
   ``aten/src/ATen/native/LossCTC.cpp``).
 - Layer norm and batch norm of half types on CUDA keep their statistics in single precision (``acc_type`` in
@@ -165,6 +166,17 @@ def longest_target(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int])
     return targets.shape[1] if targets.dim() == 2 else None
 
 
+def _grouped_product(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    _bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    groups = [len(first if offs is None else offs)] if first.dim() == second.dim() else []
+    return first.new_empty((*groups, first.shape[-2], second.shape[-1]), dtype=out_dtype or first.dtype)
+
+
 def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:
     rows, _, _, is_sparse = others[4:8]
     if not is_sparse:
@@ -176,6 +188,7 @@ def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *othe
 _ON_ANY_DEVICE: dict[OpOverload, Callable[..., Any]] = {
     _ATEN.col2im.default: _col2im,
     LAYER: recurrent_layer,
+    _ATEN._grouped_mm.default: _grouped_product,
     _ATEN._ctc_loss.Tensor: _ctc_loss,
     _ATEN._embedding_bag_backward.default: _embedding_bag_backward,
     _ATEN.mse_loss.default: _reduced_in_place,

@@ -10,7 +10,6 @@ from memplan.devices.cards import DeviceKind
 from memplan.estimators.absent_card.cuda_emulation import CudaEmulation, redirect_cuda_autocast
 from memplan.estimators.fake_tensors.inference_mode import trace_inference_mode
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
-from memplan.estimators.fake_tensors.shape_rules import install_shape_rules
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import install_cuda_operators
 from memplan.estimators.lowering.flex_attention import FlexAttention
@@ -35,7 +34,6 @@ _FASTEST_ALGORITHMS = (
 
 def lower_to(device: DeviceSpec) -> None:
     """Make this process trace what the device would run, until it ends."""
-    install_shape_rules()
     install_plain_derivatives()
     trace_inference_mode()
     capability = _lowered_capability(device)

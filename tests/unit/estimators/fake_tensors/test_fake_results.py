@@ -45,6 +45,15 @@ def test_batch_norm_keeps_channels_last() -> None:
     assert corrected_result(FORWARD, (image, None, None, None, None, True, 0.1, 1e-5), on_host=True) is None
 
 
+def test_grouped_products_of_any_type_have_a_shape() -> None:
+    offsets = torch.tensor([3, 8])
+    with TraceFakeMode():
+        tokens, slopes, weights = torch.empty(8, 16), torch.empty(8, 32), torch.empty(2, 16, 32)
+        operands = ((weights.mT, weights), (tokens, weights, offsets), (tokens.t(), slopes, offsets))
+        made = [corrected_result(torch.ops.aten._grouped_mm.default, each, on_host=False) for each in operands]
+    assert [tuple(each.shape) for each in made] == [(2, 32, 32), (8, 32), (2, 16, 32)]
+
+
 @pytest.mark.parametrize(("dtype", "is_corrected"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_statistics_of_half_types_are_single_precision_on_a_card(dtype: torch.dtype, *, is_corrected: bool) -> None:
     with TraceFakeMode():
