@@ -140,8 +140,8 @@ class StepTrace:
         method: how the trace was obtained.
         is_in_benchmark_mode: whether PyTorch times cuDNN's algorithms first (``torch.backends.cudnn.benchmark``).
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
-        envelope: the timeline with every sample as large as those of the batch that takes most for each; None where
-            samples are alike, or the number of allocations depends on them.
+        envelope: the timeline with each block as large per sample as in the traced batch where it is largest; None
+            where samples are alike, or the number of allocations depends on them.
         drawn: how its blocks follow the size of a batch; None where that is not known, or batches are alike.
         uncounted: what is known to be missing, one phrase each.
         notes: what a reader should know, one phrase each.
