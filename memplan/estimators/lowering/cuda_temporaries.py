@@ -66,15 +66,20 @@ def _pdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=((len(points) - 1) * points.nbytes,))
 
 
-def _multinomial(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """A random number per weight (``Distributions.cpp``).
+def _multinomial(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+    """A random number per weight, and the largest of these, if several are drawn (``Distributions.cpp``).
 
-    If several are drawn with replacement, the weights, their normalised copy and its prefix sum
+    If these are drawn with replacement, the weights, their normalised copy and its prefix sum
     (``MultinomialKernel.cu``).
     """
     weights: torch.Tensor = args[0]
-    with_replacement = len(args) > 2 and bool(args[2])
-    return TemporaryBytes(after_results=(weights.nbytes,) * (3 if with_replacement and args[1] > 1 else 1))
+    if args[1] == 1:
+        return TemporaryBytes(after_results=(weights.nbytes,))
+    if len(args) > 2 and args[2]:
+        return TemporaryBytes(after_results=(weights.nbytes,) * 3)
+    largest = weights.new_empty(result.shape)
+    choosing = sort_temporaries.topk((weights, args[1]), (largest, result)).after_results
+    return TemporaryBytes(after_results=(weights.nbytes, largest.nbytes, *choosing))
 
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -142,8 +142,14 @@ def test_gradients_of_distances_are_there_for_each_pair() -> None:
 def test_drawing_takes_random_numbers_or_three_tensors_where_several_are_put_back() -> None:
     weights = meta(512, 512)
     assert cuda_temporary_bytes("aten.multinomial", (weights, 1, True), None).after_results == (MIB,)
-    assert cuda_temporary_bytes("aten.multinomial", (weights, 5), None).after_results == (MIB,)
     assert cuda_temporary_bytes("aten.multinomial", (weights, 5, True), None).after_results == (MIB, MIB, MIB)
+
+
+def test_what_is_drawn_without_putting_back_is_the_largest_of_random_numbers() -> None:
+    weights, drawn = meta(512, 512), meta(512, 4, dtype=torch.int64)
+    random, largest, *choosing = cuda_temporary_bytes("aten.multinomial", (weights, 4), drawn).after_results
+    assert (random, largest) == (MIB, 8 * KIB)
+    assert tuple(choosing) == cuda_temporary_bytes("aten.topk", (weights, 4), weights.topk(4)).after_results
 
 
 def test_shares_are_drawn_by_way_of_as_many_gamma_draws() -> None:
