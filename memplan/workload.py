@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from memplan.recipe import Recipe
     from memplan.torch_settings import TorchSettings
 
 
@@ -43,8 +44,11 @@ class Workload:
             drawn at random. None where samples are alike, or packed.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
         shard: shards the model over the replicas in place, as ``torch.distributed.fsdp.fully_shard`` does, before the
-            optimizer is made; called in a process group of the recipe's replicas, of which this one alone runs. None
-            where every replica holds the whole model.
+            optimizer is made; takes the model and the recipe, in whose precision it is to compute, as by FSDP's
+            ``MixedPrecisionPolicy``: there is no autocast. Called in a process group of the recipe's replicas, of which
+            this one alone runs. None where every replica holds the whole model.
+        defers_gradient_sync: whether such replicas exchange gradients in the last of a step's passes only, as under
+            accelerate's ``no_sync``; each holds them whole until then.
         evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
             mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
             None where training is not interrupted.
@@ -70,7 +74,8 @@ class Workload:
     typical_batch: Callable[[int], Any | None] | None = None
     sample_sizes: Callable[[], Sequence[float]] | None = None
     loader: Callable[[int], Any] | None = None
-    shard: Callable[[nn.Module], Any] | None = None
+    shard: Callable[[nn.Module, Recipe], Any] | None = None
+    defers_gradient_sync: bool = False
     evaluate: Callable[[nn.Module, Any], Any] | None = None
     evaluation_batch: Callable[[int], Any] | None = None
 

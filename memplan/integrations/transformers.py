@@ -38,9 +38,10 @@ _ALWAYS = (
     "tf32",
     "use_cpu",
 )
+_FSDP_VERSION = 2
+_FSDP2 = "plan with fsdp=True and fsdp_config={'version': 2}, in transformers 5.20 or later"
 _CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # from transformers 5.23 on, and before
 _LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
-_SHARDING = ("deepspeed", "fsdp")
 
 
 def tune(
@@ -79,14 +80,14 @@ def tune(
         A copy of the arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: there is no model or there are two, an option is none of ``tune``, or the arguments shard the model,
-            or spread it over cards.
+        UsageError: there is no model or there are two, an option is none of ``tune``, or the arguments shard the model
+            by something else than FSDP2 without offloading, or spread it over cards.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     _refuse_others(options)
-    _refuse_sharding(args)
+    sharding = _sharding(args)
     _refuse_data_parallel(args)
     evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
     parts = TrainerParts(
@@ -98,6 +99,7 @@ def tune(
         eval_dataset=Parcel(eval_dataset) if evaluates else None,
         collator=data_collator,
         processing_class=processing_class,
+        sharding=sharding,
     )
     step = TrainerStep(parts, model_init=model_init)
     values = _planned_values(args)
@@ -134,13 +136,27 @@ def _refuse_others(options: Mapping[str, Any]) -> None:
         raise UsageError(f"tune takes no {name!r}", hint=hint)
 
 
-def _refuse_sharding(args: Any) -> None:
-    for name in _SHARDING:
-        if getattr(args, name, None):
-            raise UsageError(
-                f"{name}={getattr(args, name)!r} shards the model, and memplan plans for one whole replica a device",
-                hint=f"plan without {name}, on one device",
-            )
+def _sharding(args: Any) -> Mapping[str, Any] | None:
+    """Return the settings of accelerate's FSDP plugin; None where every card holds the whole model.
+
+    Raises:
+        UsageError: the model is sharded by something else than FSDP2, or offloaded.
+    """
+    if args.deepspeed:
+        raise UsageError(
+            f"deepspeed={args.deepspeed!r} shards the model, and memplan plans for one whole replica a device",
+            hint="plan without deepspeed, on one device",
+        )
+    settings: Mapping[str, Any] | None = getattr(args, "fsdp_plugin_args", None)
+    if args.fsdp and settings is None:
+        raise UsageError(f"fsdp={args.fsdp!r} shards the model by FSDP's first version", hint=_FSDP2)
+    if settings is not None and settings["fsdp_version"] != _FSDP_VERSION:
+        raise UsageError(f"fsdp_config has version {settings['fsdp_version']}", hint=_FSDP2)
+    if settings is not None and settings.get("cpu_offload"):
+        raise UsageError(
+            "fsdp_config has cpu_offload, and memplan counts what lies on the card", hint="plan without cpu_offload"
+        )
+    return settings
 
 
 def _refuse_data_parallel(args: Any) -> None:

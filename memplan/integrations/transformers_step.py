@@ -13,11 +13,13 @@ import inspect
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import convert_outputs_to_fp32
+from accelerate.utils import FullyShardedDataParallelPlugin, convert_outputs_to_fp32
+from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model
 from torch import nn
 from torch.utils.data import ConcatDataset
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from memplan.integrations.parcels import Parcel
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
     from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
@@ -49,6 +53,8 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
     "torch_compile_backend": None,
     "torch_compile_mode": None,
     "deepspeed": None,
+    "fsdp": None,  # see TrainerStep.shard
+    "fsdp_config": None,
     "report_to": [],
     "push_to_hub": False,
     "save_strategy": "no",
@@ -80,6 +86,7 @@ class TrainerParts:
         collator: makes batches; None for the Trainer's default.
         processing_class: tokenizer or processor; None where there is none.
         eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
+        sharding: settings of accelerate's plugin for FSDP2; None where every card holds the whole model.
     """
 
     trainer_class: type[Any]
@@ -90,6 +97,7 @@ class TrainerParts:
     collator: Callable[..., Any] | None
     processing_class: Any
     eval_dataset: Parcel | None = None
+    sharding: Mapping[str, Any] | None = None
 
 
 class TrainerStep(FrameworkStep):
@@ -137,6 +145,27 @@ class TrainerStep(FrameworkStep):
         self._trainer = self._trainer_of(module, options)
         _take_along(self._trainer)
         return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
+
+    def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
+        """Return the workload of these callables, sharded where the Trainer shards it; as ``FrameworkStep`` has it."""
+        found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
+        return found if self._parts.sharding is None else replace(found, shard=self.shard, defers_gradient_sync=True)
+
+    def shard(self, model: nn.Module, recipe: Recipe) -> None:
+        """Shard the model as accelerate does (``Accelerator._prepare_fsdp2``), which autocasts nothing then."""
+        if self._parts.sharding is None:
+            return
+        plugin = FullyShardedDataParallelPlugin(**{**self._parts.sharding, "cpu_ram_efficient_loading": False})
+        mixed_precision = str(recipe.precision) if recipe.precision.is_autocast else "no"
+        if recipe.precision.is_autocast:
+            plugin.set_mixed_precision(mixed_precision)
+        accelerator = SimpleNamespace(
+            state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision=mixed_precision, is_main_process=False
+        )
+        plugin.set_auto_wrap_policy(model)
+        if plugin.activation_checkpointing:
+            fsdp2_apply_ac(accelerator, model)
+        fsdp2_prepare_model(accelerator, model)
 
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
         """Collate the longest samples, as the Trainer's own loader does."""
@@ -201,6 +230,11 @@ class TrainerStep(FrameworkStep):
     def _computing_with(self, model: nn.Module) -> Iterator[None]:
         """Let the Trainer's own model compute as a copy of it that is traced: a loss may refer to either."""
         own = self._trainer.model
+        if self._parts.sharding is not None:  # the sharded model takes the place of the Trainer's
+            self._trainer.model = model
+            yield
+            self._trainer.model = own
+            return
         with borrowed_tensors(own, model), ExitStack() as stack:
             for each in dict.fromkeys((own, model)):
                 stack.enter_context(_outputs_as_prepared(each))

@@ -24,9 +24,9 @@ from memplan.training.batches import map_tensors
 from memplan.training.checkpointing import enable_checkpointing
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
-from memplan.training.half_precision import autocast, weights_dtype
+from memplan.training.half_precision import weights_dtype
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.sharding import join_absent_replicas, shard_model
+from memplan.training.sharding import autocast_of, begin_pass, join_absent_replicas, shard_model
 from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
         if workload.shard is not None:
             join_absent_replicas(recipe.world_size, device.type)
-            shard_model(model, workload.shard)
+            shard_model(model, workload.shard, recipe)
         model.to(device)
     if workload.shard is not None and device.type == "cuda":
         torch.cuda.empty_cache()  # a training that makes only its shards on the card has no whole layers to cache
@@ -222,7 +222,10 @@ def run_evaluation(state: TrainingState, marks: StepMarks = NO_MARKS) -> None:
 
     with blamed_on_user():
         evaluate_batches(
-            state.model, workload.evaluate, next_batch, precision=recipe.precision, device_type=state.device.type
+            state.model,
+            workload.evaluate,
+            next_batch,
+            context=lambda: autocast_of(workload, recipe, state.device.type),
         )
 
 
@@ -249,7 +252,8 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
     batch = _on_device(state, state.batch)
     state.held.append(batch)
     marks.forward_starts()
-    with blamed_on_user(), autocast(state.recipe.precision, state.device.type):
+    begin_pass(state.model, state.workload, is_last=index == state.recipe.accumulation_steps - 1)
+    with blamed_on_user(), autocast_of(state.workload, state.recipe, state.device.type):
         loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
         scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
     marks.forward_ends(batch)

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.training.half_precision import autocast
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import nn
-
-    from memplan.recipe import Precision
 
 _BATCHES = 2  # the second is evaluated while what the first returned is still held
 
@@ -24,8 +21,7 @@ def evaluate_batches(
     evaluate: Callable[[nn.Module, Any], Any],
     next_batch: Callable[[], Any],
     *,
-    precision: Precision,
-    device_type: str,
+    context: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     """Evaluate two batches without gradients, as a loop does that keeps what was returned last.
 
@@ -33,14 +29,13 @@ def evaluate_batches(
         model: is in evaluation mode meanwhile.
         evaluate: takes the model and a batch.
         next_batch: returns the next batch on the device, once the one before is dropped.
-        precision: of the training; under autocast evaluation is, too.
-        device_type: where the model is.
+        context: makes the context of a forward pass of the training, such as autocast, which evaluation is in, too.
     """
     with _evaluation_mode(model), torch.no_grad():
         for _ in range(_BATCHES):
             batch = None
             batch = next_batch()
-            with autocast(precision, device_type):
+            with context():
                 returned = evaluate(model, batch)  # noqa: F841 - held until the next batch is evaluated
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 
 from memplan.errors import WorkloadError
+from memplan.training.half_precision import autocast
 from memplan.training.workload_contract import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from torch import nn
+
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
 
 
 def join_absent_replicas(world_size: int, device_type: str) -> None:
@@ -39,13 +46,26 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
     DeviceMesh.__init__ = init  # type: ignore[assignment, method-assign]  # by which every mesh is made
 
 
-def shard_model(model: nn.Module, shard: Callable[[nn.Module], Any]) -> None:
+def autocast_of(workload: Workload, recipe: Recipe, device_type: str) -> AbstractContextManager[Any]:
+    """Return the context of the forward pass and the loss; of no effect where what shards the model sets its types."""
+    return nullcontext() if workload.shard is not None else autocast(recipe.precision, device_type)
+
+
+def begin_pass(model: nn.Module, workload: Workload, *, is_last: bool) -> None:
+    """Let a sharded model know whether gradients are exchanged in this pass of a step."""
+    if workload.defers_gradient_sync:
+        for each in model.modules():
+            if isinstance(each, FSDPModule):
+                each.set_requires_gradient_sync(is_last, recurse=False)
+
+
+def shard_model(model: nn.Module, shard: Callable[[nn.Module, Recipe], Any], recipe: Recipe) -> None:
     """Let the workload's function shard a model in place.
 
     Raises:
         WorkloadError: it returns another module, such as the wrapper of the first FSDP.
     """
-    returned = shard(model)
+    returned = shard(model, recipe)
     if returned is not None and returned is not model:
         kind = type(returned).__name__
         raise WorkloadError(

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import memplan
 from memplan.devices.cards import DeviceKind, DeviceSpec
@@ -596,7 +596,7 @@ def test_a_module_may_convert_itself_in_its_forward_pass() -> None:
 def sharded_over(world_size: int, device: DeviceSpec, **changes: object) -> StepTrace:
     """Two bias-free layers of 512 x 512, each of which is gathered for itself."""
 
-    def shard(model: nn.Sequential) -> None:
+    def shard(model: nn.Sequential, _: Recipe) -> None:
         for layer in model:
             fully_shard(layer)
         fully_shard(model)
@@ -635,7 +635,7 @@ def test_more_replicas_hold_less_each() -> None:
 
 
 def test_meshes_lie_where_the_trace_is_whatever_they_are_asked_for() -> None:
-    def shard(model: nn.Sequential) -> None:
+    def shard(model: nn.Sequential, _: Recipe) -> None:
         mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
         fully_shard(model, mesh=mesh)
 
@@ -644,12 +644,41 @@ def test_meshes_lie_where_the_trace_is_whatever_they_are_asked_for() -> None:
     assert found.notes == ()
 
 
+@pytest.mark.parametrize("defers", [False, True])
+def test_gradients_that_are_exchanged_once_a_step_are_whole_until_then(defers: bool) -> None:
+    accumulating = replace(FOUR_SAMPLES, world_size=4, accumulation_steps=2)
+    workload = linear_workload(shard=shards_whole, defers_gradient_sync=defers)
+    found = estimate(traced(workload, CARD, accumulating), micro_batch_size=8192, device=CARD)
+    # 1 MiB whole, or a quarter of it
+    assert found.breakdown.gradients == (MIB if defers else MIB // 4)
+
+
+def shards_whole(model: nn.Module, _: Recipe) -> None:
+    fully_shard(model)
+
+
+def test_the_shard_function_sets_the_types_of_a_precision_and_not_autocast() -> None:
+    def shard(model: nn.Module, recipe: Recipe) -> None:
+        assert recipe.precision is Precision.BF16
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        assert not torch.is_autocast_enabled("cpu")
+        output = model(batch)
+        assert output.dtype is torch.bfloat16
+        return output.sum()
+
+    recipe = replace(FOUR_SAMPLES, world_size=4, precision=Precision.BF16)
+    workload = linear_workload(shard=shard, loss=loss)
+    assert estimate(traced(workload, CARD, recipe), micro_batch_size=4, device=CARD).notes == ()
+
+
 def test_a_shard_function_that_wraps_its_model_is_refused() -> None:
     with pytest.raises(WorkloadError, match=r"shard function .*wraps returned a Sequential in place of the model"):
         sharded_over(4, CARD, shard=wraps)
 
 
-def wraps(model: nn.Module) -> nn.Module:
+def wraps(model: nn.Module, _: Recipe) -> nn.Module:
     return nn.Sequential(model)
 
 

@@ -263,7 +263,7 @@ def evaluates(config: Any) -> Workload:
 
 
 def sharded(config: Any) -> Workload:
-    return workload(shard=fully_shard)
+    return workload(shard=lambda model, recipe: fully_shard(model))
 
 
 def evaluates_beyond_the_budget(config: Any) -> Workload:

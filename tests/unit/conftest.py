@@ -1,7 +1,8 @@
-"""Fixtures of several unit tests: a machine with NVIDIA cards that are not there."""
+"""Fixtures of several unit tests: a machine with NVIDIA cards, and replicas, that are not there."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pynvml
@@ -41,3 +42,12 @@ def in_container(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_sees_host_pids", lambda: True)
+
+
+@pytest.fixture
+def no_replica_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a test join replicas that are not there."""
+    mesh = pytest.importorskip("torch.distributed.device_mesh").DeviceMesh
+    monkeypatch.setattr(mesh, "__init__", mesh.__init__)  # which joining replaces
+    yield
+    importlib.import_module("torch.distributed").destroy_process_group()

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,6 +21,7 @@ from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
 from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
@@ -105,11 +107,23 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing while the context is open."""
-        self._paused = True
+        was_paused, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = was_paused
+
+    @contextmanager
+    def paused_for_whole_shapes(self) -> Iterator[None]:
+        """Record nothing of what sharded tensors ask operators on whole ones, to learn the shape of a result."""
+        ask = ShardingPropagator._propagate_tensor_meta_non_cached  # noqa: SLF001 - the only place where they do
+
+        def paused(propagator: ShardingPropagator, schema: Any) -> Any:
+            with self.paused():
+                return ask(propagator, schema)
+
+        with replaced(ShardingPropagator, ask.__name__, paused):
+            yield
 
     def resolve_pending_reuse(self) -> None:
         """Let the last operator's result reuse the block of its first operand, if that has just been freed.

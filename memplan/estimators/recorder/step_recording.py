@@ -149,7 +149,7 @@ class StepRecorder:
         with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
-            call_user("shard function", shard_model, model, self.workload.shard)
+            call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
         compiled = CompiledCalls()
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
         with (
@@ -161,6 +161,7 @@ class StepRecorder:
             to_numpy,
             hiding_fakes(),
             ledger.following_resizes(),
+            operators.paused_for_whole_shapes(),
         ):
             step = self._run(model, batches, recording, ledger, operators)
         recording.order_frees()

@@ -18,8 +18,8 @@ from memplan.results import Component, Phase
 from memplan.training.batches import tensors_in
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
-from memplan.training.half_precision import autocast
 from memplan.training.moving_average import make_moving_average, update_moving_average
+from memplan.training.sharding import autocast_of, begin_pass
 from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
 
@@ -124,8 +124,7 @@ class TracedStep:
             self._model,
             functools.partial(call_evaluation, self._workload.evaluate),
             next_batch,
-            precision=self._recipe.precision,
-            device_type="cpu",
+            context=lambda: autocast_of(self._workload, self._recipe, "cpu"),
         )
         gc.collect()
 
@@ -171,16 +170,17 @@ class TracedStep:
         self._batch = None  # a loop drops the last batch before the next is moved to the device
         self._batch = self._next_batch()
         before = self._ledger.live_blocks()
+        is_last = index == self._recipe.accumulation_steps - 1
+        begin_pass(self._model, self._workload, is_last=is_last)
         loss, scaled = self._forward(self._batch)
         gc.collect()
-        for block in self._ledger.live_blocks() - before:
-            if self._recording.components[block] is Component.TEMPORARIES:
-                self._recording.components[block] = Component.ACTIVATIONS
+        before = self._name_what_is_left(before, Component.ACTIVATIONS)
         if index == 0 and self._workload.zero_grad_before_backward:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
         call_user("backward pass of the loss", scaled.backward)
-        if not any(map(_may_have_gradient, self._model.parameters())):
+        self._name_what_is_left(before, Component.GRADIENTS)
+        if is_last and not any(map(_may_have_gradient, self._model.parameters())):
             raise WorkloadError(
                 f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
                 hint="compute the loss with the model that the function is given, not with another",
@@ -190,8 +190,16 @@ class TracedStep:
                 self._mark([parameter.grad], Component.GRADIENTS, owner=parameter)
         return loss.detach()
 
+    def _name_what_is_left(self, before: set[int], component: Component) -> set[int]:
+        """Set the component of new blocks that outlive a pass, unless they have one; return what is live."""
+        live = self._ledger.live_blocks()
+        for block in live - before:
+            if self._recording.components[block] is Component.TEMPORARIES:
+                self._recording.components[block] = component
+        return live
+
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        with autocast(self._recipe.precision, "cpu"):
+        with autocast_of(self._workload, self._recipe, "cpu"):
             loss = checked_loss(call_user("loss", self._workload.loss, self._model, batch), self._workload.loss)
             scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
         return loss, scaled if self._scale is None else scaled * self._scale

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from memplan import api
 from memplan.devices.resolving import resolve_device
@@ -23,6 +25,7 @@ from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
 from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
+from memplan.training.sharding import join_absent_replicas, shard_model  # noqa: E402
 from tests import making  # noqa: E402
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def arrived(
     model: Any = None,
     trainer_class: type[Any] = transformers.Trainer,
     evaluated: Any = None,
+    sharding: Any = None,
     **options: Any,
 ) -> Any:
     """Return the workload as a child process gets it."""
@@ -70,6 +74,7 @@ def arrived(
         collator=padded,
         processing_class=None,
         eval_dataset=None if evaluated is None else Parcel(evaluated),
+        sharding=sharding,
     )
     step = TrainerStep(parts, model_init=make_model if model is None else None)
     return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0, evaluates=evaluated is not None)))
@@ -285,6 +290,50 @@ def test_arguments_that_shard_and_two_models_are_refused(arguments: Any) -> None
         tune(arguments, model_init=make_model, train_dataset=samples())
     with pytest.raises(UsageError, match="either model_init= or model="):
         tune(arguments, train_dataset=samples())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [({"version": 1}, "fsdp_config has version 1; plan with fsdp=True"), ({"cpu_offload": True}, "has cpu_offload")],
+)
+def test_fsdp_is_refused_in_its_first_version_and_where_it_offloads(
+    tmp_path: Path, settings: dict[str, Any], problem: str
+) -> None:
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=settings)
+    with pytest.raises(UsageError, match=problem):
+        tune(arguments, model_init=make_model, train_dataset=samples())
+
+
+def test_arguments_that_shard_are_planned_for_the_replicas_and_stay_as_they_are(
+    tmp_path: Path, planned_by: Any
+) -> None:
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True)
+    workload = planned_by(
+        integration, lambda: tune(arguments, model_init=make_model, train_dataset=samples(), world_size=4)
+    )
+    assert workload.shard is not None
+    assert workload.defers_gradient_sync
+
+
+@pytest.mark.usefixtures("no_replica_is_left")
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_a_sharded_model_is_trained_as_accelerate_prepares_it(tmp_path: Path, checkpoints: bool) -> None:
+    config = {"activation_checkpointing": checkpoints}
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=config)
+    workload = arrived(arguments, sharding=arguments.fsdp_plugin_args)
+    join_absent_replicas(2, "cpu")
+    model = workload.model()
+    shard_model(model, workload.shard, Recipe(micro_batch_size=1, precision="bf16"))
+    inner = {type(each).__name__ for each in model.modules() if isinstance(each, FSDPModule)}
+    assert {"FSDPGPT2LMHeadModel", "FSDPCheckpointWrapper" if checkpoints else "FSDPGPT2Block"} <= inner
+    optimizer = workload.optimizer(model.parameters())
+    workload.loss(model, workload.batch(1)).backward()
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    assert {id(each) for each in held} == {id(each) for each in model.parameters()}
+    assert all(isinstance(each.grad, DTensor) and each.grad.dtype == torch.float32 for each in held)
+    assert model.transformer.h[0].get_parameter(
+        "_checkpoint_wrapped_module.ln_1.weight" if checkpoints else "ln_1.weight"
+    ).to_local().shape == (4,)
 
 
 def test_the_plan_is_set_in_a_copy_of_the_arguments_as_if_they_had_been_made_so(

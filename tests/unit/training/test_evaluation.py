@@ -10,10 +10,11 @@ from torch import nn
 
 from memplan.recipe import Precision
 from memplan.training.evaluation import evaluate_batches
+from memplan.training.half_precision import autocast
 
 
 def evaluate(model: nn.Module, function, next_batch=lambda: torch.ones(2, 4), precision=Precision.FP32) -> None:
-    evaluate_batches(model, function, next_batch, precision=precision, device_type="cpu")
+    evaluate_batches(model, function, next_batch, context=lambda: autocast(precision, "cpu"))
 
 
 def test_the_model_evaluates_without_gradients_and_then_each_module_is_in_its_own_mode_again() -> None:

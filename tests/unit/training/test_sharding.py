@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from memplan.errors import WorkloadError
+from memplan.recipe import Recipe
 from memplan.training.sharding import join_absent_replicas, shard_model
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("no_replica_is_left")
+RECIPE = Recipe(micro_batch_size=1)
 
 
-@pytest.fixture(autouse=True)
-def _no_process_group_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(DeviceMesh, "__init__", DeviceMesh.__init__)  # which joining replaces
-    yield
-    dist.destroy_process_group()
+def shard(model: nn.Module, _: Recipe) -> nn.Module:
+    return fully_shard(model)
 
 
 def test_a_replica_trains_its_share_without_the_others() -> None:
     join_absent_replicas(4, "cpu")
     model = nn.Linear(8, 8, bias=False)
-    shard_model(model, fully_shard)
-    (shard,) = model.parameters()
-    assert tuple(shard.to_local().shape) == (2, 8)
+    shard_model(model, shard, RECIPE)
+    (share,) = model.parameters()
+    assert tuple(share.to_local().shape) == (2, 8)
     model(torch.ones(1, 8)).sum().backward()
-    assert tuple(shard.grad.to_local().shape) == (2, 8)
+    assert tuple(share.grad.to_local().shape) == (2, 8)
 
 
 def test_meshes_lie_on_the_one_kind_of_device_whatever_they_are_asked_for() -> None:
@@ -50,8 +46,8 @@ def test_who_joined_others_before_joins_the_new_ones() -> None:
 def test_a_shard_function_may_return_the_model_or_nothing_but_no_other() -> None:
     join_absent_replicas(2, "cpu")
     model = nn.Linear(8, 8)
-    shard_model(model, fully_shard)
-    shard_model(model, lambda _: None)
+    shard_model(model, shard, RECIPE)
+    shard_model(model, lambda *_: None, RECIPE)
     assert isinstance(model, FSDPModule)
     with pytest.raises(WorkloadError, match="returned a Sequential in place of the model; shard the model in place"):
-        shard_model(model, nn.Sequential)
+        shard_model(model, lambda model, _: nn.Sequential(model), RECIPE)
