@@ -33,6 +33,14 @@ def convolution_layout(deciding: Sequence[torch.Tensor]) -> torch.memory_format:
     return next((each for each in suggested if each is not torch.contiguous_format), torch.contiguous_format)
 
 
+def laid_out_first(*operands: torch.Tensor) -> TemporaryBytes:
+    """Return copies of a convolution's operands, image and weight last, in its layout before the results exist.
+
+    By kernels of ATen on any device (``Convolution.cpp``, ``DepthwiseConv2d.cu``).
+    """
+    return TemporaryBytes(throughout=copies(operands, convolution_layout(operands[-2:])))
+
+
 def copies(
     operands: Iterable[torch.Tensor | None], layout: torch.memory_format = torch.contiguous_format
 ) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies
+from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies, laid_out_first
 from memplan.estimators.lowering.cudnn_depthwise import runs_depthwise_on_cudnn
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
@@ -30,7 +30,7 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
         if not _runs_on_cudnn(image, weight, (stride, dilation), transposed=transposed, groups=groups):
-            return _contiguous_first(image, weight)
+            return laid_out_first(image, weight)
         call = _call((image, weight, result), (stride, padding, dilation), transposed=transposed)
         layout = convolution_layout((image, weight))
         return TemporaryBytes(
@@ -43,7 +43,7 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
         if not _runs_on_cudnn(image, weight, (stride, dilation), transposed=transposed, groups=groups):
             # the weight's gradient first (``conv_depthwise2d_backward_cuda_out`` in ``DepthwiseConv2d.cu``)
             is_planar = _is_depthwise(image, transposed=transposed, groups=groups) and image.dim() < _VOLUMES
-            temporaries = _contiguous_first(gradient, image, weight)
+            temporaries = laid_out_first(gradient, image, weight)
             return replace(temporaries, second_first=True) if is_planar else temporaries
         layout = convolution_layout((image, weight))
         # the gradient is converted once where its layout is another, and for each kernel where it is in none
@@ -64,11 +64,6 @@ def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
         )
 
     return {"aten.convolution": forward, "aten.convolution_backward": backward}
-
-
-def _contiguous_first(*operands: torch.Tensor) -> TemporaryBytes:
-    """Operands in the layout of ATen's own kernels, copied before the results exist (``DepthwiseConv2d.cu``)."""
-    return TemporaryBytes(throughout=copies(operands, convolution_layout(operands[-2:])))
 
 
 def _runs_on_cudnn(

@@ -11,9 +11,8 @@ from memplan.estimators.lowering.composite_temporaries import composite_rules
 from memplan.estimators.lowering.contiguous_copies import (
     COPIES_ON_ANY_DEVICE,
     contiguous_first,
-    convolution_layout,
-    copies,
     copies_by_position,
+    laid_out_first,
 )
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
 _SMALL_SIDES = 128  # pixels of height and width together
-
-
-def _convolution_operands(operands: slice, deciding: slice) -> Rule:
-    """Return the rule for operands that are converted to the layout of image and weight (``Convolution.cpp``)."""
-    return lambda args, _result: TemporaryBytes(throughout=copies(args[operands], convolution_layout(args[deciding])))
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -142,8 +136,8 @@ _COPIES: dict[str, Rule] = {
     "aten.native_layer_norm_backward": contiguous_first(2),
     **dict.fromkeys(("aten._softmax", "aten._log_softmax"), contiguous_first(1)),  # these and the next: ``SoftMax.cpp``
     **dict.fromkeys(("aten._softmax_backward_data", "aten._log_softmax_backward_data"), contiguous_first(2)),
-    "aten.convolution": _convolution_operands(slice(2), deciding=slice(2)),
-    "aten.convolution_backward": _convolution_operands(slice(3), deciding=slice(1, 3)),
+    "aten.convolution": lambda args, _result: laid_out_first(*args[:2]),
+    "aten.convolution_backward": lambda args, _result: laid_out_first(*args[:3]),
 }
 # Tables of rules by operator name without overload.
 HOST_RULES: tuple[Mapping[str, Rule], ...] = (composite_rules(on_cuda=False), _COPIES, _RULES)
