@@ -3,7 +3,7 @@
 
 Sources: ``transformer.cpp``, ``attention.cpp`` and ``cuda/attention.cu`` in ``aten/src/ATen/native/transformers``,
 ``NestedTensorTransformerFunctions.cpp`` in ``aten/src/ATen/native/nested``, and ``masked_softmax_cuda`` in
-``aten/src/ATen/native/cuda/SoftMax.cu``, of torch 2.13.
+``aten/src/ATen/native/cuda/SoftMax.cu``, of torch 2.13, and the allocations of 2.11 and 2.12 themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
 from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.fake_tensors.known_values import known_lengths
 from memplan.estimators.lowering.attention import Backend, expected_backend
+from memplan.torch_releases import release_of
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _KEY = "AutogradCPU"
 _SAMPLES = "memplan_samples"  # on what a nested tensor holds: how many, and the length of the longest
 _PADDED_LENGTH = 8  # of which a multiple is taken where products attend within a nested tensor
+_FUSED_HEAD_MULTIPLE = 1 if release_of(torch.__version__) >= (2, 12) else 8  # of a head that a fused kernel gets
 _PACKED_TYPES = (torch.float32, torch.float16)  # for which a card has a kernel that packs samples
 _LONGEST_MASKED_ROW, _WIDEST_MASKED_ROW_BYTES = 1024, 4096  # that one kernel masks and normalises
 
@@ -173,7 +175,8 @@ def native_attention(  # noqa: PLR0917 - the operator's own signature
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attend within each sample by a fused kernel, or by products where there is a mask or weights are asked for."""
     in_heads = (*query.shape[:2], heads, width // heads)
-    if mask is None and not need_weights and capability is not None:
+    may_fuse = mask is None and not need_weights and in_heads[-1] % _FUSED_HEAD_MULTIPLE == 0
+    if may_fuse and capability is not None:
         asked = query.view(in_heads).transpose(1, 2)
         if expected_backend((asked, asked, asked), capability) is not Backend.MATH:
             parts = functional.linear(query, qkv_weight, qkv_bias).chunk(3, -1)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
+from memplan.estimators.lowering import transformer_fast_path
 from memplan.estimators.lowering.kernel_rules import host_kernels
 from memplan.estimators.lowering.transformer_fast_path import encoder_layer, native_attention
 from memplan.estimators.recorder.module_paths import ModulePaths
@@ -55,6 +56,15 @@ def attention_bytes(
 def test_a_fused_kernel_holds_query_key_and_value_once() -> None:
     # of 1 MiB: query, key and value, what attends and its projection
     assert attention_bytes(4, 128, 4) == pytest.approx(5 * MIB, abs=64 * KIB)
+
+
+@pytest.mark.parametrize(("multiple", "found_mib"), [(1, 5), (8, 3 + 32)])
+def test_a_fused_kernel_gets_heads_of_some_multiple_only(
+    monkeypatch: pytest.MonkeyPatch, multiple: int, found_mib: int
+) -> None:
+    monkeypatch.setattr(transformer_fast_path, "_FUSED_HEAD_MULTIPLE", multiple)
+    # 128 heads of 4, whose products are 32 MiB of scores
+    assert attention_bytes(4, 128, 128) == pytest.approx(found_mib * MIB, abs=MIB / 2)
 
 
 def test_products_hold_query_key_and_value_twice() -> None:
