@@ -1,8 +1,4 @@
-"""Temporaries of CUDA's sorts, and of kernels that sort.
-
-CUB sorts pairs with a buffer of the same size (``DeviceRadixSort::SortPairs`` does not overwrite its input). Its
-histograms, of some kilobytes, are not counted.
-"""
+"""Temporaries of CUDA's sorts, and of kernels that sort, for calls; ``temporaries.sorts`` has them by lengths alone."""
 
 from __future__ import annotations
 
