@@ -21,7 +21,7 @@ from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
 from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.fake_tensors.known_values import known_lengths
 from memplan.estimators.lowering.attention import Backend, expected_backend
-from memplan.torch_releases import release_of
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _KEY = "AutogradCPU"
 _SAMPLES = "memplan_samples"  # on what a nested tensor holds: how many, and the length of the longest
 _PADDED_LENGTH = 8  # of which a multiple is taken where products attend within a nested tensor
-_FUSED_HEAD_MULTIPLE = 1 if release_of(torch.__version__) >= (2, 12) else 8  # of a head that a fused kernel gets
+_FUSED_HEAD_MULTIPLE = 1 if TORCH_RELEASE >= (2, 12) else 8  # of a head that a fused kernel gets
 _PACKED_TYPES = (torch.float32, torch.float16)  # for which a card has a kernel that packs samples
 _LONGEST_MASKED_ROW, _WIDEST_MASKED_ROW_BYTES = 1024, 4096  # that one kernel masks and normalises
 
