@@ -59,6 +59,18 @@ def begin_pass(model: nn.Module, workload: Workload, *, is_last: bool) -> None:
                 each.set_requires_gradient_sync(is_last, recurse=False)
 
 
+def offloads_shards(model: nn.Module) -> bool:
+    """Whether FSDP keeps shards on the host between steps (``CPUOffloadPolicy``)."""
+    states = (each._get_fsdp_state() for each in model.modules() if isinstance(each, FSDPModule))  # noqa: SLF001 - has no other name
+    groups = (group for state in states for group in _parameter_groups(state) if group is not None)
+    return any(each.offload_to_cpu for group in groups for each in group.fsdp_params)
+
+
+def _parameter_groups(state: Any) -> list[Any]:
+    several: list[Any] | None = getattr(state, "_fsdp_param_groups", None)  # from torch 2.12 on
+    return [state._fsdp_param_group] if several is None else several  # noqa: SLF001 - as above
+
+
 def shard_model(model: nn.Module, shard: Callable[[nn.Module, Recipe], Any], recipe: Recipe) -> None:
     """Let the workload's function shard a model in place.
 

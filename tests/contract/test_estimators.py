@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import memplan
 from memplan.devices.cards import DeviceKind, DeviceSpec
@@ -671,6 +671,18 @@ def test_the_shard_function_sets_the_types_of_a_precision_and_not_autocast() -> 
     recipe = replace(FOUR_SAMPLES, world_size=4, precision=Precision.BF16)
     workload = linear_workload(shard=shard, loss=loss)
     assert estimate(traced(workload, CARD, recipe), micro_batch_size=4, device=CARD).notes == ()
+
+
+def test_shards_that_are_offloaded_are_said_to_be_counted() -> None:
+    def shard(model: nn.Module, _: Recipe) -> None:
+        fully_shard(model, offload_policy=CPUOffloadPolicy())
+
+    (note,) = sharded_over(4, CARD, shard=shard).notes
+    assert note.startswith("FSDP offloads shards to the host")
+
+
+def test_the_collectives_of_sharded_models_take_nothing_but_nccls_buffers() -> None:
+    assert sharded_over(4, CARD).uncounted == ("NCCL's buffers for sending gradients",)
 
 
 def test_a_shard_function_that_wraps_its_model_is_refused() -> None:

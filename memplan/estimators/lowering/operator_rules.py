@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+_PLAIN_NAMESPACES = ("prim", "profiler", "c10d", "_c10d_functional", "fsdp")  # what NCCL takes is told of all replicas
 _PLAIN_PREFIXES = ("_foreach_", "_fused_", "_amp_", "upsample_", "_upsample_", "new_", "empty", "adaptive_", "avg_pool",
                    "_adaptive_", "max_pool", "reflection_pad", "replication_pad", "scatter", "index_", "nll_loss",
                    "sym_", "is_")  # fmt: skip
@@ -83,7 +84,7 @@ def _is_plain_out_of_place(name: str) -> bool:
 
 def _is_plain(operator: OpOverload, name: str) -> bool:
     return (
-        operator.namespace in ("prim", "profiler")
+        operator.namespace in _PLAIN_NAMESPACES
         or torch.Tag.pointwise in operator.tags
         or bool(getattr(operator, "is_view", False))
         or name in _PLAIN

@@ -40,7 +40,7 @@ from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
 from memplan.training.half_precision import HALF_TYPES
-from memplan.training.sharding import shard_model
+from memplan.training.sharding import offloads_shards, shard_model
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ _ONLY_EVALUATES = (
 _HALF_ALREADY = (
     "most of the model's weights are {kind}, as the workload makes them; {precision} says that autocast is off, not "
     "that the weights are 32 bits wide"
+)
+_OFFLOADED = (
+    "FSDP offloads shards to the host: they, their gradients and optimizer states are counted as if they lay on the "
+    "card"
 )
 STEPS = 2  # the first allocates the optimizer state, the second is the steady state
 
@@ -277,11 +281,14 @@ def _fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
 
 def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
     """Say what is easily overlooked about the model as the workload made it."""
-    mode = () if any(each.training for each in model.modules()) else (_ONLY_EVALUATES,)
     sizes: Counter[torch.dtype] = Counter()
     for each in model.parameters():
         sizes[each.dtype] += each.numel()
     kind = max(sizes, key=lambda each: sizes[each], default=torch.float32)
-    if precision not in (Precision.FP32, Precision.TF32) or kind not in HALF_TYPES:
-        return mode
-    return (*mode, _HALF_ALREADY.format(kind=str(kind).removeprefix("torch."), precision=precision))
+    is_half_already = precision in (Precision.FP32, Precision.TF32) and kind in HALF_TYPES
+    found = {
+        _ONLY_EVALUATES: not any(each.training for each in model.modules()),
+        _OFFLOADED: offloads_shards(model),
+        _HALF_ALREADY.format(kind=str(kind).removeprefix("torch."), precision=precision): is_half_already,
+    }
+    return tuple(note for note, holds in found.items() if holds)
