@@ -11,8 +11,9 @@ memplan's own estimate, cuBLASLt and batch normalisation take no workspace, and 
 error. Of the card its size, capability and multiprocessors are told; the rest is an A100's. Nothing that this prints
 was measured on a card.
 
-Needs Linux on x86-64, gcc, binutils, a CUDA 13 build of PyTorch with NVIDIA's libraries from pip, and the headers of
-CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.11, 2.13 and 2.15 were tried.
+Needs Linux on x86-64, gcc, binutils, a build of PyTorch for CUDA 12 or 13 with NVIDIA's libraries from pip, and the
+headers of CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.10, for CUDA 12,
+2.11, 2.13 and 2.15 were tried.
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ class Stub:
     also: str | None = None
 
 
-STUBS = (
-    Stub(source="cuda", library="libcuda.so.1"),
-    Stub(source="nvml", library="libnvidia-ml.so.1"),
-    Stub(source="cudart", library="libcudart.so.13"),
-    Stub(source="cublaslt", library="libcublasLt.so.13", also="libcublasLt.so.13"),
-    Stub(source="cublas", library="libcublas.so.13", also="libcublas.so.13"),
-    Stub(source="cudnn", library="libcudnn.so.9"),
-)
+def stubs_for(cuda: str) -> tuple[Stub, ...]:
+    """Return the stubs of a major version of CUDA."""
+    return (
+        Stub(source="cuda", library="libcuda.so.1"),
+        Stub(source="nvml", library="libnvidia-ml.so.1"),
+        Stub(source="cudart", library=f"libcudart.so.{cuda}"),
+        Stub(source="cublaslt", library=f"libcublasLt.so.{cuda}", also=f"libcublasLt.so.{cuda}"),
+        Stub(source="cublas", library=f"libcublas.so.{cuda}", also=f"libcublas.so.{cuda}"),
+        Stub(source="cudnn", library="libcudnn.so.9"),
+    )
 
 
 def main() -> None:
@@ -79,10 +82,12 @@ def main() -> None:
     includes = [*(folder.with_name("include") for folder in folders), options.include]
     declared, linked = declared_by_driver(options.include), linked_by_torch()
     BUILT.mkdir(exist_ok=True)
-    for stub in STUBS:
+    stubs = stubs_for(next(name for name in libraries if name.startswith("libcudart.so.")).rpartition(".")[2])
+    for stub in stubs:
         wanted = declared if stub.source == "cuda" else linked.get(stub.library, set())
         build(stub, wanted | (exported(libraries[stub.also]) if stub.also else set()), includes)
-    environment = {**os.environ, **described(find_card(options.card), libraries["libcudnn.so.9"])}
+    card = described(find_card(options.card), libraries["libcudnn.so.9"])
+    environment = {**os.environ, **card, "LD_PRELOAD": " ".join(str(BUILT / stub.library) for stub in stubs)}
     os.execve(sys.executable, [sys.executable, *command], environment)  # noqa: S606 - the user's command
 
 
@@ -92,7 +97,6 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
         raise SystemExit(f"of {card.name} only the size is known")
     major, minor = card.compute_capability
     return {
-        "LD_PRELOAD": " ".join(str(BUILT / stub.library) for stub in STUBS),
         "TRITON_LIBCUDA_PATH": str(BUILT),
         "STUB_NAME": f"stubs for {card.name}",
         "STUB_TOTAL_BYTES": str(card.total_bytes),
