@@ -37,6 +37,7 @@ import pynvml
 import torch
 from cuda_stubs.values import STUBS_VARIABLE, answer_that_gradients_are_finite, answer_whether_masks_hide
 from truth_cases import MODELS, OPTIMIZERS, Case, matrix, trainable
+from truth_models import shard
 
 HERE = Path(__file__).parent
 DEVICE = "cuda"
@@ -101,11 +102,22 @@ def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]
         switch()
     if case.precision == "bf16-true":
         model.to(torch.bfloat16)
+    if case.replicas > 1:
+        join_replicas(case.replicas)
+        shard(model, case.precision)
+        torch.cuda.empty_cache()  # of whole layers, which a training that makes only its shards never has there
     model.to(DEVICE)
     if case.channels_last:
         model.to(memory_format=torch.channels_last)
     optimizer = OPTIMIZERS[case.optimizer](each for each in model.parameters() if each.requires_grad)
     return model, optimizer, parts.batch(case.micro_batch_size), parts.loss
+
+
+def join_replicas(count: int) -> None:
+    """Make this process the first of so many replicas, whose collectives move nothing."""
+    from torch.testing._internal.distributed import fake_pg  # registers the process group
+
+    torch.distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=count)
 
 
 def on_card(case: Case, value: Any) -> Any:
@@ -124,7 +136,7 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
     model, optimizer, batch, loss_of = build(case)
     peaks.mark(-1, "setup")
     scaler = torch.amp.GradScaler(DEVICE) if case.precision == "fp16" else None
-    autocast = case.precision in ("fp16", "bf16")
+    autocast = case.precision in ("fp16", "bf16") and case.replicas == 1
     seconds, losses = [], []
     for step in range(STEPS):
         torch.cuda.synchronize()

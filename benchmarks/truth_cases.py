@@ -32,6 +32,7 @@ class Case:
         trained: ``all``, ``head`` (frozen backbone) or ``low-rank`` (frozen, with low-rank updates).
         cudnn_benchmark: whether cuDNN measures its algorithms instead of choosing by heuristics.
         channels_last: whether the model and its images use that memory format.
+        replicas: over how many FSDP shards the model, of which one runs; 1 leaves it whole.
         grad_clip_norm: largest gradient norm; None where gradients are not clipped.
         cap_bytes: what the allocator may hold; None for the whole card.
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF``; None for the defaults.
@@ -47,6 +48,7 @@ class Case:
     trained: str = "all"
     cudnn_benchmark: bool = False
     channels_last: bool = False
+    replicas: int = 1
     grad_clip_norm: float | None = None
     cap_bytes: int | None = None
     allocator_settings: str | None = None
@@ -55,7 +57,8 @@ class Case:
     @property
     def key(self) -> str:
         """Short name that stays the same as long as the case does."""
-        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        described = repr(self).replace(", replicas=1,", ",")  # as records name cases from before any was sharded
+        digest = hashlib.sha256(described.encode()).hexdigest()[:8]
         return f"{self.model}-{self.precision}-{self.optimizer}-b{self.micro_batch_size}-{digest}"
 
 
@@ -207,6 +210,8 @@ _CHECKPOINTED = ("vit-base", "swin-tiny", "gpt2", "llama-1b", "t5-base", "bert-b
 _ACCUMULATED = ("resnet50", "vit-base", "gpt2", "unet")
 _BENCHMARKED = ("resnet50", "vgg16", "unet", "deeplabv3-resnet50", "convnext-tiny")
 _CHANNELS_LAST = ("resnet50", "efficientnet-b0", "unet")
+_SHARDED = ("llama-160m", "gpt2", "vit-base", "bert-base")
+_REPLICAS = 8
 _EXPANDABLE = ("resnet50", "gpt2", "swin-tiny", "unet")
 _HISTORIES = {
     ("resnet50", "fp32"), ("resnet50", "bf16"), ("unet", "fp32"), ("vit-base", "fp32"), ("vit-base", "bf16"),
@@ -258,6 +263,9 @@ def _variations() -> Iterator[Case]:
     yield from (_at(m, trained="low-rank") for m in ("llama-160m", "opt-125m", "bert-base"))
     yield from (_at(m, precision=p, channels_last=True) for m in _CHANNELS_LAST for p in ("fp32", "fp16"))
     yield from (_at(m, allocator_settings="expandable_segments:True") for m in _EXPANDABLE)
+    yield from (_at(m, precision=p, replicas=_REPLICAS) for m in _SHARDED for p in both)
+    yield _at("llama-1b", precision="bf16", replicas=_REPLICAS, activation_checkpointing=True, optimizer="adamw-fused")
+    yield _at("gpt2", precision="bf16", replicas=_REPLICAS, accumulation_steps=4, grad_clip_norm=1.0)
     yield from (_at(m, grad_clip_norm=1.0) for m in ("gpt2", "resnet50"))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
 
 if TYPE_CHECKING:
@@ -295,3 +296,13 @@ def _define_detection_operators() -> None:
     for name in ("nms", "qnms"):
         with contextlib.suppress(RuntimeError):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def shard(model: nn.Module, precision: str) -> None:
+    """Shard a model by FSDP, each layer of its stacks for itself; in half precision parameters are gathered so."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if precision == "bf16" else None)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.ModuleList) or name.endswith("blocks"):
+            for layer in module:
+                fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from published.rows import Peak, Row, in_benchmark_mode
 from truth_cases import OPTIMIZERS, Case, trainable
+from truth_models import shard
 
 from memplan.devices.cards import find_card
 from memplan.errors import DeviceError
@@ -64,6 +65,7 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
                 precision=case.precision,
                 accumulation_steps=case.accumulation_steps,
                 activation_checkpointing=case.activation_checkpointing,
+                world_size=case.replicas,
             ),
             device=device,
             allocator_settings=case.allocator_settings or "",
@@ -85,6 +87,7 @@ def workload_of(case: Case) -> Workload:
         optimizer=functools.partial(_optimizer, case.optimizer),
         grad_clip_norm=case.grad_clip_norm,
         channels_last=case.channels_last,
+        shard=None if case.replicas == 1 else lambda model, recipe: shard(model, recipe.precision),
     )
 
 

@@ -64,6 +64,16 @@ def test_the_four_peaks_rise_from_tensors_to_the_card(precision: str) -> None:
     assert (measured.loss_scale is not None) == (precision == "fp16")
 
 
+def test_one_replica_of_a_sharded_model_takes_what_was_estimated() -> None:
+    outcome = end_of("sharded", micro_batch_size=512, world_size=4)
+    assert outcome.measurement is not None, outcome
+    recipe = Recipe(micro_batch_size=512, world_size=4)
+    device = resolve_device("cuda:0")
+    trace = trace_step(reference("trial_workloads:sharded", WORKLOADS), recipe, device)
+    predicted = estimate(trace, micro_batch_size=512, device=device)
+    assert outcome.measurement.peak_allocated_bytes == pytest.approx(predicted.peak_allocated_bytes, rel=0.01)
+
+
 def test_a_tensor_above_the_cap_ends_as_out_of_memory_of_the_device() -> None:
     outcome = end_of("needs_two_gib_on_the_device", budget_bytes=2 * GIB)
     assert outcome.kind in (OutcomeKind.DEVICE_OUT_OF_MEMORY, OutcomeKind.ALLOCATOR_RETRIES), outcome
