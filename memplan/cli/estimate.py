@@ -18,6 +18,7 @@ from memplan.cli.options import (
     Precisions,
     TraceLimit,
     WorkloadName,
+    WorldSize,
     writable_path,
 )
 from memplan.cli.terminal import console_for, say, show
@@ -38,6 +39,7 @@ def estimate(
     ] = None,
     precision: Precisions = None,
     budget: Budget = None,
+    world_size: WorldSize = None,
     snapshot: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +75,7 @@ def estimate(
         options=MemplanOptions(device=device, budget=budget),
         micro_batch_sizes=sizes,
         precisions=parse_precisions(precision),
+        world_size=world_size,
         with_savings=savings,
         with_snapshot=snapshot is not None,
         trace_limit_s=parse_duration(trace_limit, option="trace-limit"),

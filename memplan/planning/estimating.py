@@ -36,6 +36,7 @@ class EstimateRequest:
         options: what the caller requests; the config's own section applies to the rest.
         micro_batch_sizes: sizes to predict; None for the config's own.
         precisions: precisions to predict; None for the config's own.
+        world_size: data-parallel replicas; None for as many as the config is written for.
         with_savings: whether to ask what would save memory, where one recipe is predicted; it takes a trace a change.
         with_snapshot: whether to write the timeline in PyTorch's snapshot format; for one recipe on a card only.
         trace_limit_s: how long one trace may take; None for the estimator's own limit.
@@ -44,6 +45,7 @@ class EstimateRequest:
     options: MemplanOptions
     micro_batch_sizes: Sequence[int] | None
     precisions: Sequence[Precision] | None
+    world_size: int | None
     with_savings: bool
     with_snapshot: bool
     trace_limit_s: float | None
@@ -82,7 +84,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
     Raises:
         UsageError: a snapshot of several recipes, or of a step on the CPU, is asked for.
     """
-    subject = subject_of_config(config)
+    subject = subject_of_config(config, world_size=request.world_size)
     recipes = [
         replace(subject.current, micro_batch_size=size, precision=precision)
         for precision in request.precisions or (subject.current.precision,)

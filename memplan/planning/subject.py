@@ -95,7 +95,7 @@ def subject_of_config(config: UserConfig, *, world_size: int | None = None) -> S
         ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
     config = for_replicas(config, world_size)
-    current = replace(config.recipe, world_size=world_size or config.recipe.world_size)
+    current = replace(config.recipe, world_size=config.recipe.world_size if world_size is None else world_size)
     return Subject(source=config.workload, current=current, config=config, label=str(config.path.name))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from memplan.errors import WorkloadError
 from memplan.training.half_precision import autocast
@@ -57,6 +58,11 @@ def begin_pass(model: nn.Module, workload: Workload, *, is_last: bool) -> None:
         for each in model.modules():
             if isinstance(each, FSDPModule):
                 each.set_requires_gradient_sync(is_last, recurse=False)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a parameter of the model is spread over several replicas."""
+    return any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters())
 
 
 def offloads_shards(model: nn.Module) -> bool:

@@ -51,6 +51,13 @@ def test_the_largest_micro_batch_is_solved_for_the_band_and_for_the_card(project
     assert fits <= largest[0]["limit_bytes"] < fails
 
 
+def test_the_number_of_replicas_is_taken_from_the_command_line(project: Path) -> None:
+    question = ("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", "--no-savings", "--json", "--world-size")
+    (estimate,) = memplan(*question, "8", cwd=project).document["estimates"]
+    assert estimate["recipe"]["world_size"] == 8
+    assert "world_size=0 must be a whole number of at least 1" in memplan(*question, "0", cwd=project).out
+
+
 def test_sizes_of_the_command_line_stand_in_for_a_micro_batch_that_the_config_does_not_set(project: Path) -> None:
     (project / "config.yaml").write_text("optimizer: {lr: 1.0e-3}\n")
     question = ("estimate", "config.yaml", *WORKLOAD[:2], "--device", "rtx-3090")

@@ -36,11 +36,12 @@ from memplan.estimators.recorder.storages import StorageLedger
 from memplan.estimators.recorder.tensor_caches import clear_tensor_caches
 from memplan.estimators.recorder.training_step import TracedStep
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user, copied_model
+from memplan.estimators.recorder.wrapped_models import wrapper_notes
 from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
 from memplan.training.half_precision import HALF_TYPES
-from memplan.training.sharding import offloads_shards, shard_model
+from memplan.training.sharding import is_sharded, offloads_shards, shard_model
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ _HALF_ALREADY = (
 _OFFLOADED = (
     "FSDP offloads shards to the host: they, their gradients and optimizer states are counted as if they lay on the "
     "card"
+)
+_WHOLE = (
+    "the shard function leaves every parameter whole, with a world_size of {replicas}; --world-size, or the recipe's "
+    "world_size, says over how many replicas it shards"
 )
 STEPS = 2  # the first allocates the optimizer state, the second is the steady state
 
@@ -171,12 +176,13 @@ class StepRecorder:
         recording.order_frees()
         calls = tuple((name, ceil_div(count, STEPS)) for name, count in operators.unknown_calls.items())
         notes = (
+            *wrapper_notes(model),  # which the shard function may have compiled
             *compiled.notes,
             *draws.notes,
             *operators.presumed.notes,
             *step.notes,
             *choices.notes,
-            *_notes_on(model, self.recipe.precision),
+            *_notes_on(model, self.workload, self.recipe),
         )
         return RecordedRun(
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
@@ -279,16 +285,18 @@ def _fake_batch(batch: Any, fakes: TraceFakeMode) -> Any:
     return made
 
 
-def _notes_on(model: nn.Module, precision: Precision) -> tuple[str, ...]:
+def _notes_on(model: nn.Module, workload: Workload, recipe: Recipe) -> tuple[str, ...]:
     """Say what is easily overlooked about the model as the workload made it."""
     sizes: Counter[torch.dtype] = Counter()
     for each in model.parameters():
         sizes[each.dtype] += each.numel()
     kind = max(sizes, key=lambda each: sizes[each], default=torch.float32)
+    precision, replicas = recipe.precision, recipe.world_size
     is_half_already = precision in (Precision.FP32, Precision.TF32) and kind in HALF_TYPES
     found = {
         _ONLY_EVALUATES: not any(each.training for each in model.modules()),
         _OFFLOADED: offloads_shards(model),
+        _WHOLE.format(replicas=replicas): workload.shard is not None and not is_sharded(model),
         _HALF_ALREADY.format(kind=str(kind).removeprefix("torch."), precision=precision): is_half_already,
     }
     return tuple(note for note, holds in found.items() if holds)
