@@ -63,7 +63,7 @@ LAYERS_OF_ESTIMATORS = (
     ("allocators",),
     ("breakdown",),
     ("figures",),
-    ("drawn_steps",),
+    ("drawn_steps", "reserved_peak"),
     ("answers",),
     ("step_snapshot",),
 )

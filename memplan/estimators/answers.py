@@ -15,12 +15,14 @@ from memplan.estimators.drawn_steps import drawn_steps
 from memplan.estimators.figures import (
     Figures,
     Peaks,
+    events_at,
     figures_at,
     outcome_of,
     peaks_at,
     replay_under_limit,
     search_peak_bytes,
 )
+from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
 from memplan.units import format_bytes
 
@@ -98,14 +100,17 @@ def process_peak(
     """
     _check_device(trace, device)
     context_bytes = _context_bytes(trace, device) or 0
+    reserved_peaks = ReservedPeaks(allocators.cuda)
 
     @functools.cache
     def peak_at(size: int) -> int:
         timeline = trace.timeline_at(size)
-        if timeline is not None:
+        if timeline is None:
+            step = _SizedStep(trace=trace, micro_batch_size=size, device=device, allocators=allocators)
+            return step.figures().peaks.process_bytes + context_bytes
+        if device.kind is DeviceKind.CPU:
             return peaks_at(timeline, size, device, allocators).process_bytes + context_bytes
-        step = _SizedStep(trace=trace, micro_batch_size=size, device=device, allocators=allocators)
-        return step.figures().peaks.process_bytes + context_bytes
+        return reserved_peaks.of(events_at(timeline, size)) + context_bytes
 
     return peak_at
 

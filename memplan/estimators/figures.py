@@ -16,7 +16,7 @@ from memplan.results import BreakdownBytes, OutcomeKind, PeakShare, Phase
 from memplan.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     import numpy.typing as npt
 
@@ -101,18 +101,31 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
     )
 
 
+def replay_events(
+    events: Events,
+    config: AllocatorConfig,
+    *,
+    limit_bytes: int | None = None,
+    dispensable: Container[int] = (),
+) -> AllocatorPeaks:
+    """Replay events; a limit and blocks that are done without are as :func:`replay` has them."""
+    return replay(
+        events.blocks,
+        events.requests_bytes,
+        config=config,
+        limit_bytes=limit_bytes,
+        cache_returns=events.cache_returns,
+        dispensable=dispensable,
+        side_streams=events.side_streams,
+    )
+
+
 def peaks_at(timeline: Timeline, micro_batch_size: int, device: DeviceSpec, allocators: ProcessAllocators) -> Peaks:
     """Replay the timeline at a micro-batch size on the device's allocator."""
     events = events_at(timeline, micro_batch_size)
     if device.kind is DeviceKind.CPU:
         return _host_peaks(events, allocators.heap)
-    peaks = replay(
-        events.blocks,
-        events.requests_bytes,
-        config=allocators.cuda,
-        cache_returns=events.cache_returns,
-        side_streams=events.side_streams,
-    )
+    peaks = replay_events(events, allocators.cuda)
     return Peaks(
         requested_bytes=peaks.peak_requested_bytes,
         allocated_bytes=peaks.peak_allocated_bytes,
@@ -131,15 +144,8 @@ def replay_under_limit(
     whose own is not counted.
     """
     events = events_at(timeline, micro_batch_size)
-    return replay(
-        events.blocks,
-        events.requests_bytes,
-        config=config,
-        limit_bytes=limit_bytes,
-        cache_returns=events.cache_returns,
-        dispensable=frozenset(timeline.workspaces.blocks.tolist()),
-        side_streams=events.side_streams,
-    )
+    workspaces = frozenset(timeline.workspaces.blocks.tolist())
+    return replay_events(events, config, limit_bytes=limit_bytes, dispensable=workspaces)
 
 
 def search_peak_bytes(timeline: Timeline, micro_batch_size: int) -> int | None:
