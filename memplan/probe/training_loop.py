@@ -26,7 +26,7 @@ from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import weights_dtype
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.sharding import autocast_of, begin_pass, join_absent_replicas, shard_model
+from memplan.training.sharding import autocast_of, begin_pass, join_absent_replicas, offloads_shards, shard_model
 from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
         if workload.shard is not None:
             join_absent_replicas(recipe.world_size, device.type)
             shard_model(model, workload.shard, recipe)
-        model.to(device)
+        if not offloads_shards(model):  # FSDP has put buffers on the device, and refuses shards there
+            model.to(device)
     if workload.shard is not None and device.type == "cuda":
         torch.cuda.empty_cache()  # a training that makes only its shards on the card has no whole layers to cache
     if device.type == "cuda" and recipe.precision is Precision.TF32:

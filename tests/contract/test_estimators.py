@@ -673,12 +673,16 @@ def test_the_shard_function_sets_the_types_of_a_precision_and_not_autocast() -> 
     assert estimate(traced(workload, CARD, recipe), micro_batch_size=4, device=CARD).notes == ()
 
 
-def test_shards_that_are_offloaded_are_said_to_be_counted() -> None:
+@pytest.mark.parametrize(("pin_memory", "states_bytes"), [(True, 0), (False, MIB)], ids=["pinned", "not pinned"])
+def test_what_of_offloaded_shards_is_counted_is_said(pin_memory: bool, states_bytes: int) -> None:
     def shard(model: nn.Module, _: Recipe) -> None:
-        fully_shard(model, offload_policy=CPUOffloadPolicy())
+        fully_shard(model, offload_policy=CPUOffloadPolicy(pin_memory=pin_memory))
 
-    (note,) = sharded_over(4, CARD, shard=shard).notes
-    assert note.startswith("FSDP offloads shards to the host")
+    trace = sharded_over(4, CARD, shard=shard)
+    (note,) = trace.notes
+    assert note.startswith("FSDP offloads shards to the host: their gradients are counted")
+    found = estimate(trace, micro_batch_size=4, device=CARD).breakdown.optimizer_state
+    assert (found, "without pin_memory" in note) == (states_bytes, True)
 
 
 @pytest.mark.parametrize(

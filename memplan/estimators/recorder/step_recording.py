@@ -64,8 +64,8 @@ _HALF_ALREADY = (
     "that the weights are 32 bits wide"
 )
 _OFFLOADED = (
-    "FSDP offloads shards to the host: they, their gradients and optimizer states are counted as if they lay on the "
-    "card"
+    "FSDP offloads shards to the host: their gradients are counted as if they lay on the card, and without pin_memory "
+    "so are they and their optimizer states"
 )
 _WHOLE = (
     "the shard function leaves every parameter whole, with a world_size of {replicas}; --world-size, or the recipe's "

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 from memplan import Recipe, Workload
 from memplan.errors import WorkloadError
@@ -328,3 +329,24 @@ def test_evaluation_finds_gradients_unless_they_are_zeroed_after_the_step(after_
         run_optimizer_step(state)
     run_evaluation(state)
     assert found == [not after_step] * 2
+
+
+@pytest.mark.usefixtures("no_replica_is_left")
+@pytest.mark.parametrize(
+    ("policy", "places"),
+    [(OffloadPolicy(), [CPU]), (CPUOffloadPolicy(pin_memory=False), [])],
+    ids=["kept", "offloaded"],
+)
+def test_shards_that_fsdp_offloads_are_not_moved_to_the_device(policy: OffloadPolicy, places: list[object]) -> None:
+    moves: list[object] = []
+
+    class Tells(torch.nn.Linear):
+        def to(self, place: object) -> Tells:
+            moves.append(place)
+            return self
+
+    made = workload(
+        model=lambda: Tells(4, 1, bias=False), shard=lambda model, _: fully_shard(model, offload_policy=policy)
+    )
+    build(made, world_size=2)
+    assert moves == places
