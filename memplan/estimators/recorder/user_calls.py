@@ -28,11 +28,13 @@ _FAKE_TENSOR_MESSAGE = re.compile(
 _INDEPENDENT_OF_SIZE = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)
 _HINTS = (
     (
-        r"process group|NCCL|FSDP",
-        (
-            "return the model as it is before it is wrapped: replicas are counted all the same, and the shard function "
-            "runs in a process group of theirs already"
-        ),
+        r"process group twice|^'(WORLD_SIZE|(LOCAL_)?RANK)'$",
+        "the shard function runs in a process group of the replicas already: ask torch.distributed for rank and size",
+    ),
+    (r"from meta device|on device meta", "make the model on the CPU, outside of torch.device('meta')"),
+    (
+        r"process group|NCCL|FSDP needs",
+        "return the model as it is before it is wrapped: replicas are counted all the same",
     ),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
     (r"CUDA|NVIDIA|\bGPU\b", "no GPU is visible while the step is traced: model, batch and loss must not query one"),

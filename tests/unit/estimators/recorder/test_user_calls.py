@@ -18,6 +18,18 @@ def wraps_without_a_group() -> nn.Module:
     return nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
 
 
+def makes_the_group_again() -> None:
+    raise ValueError("trying to initialize the default process group twice!")
+
+
+def asks_the_launcher() -> int:
+    return int({}["WORLD_SIZE"])
+
+
+def makes_weights_on_meta() -> torch.Tensor:
+    return nn.Linear(2, 2, device="meta")(torch.zeros(1, 2))
+
+
 def asks_the_gpu() -> None:
     raise AssertionError("Torch not compiled with CUDA enabled")
 
@@ -36,6 +48,9 @@ def test_a_function_of_memplans_own_is_named_by_its_role_only() -> None:
     ("function", "hint"),
     [
         (wraps_without_a_group, "as it is before it is wrapped"),
+        (makes_the_group_again, "in a process group of the replicas already"),
+        (asks_the_launcher, "ask torch.distributed for rank and size"),
+        (makes_weights_on_meta, "make the model on the CPU"),
         (asks_the_gpu, "no GPU is visible"),
         (steps_without_a_closure, "needs no closure"),
     ],
