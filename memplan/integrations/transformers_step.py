@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import FullyShardedDataParallelPlugin, convert_outputs_to_fp32
-from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model
 from torch import nn
 from torch.utils.data import ConcatDataset
 
@@ -155,6 +154,8 @@ class TrainerStep(FrameworkStep):
         """Shard the model as accelerate does (``Accelerator._prepare_fsdp2``), which autocasts nothing then."""
         if self._parts.sharding is None:
             return
+        from accelerate.utils import fsdp_utils  # noqa: PLC0415 - older versions of it have no FSDP2
+
         plugin = FullyShardedDataParallelPlugin(**{**self._parts.sharding, "cpu_ram_efficient_loading": False})
         mixed_precision = str(recipe.precision) if recipe.precision.is_autocast else "no"
         if recipe.precision.is_autocast:
@@ -164,8 +165,8 @@ class TrainerStep(FrameworkStep):
         )
         plugin.set_auto_wrap_policy(model)
         if plugin.activation_checkpointing:
-            fsdp2_apply_ac(accelerator, model)
-        fsdp2_prepare_model(accelerator, model)
+            fsdp_utils.fsdp2_apply_ac(accelerator, model)
+        fsdp_utils.fsdp2_prepare_model(accelerator, model)
 
     def batch(self, micro_batch_size: int) -> dict[str, Any]:
         """Collate the longest samples, as the Trainer's own loader does."""
@@ -232,8 +233,10 @@ class TrainerStep(FrameworkStep):
         own = self._trainer.model
         if self._parts.sharding is not None:  # the sharded model takes the place of the Trainer's
             self._trainer.model = model
-            yield
-            self._trainer.model = own
+            try:
+                yield
+            finally:
+                self._trainer.model = own
             return
         with borrowed_tensors(own, model), ExitStack() as stack:
             for each in dict.fromkeys((own, model)):
