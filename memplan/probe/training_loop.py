@@ -122,7 +122,7 @@ def build_training(
         batch=batch,
         scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
         moving_average=make_moving_average(model) if workload.ema else {},
-        buckets=make_buckets(model, device) if recipe.world_size > 1 and workload.shard is None else [],
+        buckets=make_buckets(model, workload, recipe, device),
     )
 
 

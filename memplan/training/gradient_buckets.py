@@ -11,13 +11,27 @@ from memplan.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
 # torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of torch 2.13
 _BUCKET_BYTES = 25 * MIB
 _FIRST_BUCKET_BYTES = MIB
 
 
-def make_buckets(model: torch.nn.Module, device: torch.device | None = None) -> list[torch.Tensor]:
-    """Return tensors as large as the buckets of a model; the device defaults to PyTorch's own default."""
+def make_buckets(
+    model: torch.nn.Module, workload: Workload, recipe: Recipe, device: torch.device | None = None
+) -> list[torch.Tensor]:
+    """Return tensors as large as the buckets that a replica keeps; none where there is one, or where it holds shards.
+
+    Args:
+        model: the model that is trained.
+        workload: says whether it is sharded.
+        recipe: says how many replicas there are.
+        device: where the buckets lie; None for PyTorch's own default.
+    """
+    if recipe.world_size == 1 or workload.shard is not None:
+        return []
     trained = (each for each in model.parameters() if each.requires_grad)
     sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)
     return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]

@@ -80,7 +80,7 @@ class TracedStep:
         self._batch: Any = None
         self._state_bytes: list[int] = []  # after each step
         self._place_model()
-        self._buckets = make_buckets(model) if recipe.world_size > 1 and workload.shard is None else []
+        self._buckets = make_buckets(model, workload, recipe)
         self._mark(self._buckets, Component.GRADIENTS)
         made = call_user("optimizer", workload.optimizer, model.parameters())
         self.optimizer = checked_optimizer(made, workload.optimizer)
