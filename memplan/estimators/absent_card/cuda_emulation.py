@@ -102,11 +102,6 @@ class CudaEmulation(TorchFunctionMode):
         self._replacements.close()
         super().__exit__(*ending)  # type: ignore[no-untyped-call]  # untyped in torch
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Say where user code checked for a GPU."""
-        return self.presence.notes
-
     def _replace(self, owner: Any, name: str, stand_in: Any) -> None:
         self._replacements.enter_context(replaced(owner, name, stand_in))
 

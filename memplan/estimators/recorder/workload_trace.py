@@ -73,7 +73,7 @@ def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepT
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
         with _automatic_collection_disabled():
             trace = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
-    notes = trace.notes if emulation is None else (*trace.notes, *emulation.notes)
+    notes = trace.notes if emulation is None else (*trace.notes, *emulation.presence.notes)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
 
 
