@@ -644,6 +644,26 @@ def test_meshes_lie_where_the_trace_is_whatever_they_are_asked_for() -> None:
     assert found.notes == ()
 
 
+@DEVICES
+def test_a_model_without_memory_is_sharded_as_one_with_it(device: DeviceSpec) -> None:
+    def on_meta_device() -> nn.Module:
+        with torch.device("meta"):
+            return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(2)))
+
+    def shard(model: nn.Sequential, _: Recipe) -> None:
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        model.to_empty(device=torch.accelerator.current_accelerator() or "cpu")
+        for layer in model:
+            layer.reset_parameters()
+
+    trace = sharded_over(4, device, model=on_meta_device, shard=shard)
+    expected, found = (estimate(each, micro_batch_size=4, device=device) for each in (sharded_over(4, device), trace))
+    assert found.breakdown == expected.breakdown
+    assert trace.notes == ()
+
+
 @pytest.mark.parametrize("defers", [False, True])
 def test_gradients_that_are_exchanged_once_a_step_are_whole_until_then(defers: bool) -> None:
     accumulating = replace(FOUR_SAMPLES, world_size=4, accumulation_steps=2)

@@ -37,7 +37,10 @@ _HINTS = (
         "return the model as it is before it is wrapped: replicas are counted all the same",
     ),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
-    (r"CUDA|NVIDIA|\bGPU\b", "no GPU is visible while the step is traced: model, batch and loss must not query one"),
+    (
+        r"CUDA|NVIDIA|\bGPU\b",
+        "no GPU is visible while the step is traced: torch.accelerator.current_accelerator() or 'cpu' is what there is",
+    ),
 )
 
 

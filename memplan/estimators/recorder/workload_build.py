@@ -32,6 +32,7 @@ def built_model(workload: Workload, recipe: Recipe, batches: dict[int, Any]) -> 
     """
     model = checked_model(call_user("model factory", workload.model), workload.model)
     refuse_wrappers(model)
+    _leave_meta_device(model)
     if any(is_parameter_subclass(each) for each in model.parameters()):
         model.to("cpu")  # bitsandbytes quantizes when a model is moved
     if recipe.activation_checkpointing:
@@ -40,6 +41,28 @@ def built_model(workload: Workload, recipe: Recipe, batches: dict[int, Any]) -> 
         with torch.no_grad():
             call_user("loss", workload.loss, model, batches[min(batches)])
     return model
+
+
+def _leave_meta_device(model: nn.Module) -> None:
+    """Give parameters and buffers of the meta device storages that nobody fills; tied ones stay tied.
+
+    A training does so after it has sharded the model (``Module.to_empty``), of which fake parameters are incapable.
+    """
+    placed: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        own = {**module._parameters, **module._buffers}  # noqa: SLF001 - those of the module alone, each by its name
+        for name, each in own.items():
+            if each is not None and each.is_meta and type(each) in {nn.Parameter, torch.Tensor}:
+                setattr(module, name, placed.setdefault(id(each), _off_meta(each)))
+
+
+def _off_meta(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device="cpu")
+    if not isinstance(tensor, nn.Parameter):
+        return empty
+    parameter = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    vars(parameter).update(vars(tensor))
+    return parameter
 
 
 def made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:
