@@ -12,7 +12,6 @@ from memplan.cli.options import (
     AsJson,
     Budget,
     Configs,
-    Device,
     Format,
     KnobMap,
     Precisions,
@@ -33,7 +32,10 @@ if TYPE_CHECKING:
 
 def estimate(
     configs: Configs,
-    device: Device = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Card such as rtx-3090, size such as 24GiB, cuda:0, cpu, or several: t4,l4; default: auto."),
+    ] = None,
     batch_size: Annotated[
         str | None, typer.Option("--batch-size", help="Micro-batches, e.g. 8,16,32; default: the config's.")
     ] = None,
@@ -60,7 +62,7 @@ def estimate(
     from memplan.configs import MemplanOptions, read_config
     from memplan.errors import WorkloadError
     from memplan.planning.estimating import EstimateRequest, estimate_config
-    from memplan.planning.options import parse_duration, parse_knob_keys, parse_precisions, parse_sizes
+    from memplan.planning.options import parse_devices, parse_duration, parse_knob_keys, parse_precisions, parse_sizes
     from memplan.report.live import LiveView
 
     sizes = parse_sizes(batch_size)
@@ -72,7 +74,8 @@ def estimate(
         micro_batch_size=sizes[0] if sizes else None,
     )
     request = EstimateRequest(
-        options=MemplanOptions(device=device, budget=budget),
+        devices=parse_devices(device),
+        options=MemplanOptions(budget=budget),
         micro_batch_sizes=sizes,
         precisions=parse_precisions(precision),
         world_size=world_size,
@@ -99,7 +102,7 @@ def _document_printer(found: Predictions) -> Callable[[], None]:
     from memplan.json_documents import json_document
 
     estimates = [each.to_dict() for each in found.estimates]
-    answers = {"largest": found.largest, "savings": found.savings, "notes": found.config_notes}
+    answers = {"largest": found.largest, "savings": found.savings, "notes": found.notes}
     return partial(typer.echo, json_document({"estimates": estimates, **answers}))
 
 
@@ -113,7 +116,7 @@ def _table_printer(found: Predictions) -> Callable[[], None]:
         spaced(largest_table(found.largest)),
         *([savings_view(found.savings)] if found.savings else []),
         *([breakdown_view(found.estimates[0])] if len(found.estimates) == 1 else []),
-        remarks_view(found.estimates, found.config_notes),
+        remarks_view(found.estimates, found.notes),
     )
 
 

@@ -15,10 +15,11 @@ from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
 from memplan.plans import PlanRequest
 from memplan.recommend.band import Band
+from memplan.recommend.number_formats import why_unsupported
 from memplan.results import LargestMicroBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan.configs import MemplanOptions, UserConfig
     from memplan.devices.cards import DeviceSpec
@@ -33,7 +34,8 @@ class EstimateRequest:
     """What is to be predicted of a config's step.
 
     Args:
-        options: what the caller requests; the config's own section applies to the rest.
+        devices: names or sizes of the devices to predict for; None for the config's own.
+        options: what else the caller requests; the config's own section applies to the rest.
         micro_batch_sizes: sizes to predict; None for the config's own.
         precisions: precisions to predict; None for the config's own.
         world_size: data-parallel replicas; None for as many as the config is written for.
@@ -42,6 +44,7 @@ class EstimateRequest:
         trace_limit_s: how long one trace may take; None for the estimator's own limit.
     """
 
+    devices: Sequence[str] | None
     options: MemplanOptions
     micro_batch_sizes: Sequence[int] | None
     precisions: Sequence[Precision] | None
@@ -56,17 +59,18 @@ class Predictions:
     """What was predicted.
 
     Args:
-        estimates: one for each precision and micro-batch size, in the order asked for.
-        largest: for each precision the largest micro-batch within the upper edge of the band, and within the device.
-        savings: what changes to the one recipe would save; empty where several were asked for.
-        config_notes: what a reader should know of the config, one phrase each.
+        estimates: one for each device, precision and micro-batch size, in the order asked for.
+        largest: for each device and precision the largest micro-batch within the band's upper edge, and within the
+            device.
+        savings: what changes to the one recipe would save; empty where several, or several devices, were asked for.
+        notes: what a reader should know of the config and the devices, one phrase each.
         snapshot: content of a file that PyTorch's memory visualiser opens; None where none was asked for.
     """
 
     estimates: tuple[Estimate, ...]
     largest: tuple[LargestMicroBatch, ...]
     savings: tuple[Saving, ...]
-    config_notes: tuple[str, ...]
+    notes: tuple[str, ...]
     snapshot: bytes | None
 
 
@@ -79,10 +83,10 @@ def estimate_subject(
 
 
 def estimate_config(config: UserConfig, request: EstimateRequest, observer: Observer) -> Predictions:
-    """Predict a config's step at several micro-batch sizes and precisions.
+    """Predict a config's step at several micro-batch sizes and precisions, for one device or several.
 
     Raises:
-        UsageError: a snapshot of several recipes, or of a step on the CPU, is asked for.
+        UsageError: a snapshot of several recipes or devices, or of a step on the CPU, is asked for.
     """
     subject = subject_of_config(config, world_size=request.world_size)
     recipes = [
@@ -91,24 +95,29 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
         for size in request.micro_batch_sizes or (subject.current.micro_batch_size,)
     ]
     options = request.options.over(config.memplan_options)
-    device = device_for("auto" if options.device is None else options.device, parse_budget(options.budget))
+    names = request.devices or ("auto" if options.device is None else options.device,)
+    devices = [device_for(name, parse_budget(options.budget)) for name in names]
     if request.with_snapshot:
-        _check_snapshot(len(recipes), device)
+        _check_snapshot(len(recipes), devices)
+    estimates: list[Estimate] = []
+    largest: list[LargestMicroBatch] = []
     with trace_template() as template:
-        traces = Traces(
-            subject.source,
-            device,
-            observer,
-            trace_limit_s=request.trace_limit_s,
-            template=template,
-            exact_sizes=tuple(each.micro_batch_size for each in recipes),
-        )
-        estimates = tuple(traces.estimate(recipe) for recipe in recipes)
-        is_single = len(recipes) == 1
+        for device in devices:
+            traces = Traces(
+                subject.source,
+                device,
+                observer,
+                trace_limit_s=request.trace_limit_s,
+                template=template,
+                exact_sizes=tuple(each.micro_batch_size for each in recipes),
+            )
+            estimates += [traces.estimate(recipe) for recipe in recipes]
+            largest += _largest_micro_batches(recipes, device, options.max_util, traces)
+        is_single = len(estimates) == 1
         return Predictions(
-            estimates=estimates,
-            config_notes=config.notes,
-            largest=_largest_micro_batches(recipes, device, options.max_util, traces),
+            estimates=tuple(estimates),
+            notes=(*config.notes, *_unsupported(recipes, devices)),
+            largest=tuple(largest),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
             savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
         )
@@ -116,34 +125,42 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
 
 def _largest_micro_batches(
     recipes: Sequence[Recipe], device: DeviceSpec, max_utilisation: float | None, traces: Traces
-) -> tuple[LargestMicroBatch, ...]:
+) -> Iterator[LargestMicroBatch]:
     """Solve for the largest micro-batch of each precision, within the band's upper edge and within the device."""
     defaults = PlanRequest()
     cap = defaults.largest_micro_batch(max(recipe.micro_batch_size for recipe in recipes))
     of_each_precision = {recipe.precision: recipe for recipe in recipes}
-    found = []
     for recipe in of_each_precision.values():
         peak_at = traces.process_peak(recipe)
         for share in dict.fromkeys((max_utilisation or defaults.max_utilisation, 1.0)):
             limit_bytes = Band(total_bytes=device.total_bytes, min_utilisation=0, max_utilisation=share).upper_bytes
             size = largest_micro_batch(peak_at, limit_bytes=limit_bytes, cap=cap)
-            found.append(
-                LargestMicroBatch(
-                    precision=recipe.precision,
-                    share=share,
-                    limit_bytes=limit_bytes,
-                    micro_batch_size=size,
-                    reached_cap=size == cap,
-                )
+            yield LargestMicroBatch(
+                device_name=device.name,
+                device_total_bytes=device.total_bytes,
+                precision=recipe.precision,
+                share=share,
+                limit_bytes=limit_bytes,
+                micro_batch_size=size,
+                reached_cap=size == cap,
             )
-    return tuple(found)
 
 
-def _check_snapshot(recipe_count: int, device: DeviceSpec) -> None:
+def _unsupported(recipes: Sequence[Recipe], devices: Sequence[DeviceSpec]) -> Iterator[str]:
+    """Name the precisions that are predicted for devices without units for them."""
+    for precision in dict.fromkeys(recipe.precision for recipe in recipes):
+        for device in devices:
+            if (reason := why_unsupported(precision, device)) is not None:
+                yield f"{reason}, and plans for it leave {precision} out"
+
+
+def _check_snapshot(recipe_count: int, devices: Sequence[DeviceSpec]) -> None:
+    if len(devices) > 1:
+        raise UsageError(f"a snapshot shows one device, and {len(devices)} are asked for", hint="name one --device")
     if recipe_count > 1:
         raise UsageError(
             f"a snapshot shows one recipe, and {recipe_count} are asked for",
             hint="name one --batch-size and one --precision",
         )
-    if device.kind is not DeviceKind.CUDA:
+    if devices[0].kind is not DeviceKind.CUDA:
         raise UsageError("a memory snapshot shows the CUDA allocator", hint="choose a card with --device")

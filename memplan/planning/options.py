@@ -128,6 +128,11 @@ def parse_precisions(names: str | Sequence[str] | None) -> tuple[Precision, ...]
     return tuple(dict.fromkeys(map(parse_precision, each_name))) if each_name else None
 
 
+def parse_devices(text: str | None) -> tuple[str, ...] | None:
+    """Read names of devices such as ``t4,rtx-3090``, each once; None stays None."""
+    return None if text is None else tuple(dict.fromkeys(each.strip() for each in text.split(",")))
+
+
 def parse_sizes(text: str | None) -> tuple[int, ...] | None:
     """Read micro-batch sizes such as ``8,16,32``; None stays None.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from memplan.recipe import Precision
     from memplan.results import DrawnSteps, Estimate, LargestMicroBatch, PeakShare, Saving
 
 _SHARES_SHOWN = 8
@@ -24,18 +25,21 @@ _REMARK_INDENT = 2
 
 
 def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
-    """Compare estimates of several recipes on one device."""
+    """Compare estimates of several recipes, on one device or several."""
     first = estimates[0]
+    devices = dict.fromkeys(each.device_name for each in estimates)
+    where = f"{first.device_name} ({bytes_text(first.device_total_bytes)})"
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     searches = _searches_beyond_peaks(estimates)
     fragments = any(each.fragments for each in estimates)
     table = plain_table(
-        f"{first.workload_name} on {first.device_name} ({bytes_text(first.device_total_bytes)})",
-        "recipe", "allocated", "reserved", "process", "util", "peak in",
+        f"{first.workload_name} on {where if len(devices) == 1 else f'{len(devices)} devices'}",
+        *(("device",) if len(devices) > 1 else ()), "recipe", "allocated", "reserved", "process", "util", "peak in",
         *(("search",) if searches else ()), *(("drawn",) if fragments else ()), *(() if all_fit else ("outcome",)),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
+            *((each.device_name,) if len(devices) > 1 else ()),
             str(each.recipe),
             bytes_text(each.peak_allocated_bytes),
             bytes_text(each.peak_reserved_bytes),
@@ -89,10 +93,20 @@ def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
 
 def largest_table(found: Sequence[LargestMicroBatch]) -> Table:
     """Show the largest micro-batch of each precision within the band's upper edge, and within the device."""
-    limits = {each.share: f"within {share_text(each.share)} ({bytes_text(each.limit_bytes)})" for each in found}
-    table = plain_table("Largest micro-batch", "precision", *limits.values())
-    for precision in dict.fromkeys(each.precision for each in found):
-        table.add_row(precision, *(_size_text(each) for each in found if each.precision is precision))
+    title = "Largest micro-batch"
+    rows: dict[tuple[str, Precision], list[LargestMicroBatch]] = {}
+    for each in found:
+        rows.setdefault((each.device_name, each.precision), []).append(each)
+    if len({device for device, _ in rows}) == 1:
+        limits = {each.share: f"within {share_text(each.share)} ({bytes_text(each.limit_bytes)})" for each in found}
+        table = plain_table(title, "precision", *limits.values())
+        for (_, precision), sizes in rows.items():
+            table.add_row(precision, *map(_size_text, sizes))
+        return table
+    shares = dict.fromkeys(f"within {share_text(each.share)}" for each in found)
+    table = plain_table(title, "device", "memory", "precision", *shares)
+    for (device, precision), sizes in rows.items():
+        table.add_row(device, bytes_text(sizes[0].device_total_bytes), precision, *map(_size_text, sizes))
     return table
 
 
@@ -132,10 +146,10 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
     return Group(*(spaced(part) for part in parts))
 
 
-def remarks_view(estimates: Sequence[Estimate], config_notes: Sequence[str] = ()) -> RenderableType:
-    """Show once each how estimates were made, what the config left open, what was presumed and what is not counted."""
+def remarks_view(estimates: Sequence[Estimate], of_all: Sequence[str] = ()) -> RenderableType:
+    """Show once each how estimates were made, the notes on all and on each of them, and what is not counted."""
     methods = [f"method: {each.method}" for each in estimates]
-    notes = [f"note: {note}" for note in (*config_notes, *(said for each in estimates for said in each.notes))]
+    notes = [f"note: {note}" for note in (*of_all, *(said for each in estimates for said in each.notes))]
     uncounted = [f"not counted: {what}" for each in estimates for what in each.uncounted]
     return spaced(_quiet_lines(dict.fromkeys([*methods, *notes, *uncounted])))
 

@@ -133,6 +133,8 @@ class LargestMicroBatch:
     """The largest micro-batch whose predicted process peak is within a share of the device.
 
     Args:
+        device_name: the device.
+        device_total_bytes: its memory, or the budget on it.
         precision: number format of the recipe, which is the present one otherwise.
         share: how much of the device may be used, from 0 to 1.
         limit_bytes: that share, in bytes of process peak.
@@ -140,6 +142,8 @@ class LargestMicroBatch:
         reached_cap: whether the search stopped at the largest size it was allowed to try.
     """
 
+    device_name: str
+    device_total_bytes: int
     precision: Precision
     share: float
     limit_bytes: int

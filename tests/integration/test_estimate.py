@@ -51,6 +51,23 @@ def test_the_largest_micro_batch_is_solved_for_the_band_and_for_the_card(project
     assert fits <= largest[0]["limit_bytes"] < fails
 
 
+def test_cards_to_choose_between_are_compared_in_one_answer(project: Path) -> None:
+    question = ("estimate", "config.yaml", *WORKLOAD, "--precision", "fp32,bf16")
+    document = memplan(*question, "--device", "t4, 4GiB,t4", "--json", cwd=project).document
+    asked = [("t4", "fp32"), ("t4", "bf16"), ("4GiB", "fp32"), ("4GiB", "bf16")]
+    assert [(each["device_name"], each["recipe"]["precision"]) for each in document["estimates"]] == asked
+    assert [(each["device_name"], each["precision"]) for each in document["largest"][::2]] == asked
+    assert "t4 has no bf16 units, and plans for it leave bf16 out" in document["notes"]
+    alone = memplan(*question, "--device", "4GiB", "--json", cwd=project).document
+    assert alone["estimates"] == document["estimates"][2:]
+
+
+def test_a_snapshot_shows_one_device(project: Path) -> None:
+    ended = memplan("estimate", "config.yaml", *WORKLOAD, "--device", "t4,l4", "--snapshot", "out.pickle", cwd=project)
+    assert "a snapshot shows one device, and 2 are asked for; name one --device" in ended.err
+    assert not (project / "out.pickle").exists()
+
+
 def test_the_number_of_replicas_is_taken_from_the_command_line(project: Path) -> None:
     question = ("estimate", "config.yaml", *WORKLOAD, "--device", "rtx-3090", "--no-savings", "--json", "--world-size")
     (estimate,) = memplan(*question, "8", cwd=project).document["estimates"]

@@ -9,6 +9,7 @@ from memplan.configs import MemplanOptions
 from memplan.errors import UsageError
 from memplan.planning.options import (
     parse_device,
+    parse_devices,
     parse_duration,
     parse_knob_keys,
     parse_precisions,
@@ -72,6 +73,12 @@ def test_sizes_and_precisions_are_lists_with_commas() -> None:
     assert parse_precisions("fp32, bf16,fp32") == (Precision.FP32, Precision.BF16)
     assert parse_precisions([Precision.BF16, "fp32"]) == (Precision.BF16, Precision.FP32)
     assert parse_precisions(()) is None
+
+
+def test_devices_to_compare_are_named_once_each() -> None:
+    assert parse_devices("t4, rtx-3090,t4") == ("t4", "rtx-3090")
+    assert parse_devices("") == ("",)
+    assert parse_devices(None) is None
 
 
 def test_an_empty_device_or_precision_is_not_taken_for_none() -> None:

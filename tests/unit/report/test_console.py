@@ -194,6 +194,8 @@ def test_estimates_of_several_recipes(golden) -> None:
 def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
     def largest(precision: str, share: float, size: int | None) -> LargestMicroBatch:
         return LargestMicroBatch(
+            device_name="cpu",
+            device_total_bytes=10 * GIB,
             precision=Precision(precision),
             share=share,
             limit_bytes=round(share * 10 * GIB),
@@ -209,6 +211,31 @@ def test_the_largest_micro_batch_is_told_for_each_limit() -> None:
     assert [line.split() for line in lines if "fp32" in line or "bf16" in line] == [
         ["fp32", "not", "even", "1", "3"],
         ["bf16", "48", "64", "or", "more"],
+    ]
+
+
+def test_several_devices_are_rows_of_one_table() -> None:
+    found = [replace(estimate(500, Recipe(micro_batch_size=8)), device_name=name) for name in ("t4", "l4")]
+    title, *rows = rendered(estimates_view(found)).splitlines()
+    assert title == "net on 2 devices"
+    assert [row.split()[:2] for row in rows[:3]] == [["device", "recipe"], ["t4", "fp32,"], ["l4", "fp32,"]]
+    largest = [
+        LargestMicroBatch(
+            device_name=name,
+            device_total_bytes=size * GIB,
+            precision=Precision.FP32,
+            share=share,
+            limit_bytes=round(share * size * GIB),
+            micro_batch_size=round(share * size),
+            reached_cap=False,
+        )
+        for name, size in (("t4", 10), ("l4", 20))
+        for share in (0.8, 1.0)
+    ]
+    assert [line.split() for line in rendered(largest_table(largest)).splitlines()[1:]] == [
+        ["device", "memory", "precision", "within", "80%", "within", "100%"],
+        ["t4", "10.00", "GiB", "fp32", "8", "10"],
+        ["l4", "20.00", "GiB", "fp32", "16", "20"],
     ]
 
 
