@@ -178,7 +178,12 @@ class _Watch:
         if progress is None or progress.step is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
-        return over_step_limit(self._request.step_limit, step=progress.step, running_s=running_s)
+        return over_step_limit(
+            self._request.step_limit,
+            step=progress.step,
+            running_s=running_s,
+            is_warm_up=progress.phase is TrialPhase.WARMING_UP,
+        )
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:

@@ -194,6 +194,7 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         loss_scale=None if state.scaler is None else _loss_scale(state),
         first_loss_scale=None if state.scaler is None else run.first_loss_scale,
         skipped_steps=run.skipped_steps,
+        warmup_times_s=tuple(step.duration_s for step in run.steps[: request.warmup_steps]),
     )
 
 

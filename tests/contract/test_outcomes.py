@@ -100,6 +100,7 @@ def test_a_recipe_that_fits_is_measured_component_by_component(template: Templat
     assert len(measured.losses) == 5
     assert list(measured.losses) == sorted(measured.losses, reverse=True)
     assert len(measured.step_times_s) == 20 or (len(measured.step_times_s) >= 3 and sum(measured.step_times_s) >= 1)
+    assert len(measured.warmup_times_s) == 2
     assert measured.peak_reserved_bytes is None
     assert [each.phase for each in heard if each.step is None] == [TrialPhase.STARTING, TrialPhase.BUILDING]
     assert [each.step for each in heard if each.step is not None] == [1, 2, 3, 4, 5, 6]
