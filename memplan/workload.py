@@ -43,12 +43,13 @@ class Workload:
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
         loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
-        shard: shards the model over the replicas in place, as ``torch.distributed.fsdp.fully_shard`` does, before the
-            optimizer is made; takes the model and the recipe, in whose precision it is to compute, as by FSDP's
-            ``MixedPrecisionPolicy``: there is no autocast. Called in a process group of the recipe's replicas, of which
-            this one alone runs. None where every replica holds the whole model.
+        shard: shards the model over the replicas before the optimizer is made, in place as
+            ``torch.distributed.fsdp.fully_shard`` does, or by returning the ``FullyShardedDataParallel`` around it;
+            takes the model and the recipe, in whose precision it is to compute, as by FSDP's ``MixedPrecisionPolicy``:
+            there is no autocast. Called in a process group of the recipe's replicas, of which this one alone runs. None
+            where every replica holds the whole model.
         defers_gradient_sync: whether such replicas exchange gradients in the last of a step's passes only, as under
-            accelerate's ``no_sync``; each holds them whole until then.
+            ``no_sync``; each holds them whole until then.
         evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
             mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
             None where training is not interrupted.

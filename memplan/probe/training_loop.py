@@ -26,7 +26,14 @@ from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import weights_dtype
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.sharding import autocast_of, begin_pass, join_absent_replicas, offloads_shards, shard_model
+from memplan.training.sharding import (
+    autocast_of,
+    begin_pass,
+    clip_gradients,
+    join_absent_replicas,
+    offloads_shards,
+    shard_model,
+)
 from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
 
 if TYPE_CHECKING:
@@ -140,7 +147,7 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
         if workload.shard is not None:
             join_absent_replicas(recipe.world_size, device.type)
-            shard_model(model, workload.shard, recipe)
+            model = shard_model(model, workload.shard, recipe)
         if not offloads_shards(model):  # FSDP has put buffers on the device, and refuses shards there
             model.to(device)
     if workload.shard is not None and device.type == "cuda":
@@ -240,7 +247,7 @@ def _step_the_optimizer(state: TrainingState) -> None:
     if state.workload.grad_clip_norm is not None:
         if state.scaler is not None:
             state.scaler.unscale_(state.optimizer)
-        torch.nn.utils.clip_grad_norm_(state.parameters(), state.workload.grad_clip_norm)
+        clip_gradients(state.model, state.workload.grad_clip_norm)
     if state.scaler is None:
         state.optimizer.step()
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from memplan.errors import WorkloadError
@@ -32,7 +32,8 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
 
     Args:
         world_size: how many replicas there are.
-        device_type: where meshes of devices lie, whatever kind of device they are asked for.
+        device_type: where meshes of devices lie, whatever kind of device they are asked for; on the CPU wrappers of
+            the first FSDP do, too.
     """
     from torch.testing._internal.distributed import fake_pg  # noqa: PLC0415 - registers the stand-in
 
@@ -45,6 +46,19 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
         make(mesh, place, *args, **kwargs)
 
     DeviceMesh.__init__ = init  # type: ignore[assignment, method-assign]  # by which every mesh is made
+    if device_type == "cpu":
+        _wrap_on_the_cpu()
+
+
+def _wrap_on_the_cpu() -> None:
+    """Let wrappers of the first FSDP be made on the CPU, which it refuses unless asked; the first replica sends all."""
+    wrap = FullyShardedDataParallel.__init__
+    changed = {"device_id": torch.device("cpu"), "sync_module_states": False}
+
+    def init(wrapper: FullyShardedDataParallel, *args: Any, **kwargs: Any) -> None:
+        wrap(wrapper, *args, **{**kwargs, **changed})
+
+    FullyShardedDataParallel.__init__ = init  # type: ignore[assignment, method-assign]  # of those inside others, too
 
 
 def autocast_of(workload: Workload, recipe: Recipe, device_type: str) -> AbstractContextManager[Any]:
@@ -58,11 +72,30 @@ def begin_pass(model: nn.Module, workload: Workload, *, is_last: bool) -> None:
         for each in model.modules():
             if isinstance(each, FSDPModule):
                 each.set_requires_gradient_sync(is_last, recurse=False)
+            elif isinstance(each, FullyShardedDataParallel):
+                each._sync_gradients = is_last  # type: ignore[assignment]  # noqa: SLF001 - its no_sync is a context
+
+
+def clip_gradients(model: nn.Module, largest_norm: float, *, foreach: bool | None = None) -> None:
+    """Clip the gradients by their norm, those of flat parameters by FSDP's own method.
+
+    Args:
+        model: the model.
+        largest_norm: their largest norm.
+        foreach: whether to use the multi-tensor path; None for PyTorch's own choice, which FSDP makes always.
+    """
+    if isinstance(model, FullyShardedDataParallel):
+        model.clip_grad_norm_(largest_norm)
+    else:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), largest_norm, foreach=foreach)
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether a parameter of the model is spread over several replicas."""
-    return any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters())
+    if any(isinstance(each, DTensor) and each.device_mesh.size() > 1 for each in model.parameters()):
+        return True
+    handles = (each._handle for each in FullyShardedDataParallel.fsdp_modules(model))  # noqa: SLF001 - has no other name
+    return any(each is not None and each.uses_sharded_strategy for each in handles)
 
 
 def offloads_shards(model: nn.Module) -> bool:
@@ -77,16 +110,24 @@ def _parameter_groups(state: Any) -> list[Any]:
     return [state._fsdp_param_group] if several is None else several  # noqa: SLF001 - as above
 
 
-def shard_model(model: nn.Module, shard: Callable[[nn.Module, Recipe], Any], recipe: Recipe) -> None:
-    """Let the workload's function shard a model in place.
+def shard_model(model: nn.Module, shard: Callable[[nn.Module, Recipe], Any], recipe: Recipe) -> nn.Module:
+    """Let the workload's function shard a model, in place or by a wrapper of the first FSDP, and return it.
 
     Raises:
-        WorkloadError: it returns another module, such as the wrapper of the first FSDP.
+        WorkloadError: it returns another module, or wrappers of the first FSDP that offload their shards.
     """
     returned = shard(model, recipe)
-    if returned is not None and returned is not model:
+    made = model if returned is None else returned
+    if made is not model and not isinstance(made, FullyShardedDataParallel):
         kind = type(returned).__name__
         raise WorkloadError(
             f"the workload's shard function {name_of(shard)} returned a {kind} in place of the model",
-            hint="shard the model in place, as torch.distributed.fsdp.fully_shard does; wrappers are not estimated",
+            hint="shard the model in place, as torch.distributed.fsdp.fully_shard does, or return what the first FSDP "
+            "makes of it, a FullyShardedDataParallel",
         )
+    if any(each.cpu_offload.offload_params for each in FullyShardedDataParallel.fsdp_modules(made)):
+        raise WorkloadError(
+            f"the workload's shard function {name_of(shard)} returned wrappers with CPUOffload(offload_params=True)",
+            hint="leave their shards on the card; of offloading, that of fully_shard is tried",
+        )
+    return made

@@ -16,7 +16,14 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 import memplan
 from memplan.devices.cards import DeviceKind, DeviceSpec
@@ -725,6 +732,52 @@ def test_what_the_shard_function_compiles_is_said_to_be_traced_uncompiled() -> N
 
 def test_the_collectives_of_sharded_models_take_nothing_but_nccls_buffers() -> None:
     assert sharded_over(4, CARD).uncounted == ("NCCL's buffers for sending gradients",)
+
+
+def wrapped_over(world_size: int, device: DeviceSpec, **settings: Any) -> StepTrace:
+    """The two layers, wrapped one by one and together by the first FSDP, which gathers none before it is needed."""
+
+    def shard(model: nn.Sequential, _: Recipe) -> FullyShardedDataParallel:
+        policy = ModuleWrapPolicy({nn.Linear})
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, backward_prefetch=None, **settings)
+
+    return sharded_over(world_size, device, shard=shard)
+
+
+@DEVICES
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_of_a_model_wrapped_by_the_first_fsdp_a_replica_holds_as_much(
+    device: DeviceSpec, use_orig_params: bool
+) -> None:
+    small, large = (
+        estimate(wrapped_over(4, device, use_orig_params=use_orig_params), micro_batch_size=size, device=device)
+        for size in (4, 8192)
+    )
+    assert (small.breakdown.optimizer_state // MIB, large.breakdown.parameters) == (1, MIB // 2 + MIB)
+    assert large.breakdown.gradients == 0
+    assert small.notes == large.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameters_bytes"), [("FULL_SHARD", MIB // 2 + MIB), ("SHARD_GRAD_OP", MIB // 2 + 2 * MIB)]
+)
+def test_what_the_first_fsdp_keeps_gathered_follows_its_strategy(strategy: str, parameters_bytes: int) -> None:
+    trace = wrapped_over(4, CARD, sharding_strategy=ShardingStrategy[strategy])
+    found = estimate(trace, micro_batch_size=8192, device=CARD)
+    assert found.breakdown.parameters == parameters_bytes
+
+
+def test_the_first_fsdp_finds_out_which_frozen_parameters_it_still_holds_gathered() -> None:
+    def shard(model: nn.Sequential, _: Recipe) -> FullyShardedDataParallel:
+        model[0].requires_grad_(requires_grad=False)
+        strategy = ShardingStrategy.SHARD_GRAD_OP
+        policy = ModuleWrapPolicy({nn.Linear})
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=policy, sharding_strategy=strategy, use_orig_params=True
+        )
+
+    trace = sharded_over(4, CARD, shard=shard)
+    assert estimate(trace, micro_batch_size=4, device=CARD).breakdown.optimizer_state == MIB // 2
 
 
 def test_a_shard_function_that_wraps_its_model_is_refused() -> None:

@@ -172,6 +172,13 @@ def test_what_evaluation_takes_between_steps_is_in_the_peaks_and_not_in_the_time
     assert outcome.notes == ()
 
 
+def test_of_a_model_that_the_first_fsdp_wraps_one_replica_is_tried(end_of) -> None:
+    outcome = end_of("wrapped_by_the_first_fsdp", recipe=Recipe(micro_batch_size=16, world_size=4))
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    breakdown = outcome.measurement.breakdown
+    assert (breakdown.parameters, breakdown.optimizer_state // KIB) == (256 * KIB, 512)
+
+
 def test_of_a_sharded_model_one_replica_is_tried(end_of) -> None:
     outcome = end_of("sharded", recipe=Recipe(micro_batch_size=16, world_size=4))
     assert outcome.kind is OutcomeKind.FITS, outcome

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.utils.rnn import pad_sequence
 
 from memplan import Workload, worst_batch
@@ -264,6 +264,10 @@ def evaluates(config: Any) -> Workload:
 
 def sharded(config: Any) -> Workload:
     return workload(shard=lambda model, recipe: fully_shard(model))
+
+
+def wrapped_by_the_first_fsdp(config: Any) -> Workload:
+    return workload(shard=lambda model, recipe: FullyShardedDataParallel(model, use_orig_params=True))
 
 
 def evaluates_beyond_the_budget(config: Any) -> Workload:

@@ -64,12 +64,13 @@ def test_the_four_peaks_rise_from_tensors_to_the_card(precision: str) -> None:
     assert (measured.loss_scale is not None) == (precision == "fp16")
 
 
-def test_one_replica_of_a_sharded_model_takes_what_was_estimated() -> None:
-    outcome = end_of("sharded", micro_batch_size=512, world_size=4)
+@pytest.mark.parametrize("name", ["sharded", "wrapped_by_the_first_fsdp"])
+def test_one_replica_of_a_sharded_model_takes_what_was_estimated(name: str) -> None:
+    outcome = end_of(name, micro_batch_size=512, world_size=4)
     assert outcome.measurement is not None, outcome
     recipe = Recipe(micro_batch_size=512, world_size=4)
     device = resolve_device("cuda:0")
-    trace = trace_step(reference("trial_workloads:sharded", WORKLOADS), recipe, device)
+    trace = trace_step(reference(f"trial_workloads:{name}", WORKLOADS), recipe, device)
     predicted = estimate(trace, micro_batch_size=512, device=device)
     assert outcome.measurement.peak_allocated_bytes == pytest.approx(predicted.peak_allocated_bytes, rel=0.01)
 

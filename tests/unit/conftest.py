@@ -48,6 +48,8 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_replica_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a test join replicas that are not there."""
     mesh = pytest.importorskip("torch.distributed.device_mesh").DeviceMesh
-    monkeypatch.setattr(mesh, "__init__", mesh.__init__)  # which joining replaces
+    wrapper = importlib.import_module("torch.distributed.fsdp").FullyShardedDataParallel
+    for replaced_by_joining in (mesh, wrapper):
+        monkeypatch.setattr(replaced_by_joining, "__init__", replaced_by_joining.__init__)
     yield
     importlib.import_module("torch.distributed").destroy_process_group()

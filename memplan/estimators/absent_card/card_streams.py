@@ -65,6 +65,10 @@ class StandInStream(nullcontext[None]):
         """Return True: the work has run."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Return False: no graph is being captured."""
+        return False
+
 
 _entered = [StandInStream()]
 _nodes_of_streams: list[tuple[int, int, StandInStream]] = []  # from the first number to before the last

@@ -17,6 +17,7 @@ from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, remember_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.result_cache import ResultCache
+from memplan.estimators.fake_tensors.storage_addresses import addressed_storages
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls
@@ -158,9 +159,10 @@ class StepRecorder:
         with fake_mode:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
-            call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
+            model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
         compiled = CompiledCalls()
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
+        addressed = addressed_storages() if self.on_fakes and self.workload.shard is not None else nullcontext()
         with (
             draws.intercepted(),
             fake_mode,
@@ -171,6 +173,7 @@ class StepRecorder:
             hiding_fakes(),
             ledger.following_resizes(),
             operators.paused_for_whole_shapes(),
+            addressed,
         ):
             step = self._run(model, batches, recording, ledger, operators)
         recording.order_frees()

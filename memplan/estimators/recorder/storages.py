@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.estimators.fake_tensors.replaced import replaced
+from memplan.results import Component
 from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from memplan.estimators.recorder.recording import Recording
-    from memplan.results import Component
 
 
 class StorageLedger:
@@ -74,8 +74,12 @@ class StorageLedger:
             yield
 
     def resize(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
-        """Record that a storage which was tracked is freed, and made again in another size unless that is 0."""
+        """Record that a storage which was tracked is freed, and made again in another size unless that is 0.
+
+        What is made again from nothing holds parameters: FSDP gathers them so.
+        """
         identity = id(storage)
+        was_empty = identity in self._emptied
         block = self._blocks.pop(identity, self._emptied.pop(identity, None))
         if block is None:
             return
@@ -85,6 +89,8 @@ class StorageLedger:
         if size_bytes:
             self._blocks[identity] = again = self._recording.allocate_again(block, size_bytes)
             self._live.add(again)
+            if was_empty:
+                self._recording.components[again] = Component.PARAMETERS
         else:
             self._emptied[identity] = block
 

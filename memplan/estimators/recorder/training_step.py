@@ -13,13 +13,14 @@ from memplan.errors import WorkloadError
 from memplan.estimators.absent_card.card_answers import runs_multi_tensor
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user
+from memplan.estimators.recorder.wrapped_models import name_without_wrappers
 from memplan.recipe import Precision
 from memplan.results import Component, Phase
 from memplan.training.batches import tensors_in
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.sharding import autocast_of, begin_pass
+from memplan.training.sharding import autocast_of, begin_pass, clip_gradients
 from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
 
@@ -97,7 +98,7 @@ class TracedStep:
         self._recording.phase = Phase.OPTIMIZER_STEP
         if self._workload.grad_clip_norm is not None:
             foreach = True if self._on_cuda and runs_multi_tensor(self._model.parameters()) else None
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._workload.grad_clip_norm, foreach=foreach)
+            clip_gradients(self._model, self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
         check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
@@ -151,7 +152,7 @@ class TracedStep:
 
     def _placed_modules(self) -> list[tuple[str, nn.Module]]:
         """Return the modules by name; a card gets each after its children (``nn.Module._apply``)."""
-        names = {module: name for name, module in self._model.named_modules()}
+        names = {module: name_without_wrappers(name) for name, module in self._model.named_modules()}
         return [(names[each], each) for each in (_children_first(self._model, {}) if self._on_cuda else names)]
 
     def _zero_gradients(self) -> None:

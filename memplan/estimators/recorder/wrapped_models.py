@@ -1,4 +1,4 @@
-"""Model wrappers that change memory use: those that are refused, and notes on the others."""
+"""Model wrappers that change memory use: those that are refused, notes on the others, and names without them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _SHARDING = {"FullyShardedDataParallel", "FSDPModule"}
+_WRAPPED = "_fsdp_wrapped_module"  # what a wrapper of the first FSDP calls the module inside
 _GATHERING = (
     "DataParallel is traced as on one visible card, which runs the whole micro-batch; of several cards the first also "
     "gathers what the others return; start one process a card instead, with torchrun"
@@ -40,6 +41,11 @@ def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
     """Say what the trace does not count of a model's wrappers, one phrase each."""
     gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
     return (*gathering, COMPILED_NOTE) if any(map(_is_compiled, model.modules())) else gathering
+
+
+def name_without_wrappers(name: str) -> str:
+    """Return the path that a module had before it and others were wrapped by the first FSDP."""
+    return ".".join(each for each in name.split(".") if each != _WRAPPED)
 
 
 def _has_class(model: nn.Module, names: set[str]) -> bool:

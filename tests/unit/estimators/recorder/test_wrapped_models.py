@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.wrapped_models import refuse_wrappers, wrapper_notes
+from memplan.estimators.recorder.wrapped_models import name_without_wrappers, refuse_wrappers, wrapper_notes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
@@ -52,3 +52,9 @@ def test_a_class_whose_forward_is_compiled_is_found_too() -> None:
 
     assert wrapper_notes(nn.Sequential(Decorated(2, 2)))
     assert wrapper_notes(nn.Sequential(nn.Linear(2, 2))) == ()
+
+
+def test_a_module_keeps_the_name_that_it_had_before_it_was_wrapped() -> None:
+    assert name_without_wrappers("_fsdp_wrapped_module.blocks.0._fsdp_wrapped_module.up") == "blocks.0.up"
+    assert name_without_wrappers("_fsdp_wrapped_module") == ""
+    assert name_without_wrappers("blocks.0") == "blocks.0"
