@@ -389,7 +389,7 @@ def test_a_trial_that_takes_too_long_in_all_is_stopped(end_of) -> None:
 
 
 def test_building_has_a_limit_of_its_own(end_of) -> None:
-    built = end_of("takes_long_to_build", time_limit_s=1.5)
+    built = end_of("takes_long_to_build", time_limit_s=1.5, timed_s=0.0)
     assert built.kind is OutcomeKind.FITS, built
     outcome = end_of("takes_long_to_build", build_limit_s=1.0)
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
