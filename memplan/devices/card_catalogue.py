@@ -1,10 +1,11 @@
 """The cards one can plan for: memory as CUDA reports it, compute capability and multiprocessors.
 
 Memory is what ``torch.cuda.get_device_properties(i).total_memory`` said on Linux, read from published training logs
-(the device line of Ultralytics YOLO runs) and from published prints of the properties. It is less than the size on the
-box by what the driver keeps, differs by up to a hundredth between drivers, and is the full size on Windows. Where logs
-differ, the smallest figure is kept, so that a plan holds on each of these drivers. With error correction switched on,
-GDDR6 workstation cards offer 6 % less than stated here; cards for servers have it on as delivered.
+(the device line of Ultralytics YOLO runs, the total in out-of-memory messages) and prints of the properties. It is less
+than the size on the box by what the driver keeps, differs by up to a hundredth between drivers, and is the full size on
+Windows. Where logs differ, the smallest figure is kept, so that a plan holds on each of these drivers. With error
+correction switched on, GDDR6 workstation cards offer 6 % less than stated here; cards for servers have it on as
+delivered.
 
 Where no figure was found, that of a card with as much memory of the same kind is taken (``Basis.SIBLING``), and
 without such a card the size on the box less three hundredths (``Basis.NOMINAL``), more than any card here of 20 GB or
@@ -41,8 +42,11 @@ class CardRow(NamedTuple):
 
 _TURING, _AMPERE, _AMPERE_GA10X = (7, 5), (8, 0), (8, 6)
 _ADA, _HOPPER, _BLACKWELL, _BLACKWELL_GB20X = (8, 9), (9, 0), (10, 0), (12, 0)
+_BLACKWELL_ULTRA, _BLACKWELL_GB10 = (10, 3), (12, 1)
 
 CARD_ROWS: tuple[CardRow, ...] = (
+    # GeForce 10
+    CardRow("gtx-1080-ti", 11172, (6, 1), 28),
     # GeForce 20
     CardRow("rtx-2060", 5918, _TURING, 30),
     CardRow("rtx-2070", 7972, _TURING, 36, basis=Basis.SIBLING),  # rtx-2070-super
@@ -72,6 +76,7 @@ CARD_ROWS: tuple[CardRow, ...] = (
     CardRow("rtx-4080", 16049, _ADA, 76),
     CardRow("rtx-4080-super", 16049, _ADA, 80, basis=Basis.SIBLING),  # rtx-4080
     CardRow("rtx-4090", 24081, _ADA, 128),
+    CardRow("rtx-4090-d", 24111, _ADA, 114),
     # GeForce 50
     CardRow("rtx-5060", 7806, _BLACKWELL_GB20X, 30, basis=Basis.SIBLING),  # rtx-4060-ti
     CardRow("rtx-5060-ti-8gb", 7806, _BLACKWELL_GB20X, 36, basis=Basis.SIBLING),  # rtx-4060-ti
@@ -99,6 +104,7 @@ CARD_ROWS: tuple[CardRow, ...] = (
         ("rtx-pro-6000-blackwell", "rtx-pro-6000-blackwell-server-edition",
          "rtx-pro-6000-blackwell-workstation-edition", "rtx-pro-6000-blackwell-max-q-workstation-edition"),
     ),
+    CardRow("gb10", 122480, _BLACKWELL_GB10, 48, ("dgx-spark",)),  # shares the host's memory
     # Servers
     CardRow("p100", 16269, (6, 0), 56, ("p100-16gb", "p100-pcie-16gb", "p100-sxm2-16gb")),
     CardRow("v100-16gb", 16130, (7, 0), 80, ("v100-sxm2-16gb", "v100-pcie-16gb")),
@@ -110,12 +116,18 @@ CARD_ROWS: tuple[CardRow, ...] = (
     CardRow("a40", 45416, _AMPERE_GA10X, 84),
     CardRow("a100-40gb", 40441, _AMPERE, 108, ("a100-sxm4-40gb", "a100-pcie-40gb")),
     CardRow("a100-80gb", 81038, _AMPERE, 108, ("a100-sxm4-80gb", "a100-80gb-pcie", "a100-pcie-80gb")),
+    CardRow("a800-80gb", 81051, _AMPERE, 108, ("a800", "a800-80gb-pcie", "a800-sxm4-80gb")),
     CardRow("l4", 22563, _ADA, 58),
     CardRow("l40", 45495, _ADA, 142, basis=Basis.SIBLING),  # l40s
     CardRow("l40s", 45495, _ADA, 142),
     CardRow("h100", 81082, _HOPPER, 132, ("h100-sxm", "h100-80gb", "h100-sxm5-80gb", "h100-80gb-hbm3")),
     CardRow("h100-pcie", 81008, _HOPPER, 114, ("h100-pcie-80gb",)),
     CardRow("h100-nvl", 95320, _HOPPER, 132),
+    CardRow("h800", 81082, _HOPPER, 132, ("h800-sxm", "h800-80gb"), Basis.SIBLING),  # h100
+    CardRow("h20", 95355, _HOPPER, 78, ("h20-96gb",), Basis.NOMINAL),
+    CardRow("gh200", 95355, _HOPPER, 132, ("gh200-96gb", "gh200-480gb", "gh200-120gb"), Basis.NOMINAL),
     CardRow("h200", 143156, _HOPPER, 132, ("h200-sxm", "h200-sxm-141gb", "h200-141gb")),
     CardRow("b200", 182631, _BLACKWELL, 148, ("b200-sxm",)),
+    CardRow("gb200", 188733, _BLACKWELL, 152),
+    CardRow("b300", 274114, _BLACKWELL_ULTRA, 148, ("b300-sxm6-ac",)),
 )  # fmt: skip

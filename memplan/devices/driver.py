@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.devices.card_readings import BytesReading, CardProcess, CardReading
-from memplan.devices.nvml import library, query, query_if_supported
+from memplan.devices.host_memory import host_memory
+from memplan.devices.nvml import library, query, query_if_supported, query_if_the_card_has
 from memplan.devices.visible_cards import visible_positions
 from memplan.errors import DeviceError
 
@@ -176,11 +177,18 @@ class _CardMemory:
 
 
 def _memory(handle: Any) -> _CardMemory:
-    """Read a card's memory as CUDA counts it: without what the driver reserves, which older drivers do not report."""
+    """Read a card's memory as CUDA counts it: without what the driver reserves, which older drivers do not report.
+
+    A card without memory of its own shares the host's, as in DGX Spark
+    (https://docs.nvidia.com/dgx/dgx-spark/known-issues.html, on nvidia-smi).
+    """
     nvml = library()
     detailed = query_if_supported(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     if detailed is None:
-        plain = query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        plain = query_if_the_card_has(nvml.nvmlDeviceGetMemoryInfo, handle)
+        if plain is None:
+            host = host_memory()
+            return _CardMemory(total_bytes=host.total_bytes, used_bytes=host.total_bytes - host.available_bytes)
         return _CardMemory(total_bytes=plain.total, used_bytes=plain.total - plain.free)
     total_bytes = detailed.total - detailed.reserved
     return _CardMemory(total_bytes=total_bytes, used_bytes=max(total_bytes - detailed.free, 0))

@@ -71,6 +71,22 @@ def query_if_supported(call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
+def query_if_the_card_has(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML for what some cards do not have: None where the driver says that this is such a one.
+
+    Raises:
+        NoDriverError: this machine has no NVIDIA driver.
+        DeviceError: the call fails for another reason.
+    """
+    nvml = _bindings()
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
+            return None
+        raise _explained(error, nvml) from error
+
+
 def _fatal_codes(nvml: Any) -> Iterable[int]:
     return (
         nvml.NVML_ERROR_UNINITIALIZED,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from memplan.devices import nvml
+from memplan.devices import driver, nvml
 from memplan.devices.card_readings import BytesReading
 from memplan.devices.cards import DeviceKind
 from memplan.devices.driver import device_used_bytes, process_used_bytes, read_cards
+from memplan.devices.host_memory import HostMemory
 from memplan.devices.resolving import resolve_device
 from memplan.errors import DeviceError, NoDriverError
 from memplan.units import GIB, MIB
@@ -105,6 +106,21 @@ def test_an_old_driver_that_does_not_tell_its_own_share_is_read_without_it(insta
     install(FakeCard(), lacks=("nvmlDeviceGetMemoryInfo_v2",))
     (card,) = read_cards()
     assert (card.total_bytes, card.used_bytes) == (24 * GIB, 4 * GIB)
+
+
+def test_a_card_without_memory_of_its_own_has_the_hosts(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "host_memory", lambda: HostMemory(total_bytes=120 * GIB, available_bytes=100 * GIB))
+    refused = dict.fromkeys(("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), pynvml.NVML_ERROR_NOT_SUPPORTED)
+    install(FakeCard(name="NVIDIA GB10", capability=(12, 1), fails=refused))
+    (card,) = read_cards()
+    assert (card.total_bytes, card.used_bytes, card.free_bytes) == (120 * GIB, 20 * GIB, 100 * GIB)
+
+
+def test_memory_that_a_card_may_not_tell_is_not_taken_for_the_hosts(install: Any) -> None:
+    refused = dict.fromkeys(("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), pynvml.NVML_ERROR_NO_PERMISSION)
+    install(FakeCard(fails=refused))
+    with pytest.raises(DeviceError, match="the NVIDIA driver does not answer"):
+        read_cards()
 
 
 def test_what_a_card_does_not_tell_is_none(install: Any) -> None:
