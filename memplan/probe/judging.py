@@ -19,18 +19,15 @@ if TYPE_CHECKING:
     from memplan.results import Measurement
 
 
-def over_step_limit(
-    limit: StepLimit | None, *, step: int, running_s: float, is_warm_up: bool = False
-) -> TrialVerdict | None:
+def over_step_limit(limit: StepLimit | None, *, step: int, running_s: float) -> TrialVerdict | None:
     """Report an optimizer step that takes longer than it may.
 
     Args:
         limit: of each step; None where there is none.
         step: number of the step that runs.
         running_s: wall time since it started.
-        is_warm_up: whether it comes before the timed steps.
     """
-    if limit is None or running_s <= limit.limit_s + (limit.warmup_extra_s if is_warm_up else 0):
+    if limit is None or running_s <= limit.limit_s:
         return None
     evidence = f"step {step} still running after {running_s:.0f} s ({_usual(limit)})"
     return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)

@@ -178,12 +178,7 @@ class _Watch:
         if progress is None or progress.step is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
-        return over_step_limit(
-            self._request.step_limit,
-            step=progress.step,
-            running_s=running_s,
-            is_warm_up=progress.phase is TrialPhase.WARMING_UP,
-        )
+        return over_step_limit(self._request.step_limit, step=progress.step, running_s=running_s)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError, WorkloadError
+from memplan.probe.compilation import CompilationReports
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import (
@@ -55,6 +56,7 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     at all is reported as the ``DeviceError`` that says why.
     """
     readings = _readings_for(request)
+    reply = CompilationReports(reply)
     try:
         state, measurement = _run_trial(request, readings, reply)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, and everything is an outcome
@@ -194,7 +196,6 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         loss_scale=None if state.scaler is None else _loss_scale(state),
         first_loss_scale=None if state.scaler is None else run.first_loss_scale,
         skipped_steps=run.skipped_steps,
-        warmup_times_s=tuple(step.duration_s for step in run.steps[: request.warmup_steps]),
     )
 
 

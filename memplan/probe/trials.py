@@ -39,13 +39,11 @@ class StepLimit:
         limit_s: wall time of the step.
         usual_s: step time that the limit was derived from, quoted as evidence; None where it was set as it is.
         usual_precision: number format of that step; None where it is not known.
-        warmup_extra_s: how much longer a warm-up step may take, in which code may be compiled.
     """
 
     limit_s: float
     usual_s: float | None = None
     usual_precision: Precision | None = None
-    warmup_extra_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +98,15 @@ class TrialPhase(StrEnum):
 
     STARTING = "starting"
     BUILDING = "building"
+    COMPILING = "compiling"
     WARMING_UP = "warming up"
     EVALUATING = "evaluating"
     TIMING = "timing"
     ATTRIBUTING = "attributing"
 
 
-# The attributing step, under a profiler, has no step limit: what counts has been measured by then.
+# What torch.compile does comes on top of a step. The attributing step, under a profiler, has no limit of its own: what
+# counts has been measured by then.
 LIMITED_PHASES = (TrialPhase.WARMING_UP, TrialPhase.TIMING)
 
 

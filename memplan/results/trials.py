@@ -47,8 +47,6 @@ class Measurement:
         has_own_context: whether the context is that of one process alone; False where others' use may be in it.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
-        warmup_times_s: wall time of each optimizer step before the timed ones, in which code may be compiled; none of a
-            training command.
     """
 
     peak_allocated_bytes: int
@@ -67,7 +65,6 @@ class Measurement:
     has_own_context: bool = True
     optimizer_name: str | None = None
     typical: TypicalStep | None = None
-    warmup_times_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

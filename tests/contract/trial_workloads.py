@@ -190,6 +190,14 @@ def takes_long_to_build(config: Any) -> Workload:
     return workload(model=build_slowly)
 
 
+def compiles_slowly(config: Any) -> Workload:
+    def compile_graph(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        time.sleep(2)
+        return graph.forward
+
+    return workload(model=lambda: torch.compile(torch.nn.Linear(512, 512, bias=False), backend=compile_graph))
+
+
 def reads_with_forked_loaders(config: Any) -> Workload:
     """Every step leaves an iterator behind whose workers wait for more to read."""
     kept = []

@@ -17,8 +17,6 @@ _SHORTEST_STEP_LIMIT_S = 10.0
 # A step of the reference's own precision that takes this many times as long hangs, or swaps.
 _HANGS_AFTER = 30
 _SHORTEST_HANG_S = 60.0
-# How often what the reference took in its longest warm-up step, as for compiling code, another recipe may take in one.
-_SLOWER_SET_UP = 3
 # A precision that is this many times as slow at the same micro-batch is not tried at a larger one: what weighs most at
 # small sizes, the casts of autocast and the launches of kernels, does not make up so much.
 _TOO_SLOW = 3
@@ -41,20 +39,7 @@ def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
         limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
     else:
         limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
-    return StepLimit(
-        limit_s=limit_s,
-        usual_s=usual_s,
-        usual_precision=reference.recipe.precision,
-        warmup_extra_s=_SLOWER_SET_UP * _set_up_s(reference),
-    )
-
-
-def _set_up_s(trial: Trial) -> float:
-    """Seconds by which the longest warm-up step exceeded a usual one; 0 where no warm-up was timed."""
-    measured = trial.outcome.measurement
-    if measured is None:
-        return 0.0
-    return max(max(measured.warmup_times_s, default=0.0) - median(measured.step_times_s), 0.0)
+    return StepLimit(limit_s=limit_s, usual_s=usual_s, usual_precision=reference.recipe.precision)
 
 
 def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:

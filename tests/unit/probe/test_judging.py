@@ -145,13 +145,6 @@ def test_a_step_is_stopped_beyond_its_limit_and_told_beside_what_the_limit_follo
     assert (verdict.kind, verdict.evidence) == (OutcomeKind.TIMEOUT, said)
 
 
-def test_a_warm_up_step_may_take_longer() -> None:
-    limit = StepLimit(limit_s=10.0, warmup_extra_s=30.0)
-    assert over_step_limit(limit, step=1, running_s=40.0, is_warm_up=True) is None
-    assert over_step_limit(limit, step=1, running_s=41.0, is_warm_up=True) is not None
-    assert over_step_limit(limit, step=3, running_s=11.0) is not None
-
-
 def test_a_step_without_a_limit_may_take_any_time() -> None:
     assert over_step_limit(None, step=3, running_s=1e6) is None
 

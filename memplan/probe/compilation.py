@@ -1,0 +1,40 @@
+"""Telling the parent of a trial when ``torch.compile`` compiles, which comes on top of the step that runs.
+
+Imports torch; child processes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch._dynamo.callback import on_compile_end, on_compile_start
+
+from memplan.probe.trials import TrialPhase, TrialProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class CompilationReports:
+    """Passes a trial's messages on, with one when a compilation starts, and the last progress again when it ends.
+
+    Args:
+        reply: sends a message to the parent.
+    """
+
+    def __init__(self, reply: Callable[[object], None]) -> None:
+        self._reply = reply
+        self._progress: TrialProgress | None = None
+        on_compile_start(lambda *_: self._tell(TrialPhase.COMPILING))
+        on_compile_end(lambda *_: self._tell(None))
+
+    def __call__(self, message: object) -> None:
+        """Send a message."""
+        if isinstance(message, TrialProgress):
+            self._progress = message
+        self._reply(message)
+
+    def _tell(self, phase: TrialPhase | None) -> None:
+        if self._progress is not None:
+            self._reply(self._progress if phase is None else replace(self._progress, phase=phase))
