@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.errors import UsageError
@@ -69,7 +70,8 @@ def tune(
         train_dataset: the training dataset; up to 10,000 samples are read to find the longest.
         eval_dataset: what is evaluated between steps, where ``args.eval_strategy`` says so; None leaves that out.
         model_init: makes the model; of a model with adapters only what is trained gets an optimizer.
-        model: the model itself, where there is no ``model_init``; it travels without the values of its weights.
+        model: the model itself, where there is no ``model_init``; it travels without the values of its weights. Or its
+            name, where the Trainer's class takes one, as TRL's do.
         data_collator: makes batches; None for the Trainer's default.
         processing_class: tokenizer or processor.
         trainer_class: the Trainer's class; its ``compute_loss`` and ``create_optimizer`` are used.
@@ -80,13 +82,16 @@ def tune(
         A copy of the arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: there is no model or there are two, an option is none of ``tune``, or the arguments shard the model
-            by something else than FSDP2 without offloading, or spread it over cards.
+        UsageError: there is no model or there are two, an option is none of ``tune`` or is one of its own, the Trainer's
+            class makes its batches in the step, or the arguments shard the model by something else than FSDP2 without
+            offloading, or spread it over cards.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     _refuse_others(options)
+    _refuse_own(trainer_options or {})
+    _refuse_batches_made_in_the_step(trainer_class)
     sharding = _sharding(args)
     _refuse_data_parallel(args)
     evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
@@ -134,6 +139,21 @@ def _refuse_others(options: Mapping[str, Any]) -> None:
     for name in options.keys() - PlanOptions.__annotations__.keys():
         hint = f"what the Trainer alone takes goes into trainer_options=dict({name}=...)"
         raise UsageError(f"tune takes no {name!r}", hint=hint)
+
+
+def _refuse_own(trainer_options: Mapping[str, Any]) -> None:
+    for name in ("args", *inspect.getfullargspec(tune).kwonlyargs):
+        if name in trainer_options:
+            raise UsageError(f"trainer_options has {name!r}, which tune takes itself", hint=f"give it as tune({name}=...)")
+
+
+def _refuse_batches_made_in_the_step(trainer_class: type[Any]) -> None:
+    """Refuse Trainers whose step is more than a loss of what the loader gives, as TRL's GRPO, which generates texts."""
+    if trainer_class._prepare_inputs is not Trainer._prepare_inputs:  # noqa: SLF001 - what its subclasses override
+        raise UsageError(
+            f"{trainer_class.__name__} makes its batches in the step, by a _prepare_inputs of its own",
+            hint='run the script as it is: memplan probe --command "python train.py ... {micro_batch_size}"',
+        )
 
 
 def _sharding(args: Any) -> Mapping[str, Any] | None:

@@ -77,7 +77,7 @@ class TrainerParts:
 
     Args:
         trainer_class: the Trainer's class.
-        options: the model, where no function makes it, and further arguments of the Trainer, which may refer to it, in
+        options: the model or its name, where no function makes it, and further arguments of the Trainer, which may refer to it, in
             one parcel.
         arguments_class: class of its TrainingArguments.
         arguments: their values in a single step, as :func:`step_arguments` makes them.
@@ -140,8 +140,8 @@ class TrainerStep(FrameworkStep):
     def model(self) -> nn.Module:
         """Make a new model, and a Trainer for it."""
         options = dict(self._parts.options.opened())
-        module = options.pop("model") if self._model_init is None else _called_model_init(self._model_init)
-        self._trainer = self._trainer_of(module, options)
+        given = options.pop("model") if self._model_init is None else _called_model_init(self._model_init)
+        self._trainer = self._trainer_of(given, options)
         _take_along(self._trainer)
         return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
 
@@ -248,27 +248,35 @@ class TrainerStep(FrameworkStep):
             with initialisation_skipped():  # only data and the signature of its forward pass are wanted
                 self.model()
 
-    def _trainer_of(self, module: nn.Module, options: Mapping[str, Any]) -> Any:
-        """Make a Trainer; the first one prepares the samples to look at, and others need only one of them."""
+    def _trainer_of(self, given: nn.Module | str, options: Mapping[str, Any]) -> Any:
+        """Make a Trainer; the first one prepares the samples to look at, and others need only one of them.
+
+        Args:
+            given: the model, or its name where the Trainer's class loads it by that, as TRL's do.
+            options: further arguments of the Trainer.
+        """
         parts = self._parts
+        models = [given] if isinstance(given, nn.Module) else []
         count = _LOOK_AT if self._prepared is None else 1
         dataset, evaluated = _spread(self._dataset, count), _spread(self._evaluated, count)
         trainer = parts.trainer_class(
-            model=module,
-            args=self._arguments(module),
+            model=given,
+            args=self._arguments(models),
             train_dataset=dataset,
             eval_dataset=evaluated,
             data_collator=parts.collator,
             processing_class=parts.processing_class,
             **options,
         )
+        if not models:
+            models.append(trainer.model)
         if self._prepared is None:
             self._prepared = self._dataset if trainer.train_dataset is dataset else trainer.train_dataset
             self._prepared_evaluated = self._evaluated if trainer.eval_dataset is evaluated else trainer.eval_dataset
         return trainer
 
-    def _arguments(self, module: nn.Module) -> Any:
-        made = _class_on_device_of(module, self._parts.arguments_class)
+    def _arguments(self, models: Sequence[nn.Module]) -> Any:
+        made = _class_on_device_of(models, self._parts.arguments_class)
         return made(**{**self._parts.arguments, "output_dir": tempfile.gettempdir()})
 
 
@@ -277,14 +285,14 @@ def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}}
 
 
-def _class_on_device_of(module: nn.Module, arguments_class: type[Any]) -> type[Any]:
-    """Return a class of arguments whose device is the one the model is on, where a Trainer leaves it."""
+def _class_on_device_of(models: Sequence[nn.Module], arguments_class: type[Any]) -> type[Any]:
+    """Return a class of arguments whose device is the one the model is on, once there is one."""
 
     class Arguments(arguments_class):
         @property
         def device(self) -> torch.device:
             trainers = super().device  # asking sets up what the Trainer knows of its processes
-            return next((each.device for each in module.parameters()), trainers)
+            return next((each.device for model in models for each in model.parameters()), trainers)
 
     return Arguments
 

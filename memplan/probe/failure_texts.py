@@ -67,9 +67,13 @@ def is_kernel_text(text: str) -> bool:
 
 
 def one_line(type_name: str, text: str) -> str:
-    """Return an exception's type with the first line of its text, cut to what fits into a report."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    line = f"{type_name}: {first}" if first else type_name
+    """Return an exception's type with the first line of its text, cut to what fits into a report.
+
+    A line that ends in a colon announces what went wrong, and the next one goes with it.
+    """
+    first, second, *_ = (*(line.strip() for line in text.splitlines() if line.strip()), "", "")
+    told = f"{first} {second}".rstrip() if first.endswith(":") else first
+    line = f"{type_name}: {told}" if told else type_name
     return line if len(line) <= LINE_LIMIT else f"{line[: LINE_LIMIT - 3]}..."
 
 

@@ -217,6 +217,34 @@ def test_an_argument_of_the_trainers_is_told_where_it_goes(arguments: Any) -> No
         tune(arguments, model_init=make_model, train_dataset=samples(), peft_config=None)
 
 
+def test_an_argument_that_tune_takes_is_not_passed_on_twice(arguments: Any) -> None:
+    with pytest.raises(UsageError, match=r"has 'processing_class', which tune takes itself; give it as tune\("):
+        tune(arguments, model=make_model(), train_dataset=samples(), trainer_options={"processing_class": None})
+
+
+def test_a_trainer_that_makes_its_batches_in_the_step_is_refused(arguments: Any) -> None:
+    class Generating(transformers.Trainer):
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return inputs
+
+    with pytest.raises(UsageError, match=r"Generating makes its batches in the step, .*memplan probe --command"):
+        tune(arguments, model=make_model(), train_dataset=samples(), trainer_class=Generating)
+
+
+def test_a_model_that_its_trainer_loads_by_name_is_trained_on_the_device_it_is_moved_to(arguments: Any) -> None:
+    class Loading(transformers.Trainer):
+        def __init__(self, model: Any, **options: Any) -> None:
+            assert model == "small"
+            super().__init__(make_model(), **options)
+
+        def compute_loss(self, *_: Any, **__: Any) -> Any:
+            return self.args.device
+
+    workload = arrived(arguments, model="small", trainer_class=Loading)
+    model = workload.model().to("meta")
+    assert workload.loss(model, workload.batch(2)) == torch.device("meta")
+
+
 def test_the_optimizer_is_the_one_of_the_arguments_with_decay_where_the_trainer_puts_it(arguments: Any) -> None:
     workload = arrived(arguments)
     model = workload.model()

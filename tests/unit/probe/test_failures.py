@@ -192,3 +192,9 @@ def test_evidence_is_one_line_of_bounded_length() -> None:
     evidence = classified(RuntimeError("first line " + "x" * 10_000 + "\nsecond line")).evidence
     assert len(evidence) < 400
     assert "second" not in evidence
+
+
+def test_a_line_that_announces_the_cause_is_told_with_it() -> None:
+    evidence = classified(RuntimeError("cannot import x because of the following error:\n\nno libc\nmore")).evidence
+    assert evidence.startswith("RuntimeError: cannot import x because of the following error: no libc")
+    assert "more" not in evidence
