@@ -12,14 +12,23 @@ import cloudpickle
 
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Cloudpickle, with what it cannot find by name.
+    """Cloudpickle, with what it cannot find by name, and with the storage of several tensors once.
 
-    These are modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
-    another name than they were defined with, such as ``torch.nn.attention.SDPBackend``.
+    By name go modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
+    another name than they were defined with, such as ``torch.nn.attention.SDPBackend``. Views of one storage, such as
+    the samples of a data set in memory, would each take all of it along: ``Tensor.__reduce_ex__`` makes a
+    ``TypedStorage`` of its own every time.
     """
 
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self._storages: dict[tuple[int, Any], Any] = {}
+
     def reducer_override(self, obj: Any) -> Any:
-        """Name an object instead of copying it."""
+        """Name an object instead of copying it, and refer to a storage that is there already."""
+        if (type(obj).__module__, type(obj).__name__) == ("torch.storage", "TypedStorage"):
+            first = self._storages.setdefault((obj._cdata, obj.dtype), obj)  # noqa: SLF001 - as torch.save knows it
+            return super().reducer_override(obj) if first is obj else (_itself, (first,))
         name = _found_as(obj)
         return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
 
@@ -34,6 +43,10 @@ def _found_as(obj: object) -> str | None:
         is_there = getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
         return f"{obj.__module__}:{obj.__name__}" if is_there else None
     return None
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def pickled(value: object) -> bytes:

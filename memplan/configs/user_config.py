@@ -178,7 +178,7 @@ class UserConfig:
                 "the config names no workload, which says what is trained",
                 where=str(self.path),
                 hint="write a function that returns a memplan.Workload and name it by --workload module:function, in "
-                "Python by workload=; or have your training command run instead, by memplan probe --command, or command=",
+                "Python by workload=; or have your training command run instead: memplan probe --command, or command=",
             )
         return WorkloadReference(
             target=self.workload_target,

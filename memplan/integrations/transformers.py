@@ -82,7 +82,7 @@ def tune(
         A copy of the arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: there is no model or there are two, an option is none of ``tune`` or is one of its own, the Trainer's
+        UsageError: there is no model or there are two, an option is none of ``tune`` or is given twice, the Trainer's
             class makes its batches in the step, or the arguments shard the model by something else than FSDP2 without
             offloading, or spread it over cards.
         MemplanError: as for :func:`memplan.plan`.
@@ -144,7 +144,8 @@ def _refuse_others(options: Mapping[str, Any]) -> None:
 def _refuse_own(trainer_options: Mapping[str, Any]) -> None:
     for name in ("args", *inspect.getfullargspec(tune).kwonlyargs):
         if name in trainer_options:
-            raise UsageError(f"trainer_options has {name!r}, which tune takes itself", hint=f"give it as tune({name}=...)")
+            hint = f"give it as tune({name}=...)"
+            raise UsageError(f"trainer_options has {name!r}, which tune takes itself", hint=hint)
 
 
 def _refuse_batches_made_in_the_step(trainer_class: type[Any]) -> None:

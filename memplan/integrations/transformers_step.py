@@ -77,8 +77,8 @@ class TrainerParts:
 
     Args:
         trainer_class: the Trainer's class.
-        options: the model or its name, where no function makes it, and further arguments of the Trainer, which may refer to it, in
-            one parcel.
+        options: the model or its name, where no function makes it, and further arguments of the Trainer, which may
+            refer to it, in one parcel.
         arguments_class: class of its TrainingArguments.
         arguments: their values in a single step, as :func:`step_arguments` makes them.
         dataset: the training dataset, packed.

@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from memplan.children.pickling import pickled
+from memplan.units import MIB
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,14 @@ def test_what_is_found_by_name_arrives_as_itself(value: object) -> None:
 
 def test_a_member_of_an_enumeration_of_pytorch_arrives() -> None:
     assert pickle.loads(pickled([SDPBackend.MATH])) == [SDPBackend.MATH]
+
+
+def test_a_storage_that_many_tensors_view_is_sent_once() -> None:
+    whole = torch.arange(1 << 18, dtype=torch.float32)  # 1 MiB
+    samples = [whole[start : start + 1024] for start in range(0, 1 << 18, 1024)]
+    payload = pickled({"whole": whole, "samples": samples})
+    assert MIB < len(payload) < 2 * MIB
+    arrived = pickle.loads(payload)
+    assert torch.equal(arrived["samples"][3], samples[3])
+    arrived["whole"][3 * 1024] = -1.0
+    assert arrived["samples"][3][0] == -1.0
