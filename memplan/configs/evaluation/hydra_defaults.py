@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, is_there, read_source, require_keys
-from memplan.configs.evaluation.plain_data import as_plain
+from memplan.configs.evaluation.plain_data import yaml_values
 from memplan.configs.keys import merged, nested_under
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
@@ -124,7 +123,7 @@ class _Composition:
                 )
             return
         source = read_source(path, texts=self.texts)
-        values = as_plain(load_yaml(source.text, where=str(path), empty={}, notes=self.notes), self.notes)
+        values = yaml_values(source, empty={}, notes=self.notes)
         if isinstance(values, list) and place.package:
             self.values = merged(self.values, nested_under(place.package, values))
             return
@@ -152,7 +151,7 @@ def primary_values(source: SourceFile, notes: list[str] | None = None) -> dict[s
         source: a YAML file.
         notes: gets a note for each value that is not plain data; None for no notes.
     """
-    values = as_plain(load_yaml(source.text, where=str(source.path), empty={}, notes=notes), notes)
+    values = yaml_values(source, empty={}, notes=notes)
     return values if has_defaults(values) else None
 
 

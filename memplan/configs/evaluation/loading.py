@@ -45,7 +45,8 @@ def load_document(
         chain = read_chain(source, texts or {}, laid_over=laid_over)
     else:
         notes: list[str] = []
-        values = as_plain(syntax.load(source.text, where=str(source.path)), notes)
+        where = str(source.path)
+        values = as_plain(syntax.load(source.text, where=where), notes, where=where)
         chain = YamlChain(values=values, notes=tuple(notes))
     return Document(
         source=source,

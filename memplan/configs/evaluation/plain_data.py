@@ -10,9 +10,14 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.object_access import attributes_of, is_keyed
+from memplan.errors import ConfigError
+
+if TYPE_CHECKING:
+    from memplan.configs.documents import SourceFile
 
 OWN_MODULE = "memplan_user_config"  # in which a config runs
 DEEPEST_OBJECT = 12
@@ -22,17 +27,27 @@ _MAX_DEPTH = 200
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def as_plain(value: Any, notes: list[str] | None = None) -> Any:
+def yaml_values(source: SourceFile, *, empty: Any = None, notes: list[str] | None = None) -> Any:
+    """Return what a YAML file says; arguments and errors as for ``load_yaml``."""
+    where = str(source.path)
+    return as_plain(load_yaml(source.text, where=where, empty=empty, notes=notes), notes, where=where)
+
+
+def as_plain(value: Any, notes: list[str] | None = None, *, where: str) -> Any:
     """Return plain data; anything else becomes its ``repr``.
 
     Args:
         value: nested values of any kind.
         notes: gets a note for each value that is not plain, by its key; None for no notes.
+        where: file, for messages.
 
     Raises:
-        RecursionError: it is nested too deeply, or holds itself.
+        ConfigError: it is nested too deeply, or holds itself.
     """
-    return _plain(value, [] if notes is None else notes, "", 0)
+    try:
+        return _plain(value, [] if notes is None else notes, "", 0)
+    except RecursionError:
+        raise ConfigError("it is nested too deeply", where=where) from None
 
 
 def settings_in(value: object) -> Mapping[str, Any]:
@@ -55,7 +70,7 @@ def _plain(value: Any, notes: list[str] | None, key: str, depth: int) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if depth > _MAX_DEPTH:
-        raise RecursionError(f"{key} is nested too deeply")
+        raise RecursionError(key)
     if isinstance(value, Mapping):
         return {
             _name(name): _plain(each, notes, f"{key}.{name}" if key else str(name), depth + 1)

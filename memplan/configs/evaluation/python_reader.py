@@ -39,7 +39,7 @@ def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
             reading = LazyConfigReading(request.texts)
         values = reading.evaluate(path)
         notes: list[str] = []
-        plain = as_plain(values, notes)
+        plain = as_plain(values, notes, where=request.path)
     except ConfigError as error:
         reply(error)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import SourceFile, read_source, require_keys
 from memplan.configs.evaluation.hydra_defaults import choices_and_overlays, compose, has_defaults, primary_values
-from memplan.configs.evaluation.plain_data import as_plain
+from memplan.configs.evaluation.plain_data import yaml_values
 from memplan.configs.keys import merged
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
@@ -80,7 +79,7 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
     if not chosen:
         return None
     composed = compose(primary, values, texts, chosen)
-    own = [(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}, notes=notes), notes)) for each in over]
+    own = [(each, yaml_values(each, empty={}, notes=notes)) for each in over]
     return YamlChain(
         values=_laid_over([(primary, composed.values), *own]),
         inherited=tuple(each for each in (*reversed(over), *composed.files) if each.path != files[-1].path),
@@ -91,7 +90,7 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
 
 def laid_over_in_order(files: Sequence[SourceFile]) -> Any:
     """Return the merged values of files that overlay one another and inherit from none."""
-    return _laid_over([(each, as_plain(load_yaml(each.text, where=str(each.path), empty={}))) for each in files])
+    return _laid_over([(each, yaml_values(each, empty={})) for each in files])
 
 
 def _laid_over(layers: list[tuple[SourceFile, Any]]) -> Any:
@@ -126,7 +125,7 @@ def _inheriting(
     if source.path in above or len(above) > _MAX_DEPTH:
         raise ConfigError("it inherits from itself", where=str(above[0]), hint=f"check {source.path.name}")
     notes: list[str] = []
-    values = as_plain(load_yaml(source.text, where=str(source.path), empty=empty, notes=notes), notes)
+    values = yaml_values(source, empty=empty, notes=notes)
     if not isinstance(values, dict):
         return YamlChain(values=values, notes=tuple(notes))
     named = values.pop(BASE_KEY) if isinstance(values.get(BASE_KEY), str) else None

@@ -29,7 +29,7 @@ def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(request.text.encode())
         loaded, distribution = _LOADERS[request.package]((*map(Path, request.over), Path(temporary)))
-        values = as_plain(loaded)
+        values = as_plain(loaded, where=request.path)
     finally:
         Path(temporary).unlink()
     reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 
-from memplan.configs.evaluation.plain_data import as_plain
+from memplan.configs.evaluation.plain_data import as_plain, yaml_values
 from memplan.configs.evaluation.yaml_chain import laid_over_in_order
 from memplan.configs.keys import get, leaves, with_value
 from memplan.configs.languages.syntaxes import syntax_of
-from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.packages.messages import Reading, plain_member
 
 if TYPE_CHECKING:
@@ -35,12 +34,14 @@ _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
 
 def read_with_pyyaml(files: tuple[SourceFile, ...]) -> Reading:
     """Return the values of the last file, for programs that use nothing but PyYAML."""
-    return Reading(own=_own(files[-1]), package=as_plain(yaml.safe_load(files[-1].text)))
+    source = files[-1]
+    package = as_plain(yaml.safe_load(source.text), where=str(source.path))
+    return Reading(own=yaml_values(source), package=package)
 
 
 def read_with_accelerate(files: tuple[SourceFile, ...]) -> Reading:
     """Return what ``accelerate launch --config_file`` reads from the last file, without its defaults."""
-    own = _own(files[-1])
+    own = yaml_values(files[-1])
     load = importlib.import_module("accelerate.commands.config.config_args").load_config_from_file
     with tempfile.TemporaryDirectory() as folder:
         found = vars(load(str(_copy(files[-1], Path(folder, "launch.yaml")))))
@@ -79,16 +80,11 @@ def read_with_transformers(files: tuple[SourceFile, ...]) -> Reading:
     for each in _LOOKS_AT_DEVICES:
         sys.modules[each] = None  # type: ignore[assignment]  # importing it raises ModuleNotFoundError
     source = files[-1]
-    syntax = syntax_of(source.path)
-    own: dict[str, Any] = {} if syntax.load is None else as_plain(syntax.load(source.text, where=source.path.name))
+    syntax, where = syntax_of(source.path), str(source.path)
+    own = {} if syntax.load is None else as_plain(syntax.load(source.text, where=where), where=where)
     load = _LOADED_BY_THE_PARSER.get(syntax.name)
     values = syntax.resolve(source.text, own) if load is None else load(source.text)
     return Reading(own=own, package=_as_training_arguments(values, from_words=load is None))
-
-
-def _own(source: SourceFile) -> dict[str, Any]:
-    values: dict[str, Any] = as_plain(load_yaml(source.text, where=source.path.name))
-    return values
 
 
 def _copy(source: SourceFile, path: Path) -> Path:

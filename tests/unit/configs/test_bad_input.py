@@ -66,9 +66,10 @@ def test_a_byte_order_mark_does_no_harm(name: str, newline: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_what_is_nested_without_end(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", [300, 3000])
+def test_what_is_nested_without_end(name: str, depth: int, tmp_path: Path) -> None:
     head, opening, closing = DEEP[name]
-    (tmp_path / name).write_text(head + opening * 3000 + closing * 3000 + ("}" if name == "x.json" else ""))
+    (tmp_path / name).write_text(head + opening * depth + closing * depth + ("}" if name == "x.json" else ""))
     assert "nested too deeply" in str(problem_of(tmp_path / name))
 
 
