@@ -69,7 +69,7 @@ class DeepSpeed(Ecosystem):
                 where=str(document.path),
                 hint="name the file of the TrainingArguments",
             )
-        micro, steps, replicas = _batch_sizes(document)
+        micro, steps, replicas = _batch_sizes(document, keys[KnobName.MICRO_BATCH_SIZE][0])
         return Recipe(
             micro_batch_size=micro,
             accumulation_steps=steps,
@@ -137,11 +137,11 @@ def replicas_beside(document: Document, recipe: Recipe) -> int:
     return total // own
 
 
-def _batch_sizes(document: Document) -> tuple[int, int, int]:
+def _batch_sizes(document: Document, micro_key: str) -> tuple[int, int, int]:
     """Return micro-batch, accumulation and replicas."""
-    given = {key: count_at(document, key) for key in (_MICRO, _STEPS, _GLOBAL) if is_number(document.values.get(key))}
+    given = {key: count_at(document, key) for key in (_STEPS, _GLOBAL) if is_number(document.values.get(key))}
     steps, total = given.get(_STEPS), given.get(_GLOBAL)
-    micro = given.get(_MICRO) or (total or 1) // (steps or 1)
+    micro = (total or 1) // (steps or 1) if micro_key == _GLOBAL else count_at(document, micro_key)
     if total is None:
         return micro, steps or 1, 1
     rest, remainder = divmod(total, micro * (steps or 1))

@@ -107,12 +107,12 @@ class LightningHydra(TrainerConfigs):
             return (
                 "this is an experiment, read without the config it is laid over: name that one first, then this one",
             )
-        taken = keys[KnobName.MICRO_BATCH_SIZE][0]
+        batch = keys.get(KnobName.MICRO_BATCH_SIZE, ())
         others = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
-        found = [f"{taken} is taken as the batch size; {each} is left alone" for each in others if each != taken]
+        found = [f"{batch[0]} is taken as the batch size; {each} is left alone" for each in others if each not in batch]
         if not keys.get(KnobName.LEARNING_RATE):
             found.append(NO_RATE)
-        return (*found, *remark_on_lengths(values, keys), *sharing_remarks(document, taken))
+        return (*found, *remark_on_lengths(values, keys), *(sharing_remarks(document, batch[0]) if batch else ()))
 
 
 def _is_experiment(document: Document) -> bool:

@@ -97,6 +97,8 @@ class TorchTitan(Ecosystem):
             found.append(assigned(change, KnobName.ACCUMULATION_STEPS, _GLOBAL, recipe.global_batch_size))
         if recipe.precision != config.recipe.precision:
             found.append(assigned(change, KnobName.PRECISION, _PARAM, _WORDS[recipe.precision]))
+            if config.recipe.precision is Precision.BF16_TRUE:
+                found.append(assigned(change, KnobName.PRECISION, _DTYPE, _WORDS[Precision.FP32]))
         if recipe.activation_checkpointing != config.recipe.activation_checkpointing:
             mode = "full" if recipe.activation_checkpointing else "none"
             found.append(assigned(change, KnobName.ACTIVATION_CHECKPOINTING, _MODE, mode))

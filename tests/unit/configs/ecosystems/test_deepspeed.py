@@ -60,6 +60,11 @@ def test_a_file_of_auto_sends_the_user_to_the_arguments(tmp_path: Path) -> None:
         settings_of(tmp_path, {MICRO: "auto", "zero_optimization": {"stage": 2}})
 
 
+def test_a_batch_size_that_is_given_with_an_automatic_one_counts(tmp_path: Path) -> None:
+    config = config_of(tmp_path, json.dumps({MICRO: "auto", STEPS: 2}), name="x.json", micro_batch_size=8)
+    assert config.recipe == Recipe(micro_batch_size=8, accumulation_steps=2)
+
+
 def test_all_three_batch_sizes_agree_after_a_change(tmp_path: Path) -> None:
     config = settings_of(tmp_path, {TOTAL: 16, MICRO: 4, STEPS: 2})
     recipe = Recipe(micro_batch_size=8, accumulation_steps=3, world_size=2)

@@ -42,6 +42,13 @@ def test_fp16_is_no_choice_on_the_cpu_where_the_trainer_runs_bf16_in_its_place(t
     assert expressible(config, Recipe(micro_batch_size=4, precision="bf16"), on_cpu=True) is None
 
 
+@pytest.mark.parametrize("format_name", ["lightning-hydra", "lightning-cli"])
+def test_a_batch_size_may_be_given_where_the_config_has_none(tmp_path: Path, format_name: str) -> None:
+    text = "trainer: {max_epochs: 9}\nmodel: {lr: 0.1}\n"
+    config = config_of(tmp_path, text, format_name=format_name, micro_batch_size=4)
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)
+
+
 def test_missing_trainer_arguments_are_added_to_its_section(tmp_path: Path) -> None:
     config = config_of(tmp_path, f"{HEAD}  accelerator: gpu  # the last\nseed: 1\n")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, accumulation_steps=2, precision="bf16"))

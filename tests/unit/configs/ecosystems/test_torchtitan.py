@@ -11,8 +11,9 @@ import pytest
 
 from memplan.configs import RecipeChange, expressible, plan_patch
 from memplan.errors import ConfigError
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from tests import making
+from tests.making import patched_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +72,14 @@ def test_batch_rate_and_steps_change_and_nothing_else(tmp_path: Path) -> None:
     expected["training"]["mixed_precision_param"] = "float32"
     assert tomllib.loads(patch.files[0].patched_text) == expected
     assert "--training.local_batch_size=4" in str(patch.override_line)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_in_half_precision_become_whole_for_any_other_one(tmp_path: Path, precision: str) -> None:
+    config = config_of(tmp_path, TEXT.replace("steps = 1000", 'steps = 1000\ndtype = "bfloat16"'))
+    assert config.recipe.precision is Precision.BF16_TRUE
+    recipe = Recipe(micro_batch_size=1, learning_rate=3e-4, precision=precision)
+    assert config_of(tmp_path, patched_text(config, recipe)).recipe == recipe
 
 
 def test_what_torchtitan_has_no_word_for(tmp_path: Path) -> None:
