@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
 from memplan.configs.discovery import knob_names, options_of, search_path_of
-from memplan.configs.ecosystems.loader_keys import loader_keys
 from memplan.configs.ecosystems.plain import Plain
-from memplan.configs.ecosystems.registry import ecosystem_named, ecosystem_of
+from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
@@ -67,8 +66,7 @@ def read_config(
     document, ecosystem = named.config, ecosystem_of(named.config, format_name=format_name)
     options = options_of(document.path, document.values)
     declared = _declared(document, options, knob_keys or {})
-    own = own_keys(document, ecosystem.name)
-    keys = followed_keys(document, with_declared(own, declared))
+    keys = followed_keys(document, with_declared(ecosystem.all_keys(document), declared))
     beside = companions_of(document, named.beside, format_name=ecosystem.name)
     target = workload_target or options.workload or ecosystem.workload_target
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
@@ -98,12 +96,6 @@ def _declared(document: Document, options: MemplanOptions, given: Mapping[str, s
     declared = {**knob_names(options.knobs, where=where), **knob_names(given, where="--map")}
     require_present(document, declared)
     return declared
-
-
-def own_keys(document: Document, format_name: str) -> KnobKeys:
-    """Return the keys at which a config's ecosystem keeps the knobs, the loader's included."""
-    loader = loader_keys(document, format_name=format_name)
-    return {**loader, **ecosystem_named(format_name).own_keys(document)}
 
 
 def with_declared(own: KnobKeys, declared: KnobKeys) -> KnobKeys:

@@ -21,7 +21,7 @@ from memplan.configs import (
     read_config,
     undo_patch,
 )
-from memplan.configs.ecosystems.loader_keys import loader_key
+from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import first_difference, get, lookup, with_value
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
@@ -127,6 +127,7 @@ def test_another_change_starts_from_the_original(case: Case, tmp_path: Path) -> 
 def test_the_loader_changes_where_that_is_asked_for_and_only_then(case: Case, tmp_path: Path) -> None:
     wanted = {KnobName.LOADER_WORKERS: 3, KnobName.PIN_MEMORY: True, KnobName.PERSISTENT_WORKERS: True}
     config = read(case, case.write(tmp_path))
+    loader_key = ecosystem_named(config.format_name).loader_key
     keys = {key: value for name, value in wanted.items() if (key := loader_key(config, name))}
     assert not set(keys) & {each.key for each in plan_patch(config, wider(config), style=case.style).changes}
     change = replace(wider(config), loader=wanted)

@@ -58,6 +58,7 @@ class Detectron2(Ecosystem):
         KnobName.PRECISION: (_AMP,),
         KnobName.ITERATIONS: tuple(_DEFAULT_LENGTHS),
     }
+    loader_keys: ClassVar[KnobKeys] = {KnobName.LOADER_WORKERS: ("DATALOADER.NUM_WORKERS",)}
 
     def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_BASE_``, from a file beside it."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs.assignments import Assignment, ChildForm
-from memplan.configs.ecosystems.ecosystem import Ecosystem
+from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import keys_in
@@ -43,6 +43,7 @@ class Detectron2Lazy(Ecosystem):
 
     name = "detectron2-lazy"
     batch_of_all = _TOTAL
+    loader_keys = torch_loader_keys("dataloader.train.")
 
     def child_form(self, document: Document) -> ChildForm | None:
         """Import the parent's values in a file beside it; None where its name cannot be imported."""

@@ -5,17 +5,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from memplan.configs.knob_changes import obstacle_of_single_values, single_assignments
+from memplan.configs.keys import get
+from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.assignments import Assignment, ChildForm, KnobKeys
     from memplan.configs.documents import Document
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Precision, Recipe
+
+_TORCH_LOADER = {
+    KnobName.LOADER_WORKERS: "num_workers",
+    KnobName.PIN_MEMORY: "pin_memory",
+    KnobName.PREFETCH_FACTOR: "prefetch_factor",
+    KnobName.PERSISTENT_WORKERS: "persistent_workers",
+}
+LOADER_KNOBS = tuple(_TORCH_LOADER)
+
+
+def torch_loader_keys(*prefixes: str) -> dict[KnobName, tuple[str, ...]]:
+    """Return the keys of the data loader's settings under torch's own names, behind each of the prefixes."""
+    return {name: tuple(f"{each}{own}" for each in prefixes) for name, own in _TORCH_LOADER.items()}
 
 
 class Ecosystem(ABC):
@@ -24,6 +38,8 @@ class Ecosystem(ABC):
     Args:
         name: shown to users and accepted by ``--format``.
         keys: the dotted keys of the knobs, where these are always the same.
+        loader_keys: the dotted keys of the data loader's settings, of which the first that is set counts.
+        addable_loader_keys: those that a config can be given, since torch's own default of no holds without them.
         childless_style: the way a change is written where a config has no children.
         loader_packages: packages with which its programs load a config, and which verify a patch where installed.
         batch_of_all: key of the batch of all replicas, per optimizer step where configs accumulate; None for none.
@@ -32,6 +48,8 @@ class Ecosystem(ABC):
 
     name: str
     keys: ClassVar[KnobKeys] = {}
+    loader_keys: ClassVar[KnobKeys] = {}
+    addable_loader_keys: ClassVar[Mapping[KnobName, str]] = {}
     childless_style: PatchStyle = PatchStyle.IN_PLACE
     loader_packages: tuple[str, ...] = ()
     batch_of_all: str | None = None
@@ -52,6 +70,20 @@ class Ecosystem(ABC):
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the dotted keys at which this ecosystem keeps the knobs, those present in the config only."""
         return keys_in(document.values, self.keys)
+
+    def all_keys(self, document: Document) -> KnobKeys:
+        """Return the dotted keys of the knobs and of the data loader's settings that are present in the config."""
+        values = document.values
+        loader = {
+            name: [each for each in keys if isinstance(get(values, each), int)]
+            for name, keys in self.loader_keys.items()
+        }
+        return {**{name: tuple(found[:1]) for name, found in loader.items() if found}, **self.own_keys(document)}
+
+    def loader_key(self, config: UserConfig, name: KnobName) -> str | None:
+        """Return the key of a loader setting that a config has or can be given; None where there is none."""
+        knob = config.knob(name)
+        return self.addable_loader_keys.get(name) if knob is None else knob.key
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Return the recipe the config sets.
@@ -76,3 +108,8 @@ class Ecosystem(ABC):
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the values a change sets, the unchanged ones included."""
         return single_assignments(config, change, names=tuple(KnobName))
+
+    def loader_assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the settings of the loader that a change makes; one without a key is left out."""
+        keys = {name: self.loader_key(config, name) for name in change.loader}
+        return [assigned(change, name, key, change.loader[name]) for name, key in keys.items() if key is not None]

@@ -8,9 +8,9 @@ values mean unset. Tools that share the keys call the micro-batch ``micro_batch_
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystems.ecosystem import Ecosystem
+from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.keys import get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
@@ -45,6 +45,10 @@ class HuggingFace(Ecosystem):
 
     name = "huggingface"
     loader_packages: tuple[str, ...] = ("transformers",)
+    loader_keys = torch_loader_keys("dataloader_")
+    addable_loader_keys: ClassVar[Mapping[KnobName, str]] = {
+        KnobName.PERSISTENT_WORKERS: "dataloader_persistent_workers"  # transformers 4.36 and later
+    }
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of a program that parses TrainingArguments; there are none for values within a section."""

@@ -7,7 +7,7 @@ LLaMA-Factory checkpoints activations unless ``disable_gradient_checkpointing``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
 from memplan.configs.knob_changes import assigned
@@ -18,7 +18,7 @@ from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
@@ -66,6 +66,7 @@ class Axolotl(HuggingFace):
 
     name = "axolotl"
     loader_packages = ("yaml",)
+    addable_loader_keys: ClassVar[Mapping[KnobName, str]] = {}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of ``axolotl train``."""

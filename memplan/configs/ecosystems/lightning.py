@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
     TrainerConfigs,
@@ -73,6 +74,7 @@ class LightningHydra(TrainerConfigs):
 
     name = "lightning-hydra"
     loader_packages = ("omegaconf",)
+    loader_keys = torch_loader_keys("data.", "datamodule.", "dataloader.", "data.datamodule.")
     usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
     TrainerConfigs,
@@ -65,6 +66,7 @@ class LightningCLI(TrainerConfigs):
 
     name = "lightning-cli"
     loader_packages = ("jsonargparse",)
+    loader_keys = torch_loader_keys("data.init_args.", "data.")
     usual = _USUAL
 
     def child_form(self, document: Document) -> ChildForm:

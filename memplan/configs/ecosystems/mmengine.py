@@ -9,8 +9,9 @@ what counts is ``optim_wrapper.optimizer``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.openmmlab_files import (
     OpenMMLabFiles,
     at_run_time,
@@ -56,6 +57,11 @@ class MMEngine(OpenMMLabFiles):
 
     name = "mmengine"
     workload_target = "memplan.integrations.mmengine:make_workload"
+    loader_keys = torch_loader_keys("train_dataloader.")
+    addable_loader_keys: ClassVar[Mapping[KnobName, str]] = {
+        KnobName.PIN_MEMORY: "train_dataloader.pin_memory",
+        KnobName.PERSISTENT_WORKERS: "train_dataloader.persistent_workers",
+    }
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with the Runner's training loader or optimizer wrapper."""

@@ -8,9 +8,10 @@ silent, ``EpochBasedRunner`` leaves the hooks' own default of True; ``warmup_ite
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.configs.assignments import Assignment, KnobKeys
+from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.openmmlab_files import (
     OpenMMLabFiles,
     at_run_time,
@@ -40,6 +41,10 @@ class OpenMMLab0(OpenMMLabFiles):
     """Configs of mmcv's runners."""
 
     name = "openmmlab-0.x"
+    loader_keys: ClassVar[KnobKeys] = {
+        **torch_loader_keys("data.train_dataloader."),
+        KnobName.LOADER_WORKERS: ("data.workers_per_gpu", "data.train_dataloader.num_workers"),
+    }
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with mmcv's per-GPU batch size, or with two of the runners' sections."""

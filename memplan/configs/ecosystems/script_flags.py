@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.ecosystems.ecosystem import Ecosystem
+from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.ecosystems.usual_names import (
     MAE_STEPS,
     STEP_LENGTHS,
@@ -48,6 +48,11 @@ class _ScriptFlags(Ecosystem):
     """What both kinds of script share."""
 
     syntax: Syntax
+    loader_keys: ClassVar[KnobKeys] = {
+        **torch_loader_keys(""),
+        KnobName.LOADER_WORKERS: ("num_workers", "workers"),
+        KnobName.PIN_MEMORY: ("pin_mem", "pin_memory"),
+    }
 
     def recognises(self, document: Document) -> bool:
         """Recognise a script with a batch size under one of its usual names."""

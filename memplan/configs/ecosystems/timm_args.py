@@ -6,7 +6,7 @@ global batch over ``lr_base_size``, accumulation included, so it must not be wri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
@@ -34,6 +34,7 @@ class Timm(Ecosystem):
     """Arguments of timm's train.py."""
 
     name = "timm"
+    loader_keys: ClassVar[KnobKeys] = {KnobName.LOADER_WORKERS: ("workers",), KnobName.PIN_MEMORY: ("pin_mem",)}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags of train.py; what it can only switch on cannot be switched off there."""

@@ -38,6 +38,7 @@ class Ultralytics(Ecosystem):
     name = "ultralytics"
     batch_of_all = _BATCH
     keys: ClassVar[KnobKeys] = {KnobName.MICRO_BATCH_SIZE: (_BATCH,), KnobName.PRECISION: (_AMP,)}
+    loader_keys: ClassVar[KnobKeys] = {KnobName.LOADER_WORKERS: ("workers",)}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``key=value`` words of ``yolo``."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.companions import change_beside
 from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.deepspeed import AUTO
-from memplan.configs.ecosystems.loader_keys import LOADER_KNOBS, loader_assignments
+from memplan.configs.ecosystems.ecosystem import LOADER_KNOBS
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.languages.spans import splice
 from memplan.configs.originals import bases_named_in, find_original, has_marker
-from memplan.configs.reading import own_keys, read_config
+from memplan.configs.reading import read_config
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.configs.writing.group_files import group_patches, own_assignments
 from memplan.configs.writing.in_place import edited_text, stale_comments, with_followed_names
@@ -56,7 +56,8 @@ class Draft:
 
 def _changed_assignments(config: UserConfig, change: RecipeChange) -> list[Assignment]:
     """Return the assignments of a change that differ from what the config says."""
-    wanted = [*ecosystem_named(config.format_name).assignments(config, change), *loader_assignments(config, change)]
+    ecosystem = ecosystem_named(config.format_name)
+    wanted = [*ecosystem.assignments(config, change), *ecosystem.loader_assignments(config, change)]
     changed = [each for each in wanted if each.value != get(config.values, each.key)]
     sections = (each for each in config.companions if each.within)
     return [
@@ -206,7 +207,7 @@ def _parent_document(config: UserConfig) -> Document:
 
 def _declared(config: UserConfig) -> dict[str, str]:
     """Return the knobs that the user declared, as they were given."""
-    own = own_keys(config.document, config.format_name)
+    own = ecosystem_named(config.format_name).all_keys(config.document)
     declared: dict[str, str] = {}
     for each in config.knobs:
         if each.key not in own.get(each.name, ()):

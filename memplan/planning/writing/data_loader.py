@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
-from memplan.configs.ecosystems.loader_keys import loader_key
+from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
@@ -36,6 +36,7 @@ def loader_changes(
     """
     if config is None:
         return {}
+    loader_key = ecosystem_named(config.format_name).loader_key
     values = {name: config.original_value(knob.key, knob.value) for name, knob in _knobs(config).items()}
     better = better_settings(_settings(values), _surroundings(device, estimate))
     wanted = {name: getattr(better, field) for name, field in _FIELDS.items()}
@@ -65,6 +66,7 @@ def loader_notes(
     """
     if config is None:
         return ()
+    loader_key = ecosystem_named(config.format_name).loader_key
     better = loader_changes(config, device, estimate)
     written = {each.key for each in patch.changes} if patch else set()
     values: dict[KnobName, object] = {name: knob.value for name, knob in _knobs(config).items()}
