@@ -51,6 +51,7 @@ class Detectron2(Ecosystem):
 
     name = "detectron2"
     batch_of_all = _BATCH
+    seems_of_one = True
     keys: ClassVar[KnobKeys] = {
         KnobName.MICRO_BATCH_SIZE: (_BATCH,),
         KnobName.LEARNING_RATE: (_RATE,),

@@ -43,6 +43,7 @@ class Detectron2Lazy(Ecosystem):
 
     name = "detectron2-lazy"
     batch_of_all = _TOTAL
+    seems_of_one = True
     loader_keys = torch_loader_keys("dataloader.train.")
 
     def child_form(self, document: Document) -> ChildForm | None:

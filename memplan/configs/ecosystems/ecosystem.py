@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan.configs.keys import get
@@ -43,6 +44,7 @@ class Ecosystem(ABC):
         childless_style: the way a change is written where a config has no children.
         loader_packages: packages with which its programs load a config, and which verify a patch where installed.
         batch_of_all: key of the batch of all replicas, per optimizer step where configs accumulate; None for none.
+        seems_of_one: whether that batch is easily mistaken for that of one replica.
         workload_target: function that makes a workload of any such config; None where configs do not say all of it.
     """
 
@@ -53,6 +55,7 @@ class Ecosystem(ABC):
     childless_style: PatchStyle = PatchStyle.IN_PLACE
     loader_packages: tuple[str, ...] = ()
     batch_of_all: str | None = None
+    seems_of_one: bool = False
     workload_target: str | None = None
 
     @abstractmethod
@@ -113,3 +116,27 @@ class Ecosystem(ABC):
         """Return the settings of the loader that a change makes; one without a key is left out."""
         keys = {name: self.loader_key(config, name) for name in change.loader}
         return [assigned(change, name, key, change.loader[name]) for name, key in keys.items() if key is not None]
+
+    def key_of_all(self, config: UserConfig) -> str | None:
+        """Return the key of the batch of all replicas; None where a config holds the batch of one."""
+        if (knob := config.knob(KnobName.GLOBAL_BATCH_SIZE)) is not None:
+            return knob.key
+        total = None if self.batch_of_all is None else get(config.values, self.batch_of_all)
+        is_default = config.knob(KnobName.MICRO_BATCH_SIZE) is None  # left to the ecosystem, it is that of all of them
+        return self.batch_of_all if is_default or (isinstance(total, int) and total > 0) else None
+
+    def on_replicas(self, config: UserConfig, recipe: Recipe, world_size: int) -> Recipe:
+        """Return a recipe of a config for another number of replicas."""
+        return replace(recipe, world_size=world_size)
+
+    def reference_world_size(self, config: UserConfig) -> int | None:
+        """Return for how many replicas a config's learning rate is meant; None where it does not say."""
+        return None
+
+    def remark_on_replicas(self, config: UserConfig, world_size: int | None) -> str | None:
+        """Return what a user should know about a config on so many replicas; None for the number where it is open."""
+        key = self.key_of_all(config) if world_size is None and config.recipe.world_size == 1 else None
+        is_unsaid = self.seems_of_one or config.knob(KnobName.GLOBAL_BATCH_SIZE) is not None
+        if key is None or not is_unsaid:
+            return None
+        return f"{key} is the batch of all cards: give --world-size where there are several"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-NAMED_FOR_CARDS = ("openmmlab-0.x", "mmengine")
+_SCALES, _BASE_BATCH = "auto_scale_lr.enable", "auto_scale_lr.base_batch_size"
 _CARDS = re.compile(r"(?:^|[_-])(?P<cards>\d{1,4})x(?P<b>b?)(?P<batch>\d{1,4})(?=[_-]|$)")
 
 
@@ -46,6 +46,38 @@ class OpenMMLabFiles(Ecosystem):
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return options of the train script; older repositories call them ``--options``."""
         return cfg_options(assignments)
+
+    def on_replicas(self, config: UserConfig, recipe: Recipe, world_size: int) -> Recipe:
+        """Return a recipe for another number of replicas, with the learning rate that the runner uses there."""
+        moved = super().on_replicas(config, recipe, world_size)
+        if recipe.learning_rate is None:
+            return moved
+        rate = recipe.learning_rate * _factor(config.values, moved) / _factor(config.values, recipe)
+        return replace(moved, learning_rate=without_noise(rate))
+
+    def reference_world_size(self, config: UserConfig) -> int | None:
+        """Return for how many replicas a config's learning rate is meant; None where it does not say.
+
+        That is the batch of ``auto_scale_lr`` over the config's own, or the file's name (``_8xb2``) where that agrees
+        with the config. A runner that scales the rate itself makes it right for any number.
+        """
+        size, base = config.first_recipe.micro_batch_size, get(config.values, _BASE_BATCH)
+        if get(config.values, _SCALES) is True:
+            return None
+        if isinstance(base, int) and base > 0:
+            return base // size if base % size == 0 else None
+        return reference_cards(config.path, size)
+
+    def remark_on_replicas(self, config: UserConfig, world_size: int | None) -> str | None:
+        """Say for how many cards a config is, where it may run on another number."""
+        cards, size = self.reference_world_size(config), config.first_recipe.micro_batch_size
+        if world_size is None:
+            return remark_on_name(config.path, size)
+        if cards in (None, world_size):
+            return None
+        base = get(config.values, _BASE_BATCH)
+        said = f"the file is named for {cards} cards" if base is None else f"{_BASE_BATCH} is {base}"
+        return f"{said}: rate and schedule are taken to be for {cards} x {size} samples, not for {world_size} x {size}"
 
 
 def cards_named_in(path: Path, micro_batch_size: int) -> int | None:
@@ -83,15 +115,6 @@ def at_run_time(values: Mapping[str, Any], recipe: Recipe) -> Recipe:
     return replace(recipe, learning_rate=without_noise(recipe.learning_rate * _factor(values, recipe)))
 
 
-def on_replicas(values: Mapping[str, Any], recipe: Recipe, world_size: int) -> Recipe:
-    """Return a recipe for another number of replicas, with the learning rate that the runner uses there."""
-    moved = replace(recipe, world_size=world_size)
-    if recipe.learning_rate is None:
-        return moved
-    rate = recipe.learning_rate * _factor(values, moved) / _factor(values, recipe)
-    return replace(moved, learning_rate=without_noise(rate))
-
-
 def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assignment) -> Assignment:
     """Return the learning rate to write, so that the runner's own scaling arrives at the wanted one."""
     knob = config.knob(KnobName.LEARNING_RATE)
@@ -103,7 +126,7 @@ def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assign
 
 def remarks_on_runtime_rate(values: Mapping[str, Any]) -> list[str]:
     """Return what a user should know about a rate that is or may be scaled at run time."""
-    if get(values, "auto_scale_lr.enable") is True:
+    if get(values, _SCALES) is True:
         return [
             "auto_scale_lr is enabled: the rate shown is the runner's, and only what its scaling leaves out is changed"
         ]
@@ -113,6 +136,6 @@ def remarks_on_runtime_rate(values: Mapping[str, Any]) -> list[str]:
 
 
 def _factor(values: Mapping[str, Any], recipe: Recipe) -> float:
-    base = get(values, "auto_scale_lr.base_batch_size")
-    is_enabled = get(values, "auto_scale_lr.enable") is True and isinstance(base, int) and base > 0
+    base = get(values, _BASE_BATCH)
+    is_enabled = get(values, _SCALES) is True and isinstance(base, int) and base > 0
     return recipe.micro_batch_size * recipe.world_size / base if is_enabled else 1.0
