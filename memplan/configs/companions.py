@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.accelerate import DEEPSPEED_FILE, PROCESSES, Accelerate
 from memplan.configs.ecosystems.deepspeed import DeepSpeed, concrete_keys, concrete_precision, replicas_beside
+from memplan.configs.ecosystems.huggingface import DEEPSPEED_KEY
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.keys import get, is_count
 from memplan.configs.knobs import declared_precision
-from memplan.configs.languages.shell_source import LAUNCHER, launcher_line, launcher_value
+from memplan.configs.languages.shell_source import LAUNCHER, launcher_line
 from memplan.configs.languages.syntaxes import SHELL
 from memplan.configs.user_config import KnobName
 from memplan.launchers import world_size_of_command
@@ -29,15 +30,12 @@ if TYPE_CHECKING:
 
     from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
+    from memplan.configs.ecosystems.ecosystem import Ecosystem
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_DEEPSPEED, _ACCELERATE = "deepspeed", "accelerate"
-TRAINING_ARGUMENTS = ("huggingface", "llama-factory", "axolotl")  # ecosystems whose files may name DeepSpeed's
-_NAMES_ACCELERATE = ("huggingface", "launch-script")
-_DEEPSPEED_KEY, _ACCELERATE_KEY = "deepspeed", "accelerate_config"  # the second as TRL's commands take it
-_SECTIONS = {_DEEPSPEED_KEY: "the deepspeed section", LAUNCHER: "accelerate launch"}
-_LAUNCHER_FLAG = "config_file"  # of ``accelerate launch``
+_DEEPSPEED, _ACCELERATE = DeepSpeed.name, Accelerate.name
+_SECTIONS = {DEEPSPEED_KEY: "the deepspeed section", LAUNCHER: "accelerate launch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +67,24 @@ class Companion:
             return concrete_keys(self.document.values)
         return tuple(key for found in self.keys.values() for key in found)
 
-    @property
-    def sets_precision(self) -> bool:
-        """Whether it is a launcher's, with a precision of its own."""
-        return bool(self.keys.get(KnobName.PRECISION))
 
-
-def companions_of(document: Document, beside: Sequence[Companion], *, format_name: str) -> tuple[Companion, ...]:
+def companions_of(document: Document, beside: Sequence[Companion], ecosystem: Ecosystem) -> tuple[Companion, ...]:
     """Return the companions of a config, at most one of each kind, including those that leave everything to the config.
 
     Args:
         document: the config.
         beside: the files that the user named with it; they go before those that are named in a file, which are looked
             for beside that file and in the working directory.
-        format_name: the config's ecosystem.
+        ecosystem: the config's ecosystem.
 
     Raises:
         ConfigError: a file that is named is there, but cannot be read.
     """
-    named = _named_launch_file(document, format_name)
-    files = [*_of_kind(_ACCELERATE, beside), *_companions(document, named, _ACCELERATE, (".yaml", ".yml"))][:1]
-    launchers = [*_launcher_section(document, format_name), *files]
-    settings = [*_of_kind(_DEEPSPEED, beside), *_deepspeed_of(document, _named_deepspeed(document, format_name))]
+    named = ecosystem.companion_names(document)
+    of_launcher = _companions(document, named.get(_ACCELERATE), _ACCELERATE, (".yaml", ".yml"))
+    files = [*_of_kind(_ACCELERATE, beside), *of_launcher][:1]
+    launchers = [*(_launcher_section(document) if named else ()), *files]
+    settings = [*_of_kind(_DEEPSPEED, beside), *_deepspeed_of(document, named.get(_DEEPSPEED))]
     for each in launchers:
         settings += _deepspeed_of(each.document, get(each.document.values, DEEPSPEED_FILE))
     return (*settings[:1], *launchers)
@@ -114,17 +108,21 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
     Raises:
         ConfigError: the launcher's is not a precision memplan knows.
     """
-    precisions = [declared_precision(each.document, each.keys) for each in companions if each.sets_precision]
+    launchers = [each for each in companions if each.keys.get(KnobName.PRECISION)]
+    precisions = [declared_precision(each.document, each.keys) for each in launchers]
     decides = not keys.get(KnobName.PRECISION) and not recipe.precision.is_autocast
     first = precisions[0] if precisions else None  # the command's own flag goes before its file
     return replace(recipe, precision=first) if decides and first is not None and first.is_autocast else recipe
 
 
-def replicas_launched(document: Document, companions: tuple[Companion, ...], *, format_name: str) -> int | None:
+def replicas_launched(document: Document, companions: tuple[Companion, ...], ecosystem: Ecosystem) -> int | None:
     """Return how many replicas the launcher of a config starts: a script's own, else that of accelerate's file."""
     text = document.source.text
     said = world_size_of_command(launcher_line(text), text) if document.syntax is SHELL else None
-    files = (document.values if format_name == _ACCELERATE else {}, *(each.document.values for each in companions))
+    files = (
+        document.values if isinstance(ecosystem, Accelerate) else {},
+        *(each.document.values for each in companions),
+    )
     counts = (get(each, PROCESSES) for each in files)
     return said or next((each for each in counts if is_count(each)), None)
 
@@ -138,7 +136,7 @@ def change_beside(companion: UserConfig, change: RecipeChange) -> RecipeChange:
     return replace(change, recipe=recipe)
 
 
-def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_name: str) -> Iterator[str]:
+def remarks_on(companions: tuple[Companion, ...], document: Document, ecosystem: Ecosystem) -> Iterator[str]:
     """Name the companions of a config, and those it refers to that are missing."""
     for each in companions:
         name = _SECTIONS.get(each.within, each.document.path.name)
@@ -149,34 +147,18 @@ def remarks_on(companions: tuple[Companion, ...], document: Document, *, format_
             yield f"{name} is all 'auto', so it follows the arguments"
         if each.format_name == _ACCELERATE:
             yield from (f"{name}: {remark}" for remark in Accelerate().remarks(each.document, each.keys))
-    named = {
-        _DEEPSPEED: _named_deepspeed(document, format_name),
-        _ACCELERATE: _named_launch_file(document, format_name),
-    }
-    for kind, what in named.items():
+    for kind, what in ecosystem.companion_names(document).items():
         if isinstance(what, str) and not _of_kind(kind, companions):
             yield f"what {what} sets and is not 'auto' must agree with the patched values; memplan leaves it alone"
-
-
-def _named_deepspeed(document: Document, format_name: str) -> Any:
-    return get(document.values, _DEEPSPEED_KEY) if format_name in TRAINING_ARGUMENTS else None
-
-
-def _named_launch_file(document: Document, format_name: str) -> Any:
-    if format_name not in _NAMES_ACCELERATE:
-        return None
-    if document.syntax is SHELL:
-        return launcher_value(document.source.text, _LAUNCHER_FLAG)
-    return get(document.values, _ACCELERATE_KEY)
 
 
 def _of_kind(kind: str, companions: Sequence[Companion]) -> list[Companion]:
     return [each for each in companions if each.format_name == kind]
 
 
-def _launcher_section(document: Document, format_name: str) -> Iterator[Companion]:
+def _launcher_section(document: Document) -> Iterator[Companion]:
     """Yield the options of ``accelerate launch`` itself in a launch script."""
-    section = document.values.get(LAUNCHER) if format_name in _NAMES_ACCELERATE else None
+    section = document.values.get(LAUNCHER)
     if document.syntax is SHELL and isinstance(section, Mapping):
         yield Companion(document=replace(document, values=dict(section)), format_name=_ACCELERATE, within=LAUNCHER)
 
@@ -185,7 +167,7 @@ def _deepspeed_of(document: Document, named: Any) -> Iterator[Companion]:
     """Yield the DeepSpeed settings in a named file, or those written out in place of a name."""
     if isinstance(named, Mapping) and named:
         section = replace(document, values=dict(named))
-        yield Companion(document=section, format_name=_DEEPSPEED, within=_DEEPSPEED_KEY)
+        yield Companion(document=section, format_name=_DEEPSPEED, within=DEEPSPEED_KEY)
     yield from _companions(document, named, _DEEPSPEED, (".json",))
 
 

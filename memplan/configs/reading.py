@@ -67,7 +67,7 @@ def read_config(
     options = options_of(document.path, document.values)
     declared = _declared(document, options, knob_keys or {})
     keys = followed_keys(document, with_declared(ecosystem.all_keys(document), declared))
-    beside = companions_of(document, named.beside, format_name=ecosystem.name)
+    beside = companions_of(document, named.beside, ecosystem)
     target = workload_target or options.workload or ecosystem.workload_target
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
     return UserConfig(
@@ -81,11 +81,11 @@ def read_config(
         memplan_options=options,
         notes=(
             *_notes_on(document, ecosystem, keys, declared=declared),
-            *remarks_on(beside, document, format_name=ecosystem.name),
+            *remarks_on(beside, document, ecosystem),
             *remarks_on_sidecar(document),
             *remarks_on_sharding([document.values, *(each.document.values for each in beside)]),
         ),
-        replicas=replicas_launched(document, beside, format_name=ecosystem.name),
+        replicas=replicas_launched(document, beside, ecosystem),
         companions=tuple(_companion(each, document, recipe) for each in beside if each.spelled_out),
     )
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.configs.companions import TRAINING_ARGUMENTS, Companion
+from memplan.configs.companions import Companion
 from memplan.configs.documents import read_source
+from memplan.configs.ecosystems.accelerate import Accelerate
+from memplan.configs.ecosystems.deepspeed import DeepSpeed
+from memplan.configs.ecosystems.lightning_cli import LightningCLI
 from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.evaluation.hydra_defaults import primary_values
 from memplan.configs.evaluation.loading import load_document
@@ -25,9 +28,7 @@ if TYPE_CHECKING:
 
     from memplan.configs.documents import Document
 
-_LAID_OVER = ("lightning-cli",)
-# Ecosystem of a companion -> the ecosystems of its config.
-_BESIDE = dict.fromkeys(("deepspeed", "accelerate"), (*TRAINING_ARGUMENTS, "launch-script"))
+_COMPANIONS = (DeepSpeed.name, Accelerate.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +60,13 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
         return NamedFiles(config=load_document(paths[-1], laid_over=paths[:-1]))
     files = [load_document(each) for each in paths]
     kinds = {each.path: ecosystem_of(each, format_name=None).name for each in files}
-    beside = [each for each in files if kinds[each.path] in _BESIDE]
+    beside = [each for each in files if kinds[each.path] in _COMPANIONS]
     layers = [each for each in files if each not in beside] or files
     config = _laid_over(layers, format_name) if len(layers) > 1 else layers[0]
-    own_kind = ecosystem_of(config, format_name=format_name).name
-    for each in beside:
-        if own_kind not in _BESIDE[kinds[each.path]]:
-            what = f"{kinds[each.path]} files do not go with {own_kind} configs"
-            raise ConfigError(what, where=str(each.path), hint=f"name {config.path.name} alone")
+    own = ecosystem_of(config, format_name=format_name)
+    if beside and not own.companion_names(config):
+        what = f"{kinds[beside[0].path]} files do not go with {own.name} configs"
+        raise ConfigError(what, where=str(beside[0].path), hint=f"name {config.path.name} alone")
     return NamedFiles(
         config=config, beside=tuple(Companion(document=each, format_name=kinds[each.path]) for each in beside)
     )
@@ -81,11 +81,11 @@ def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:
     *below, last = layers
     other = next((each for each in layers if each.syntax is not YAML), None)
     found = last if other else load_document(last.path, laid_over=[each.path for each in below])
-    kind = ecosystem_of(other or found, format_name=format_name).name
-    if kind not in _LAID_OVER:
+    ecosystem = ecosystem_of(other or found, format_name=format_name)
+    if not ecosystem.is_layered:
         raise ConfigError(
-            f"{kind} configs are not laid over one another",
+            f"{ecosystem.name} configs are not laid over one another",
             where=str(last.path),
-            hint=f"name one config; --format {_LAID_OVER[0]} reads YAML files as repeated --config",
+            hint=f"name one config; --format {LightningCLI.name} reads YAML files as repeated --config",
         )
     return found

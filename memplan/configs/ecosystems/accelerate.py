@@ -7,11 +7,12 @@ script's own config, named together with this file, or needs a key for it that t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.shell_source import launcher_value
+from memplan.configs.languages.syntaxes import SHELL, YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -27,6 +28,8 @@ _PRECISION, _STEPS = "mixed_precision", "deepspeed_config.gradient_accumulation_
 _CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
 PROCESSES = "num_processes"  # of all machines
 DEEPSPEED_FILE = "deepspeed_config.deepspeed_config_file"
+_LAUNCHER_FLAG = "config_file"  # of ``accelerate launch``
+_ARGUMENT = "accelerate_config"  # of TRL's commands
 
 
 class Accelerate(Ecosystem):
@@ -75,3 +78,10 @@ class Accelerate(Ecosystem):
         """Say how many processes share the work."""
         processes = document.values.get(PROCESSES, 1)
         return (f"{PROCESSES}={processes} is taken as the number of replicas",) if processes != 1 else ()
+
+
+def launch_file_named_in(document: Document) -> Any:
+    """Return what training arguments, or the launcher of a script, name as accelerate's file; None where nothing."""
+    if document.syntax is SHELL:
+        return launcher_value(document.source.text, _LAUNCHER_FLAG)
+    return document.values.get(_ARGUMENT)

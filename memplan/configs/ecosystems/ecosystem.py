@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.configs.keys import get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
@@ -41,6 +41,7 @@ class Ecosystem(ABC):
         keys: the dotted keys of the knobs, where these are always the same.
         loader_keys: the dotted keys of the data loader's settings, of which the first that is set counts.
         addable_loader_keys: those that a config can be given, since torch's own default of no holds without them.
+        is_layered: whether its programs lay several configs over one another, in the order of the command.
         childless_style: the way a change is written where a config has no children.
         loader_packages: packages with which its programs load a config, and which verify a patch where installed.
         batch_of_all: key of the batch of all replicas, per optimizer step where configs accumulate; None for none.
@@ -52,6 +53,7 @@ class Ecosystem(ABC):
     keys: ClassVar[KnobKeys] = {}
     loader_keys: ClassVar[KnobKeys] = {}
     addable_loader_keys: ClassVar[Mapping[KnobName, str]] = {}
+    is_layered: bool = False
     childless_style: PatchStyle = PatchStyle.IN_PLACE
     loader_packages: tuple[str, ...] = ()
     batch_of_all: str | None = None
@@ -69,6 +71,13 @@ class Ecosystem(ABC):
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return the same change as words of the training command; None where there is no such form."""
         return None
+
+    def companion_names(self, document: Document) -> Mapping[str, Any]:
+        """Return what a config names of the files that must agree with it: ecosystem -> path, or settings in its place.
+
+        None for a kind of file that it may have, but does not name; empty where there are no such kinds.
+        """
+        return {}
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the dotted keys at which this ecosystem keeps the knobs, those present in the config only."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from memplan.configs.ecosystems.accelerate import Accelerate, launch_file_named_in
+from memplan.configs.ecosystems.deepspeed import DeepSpeed
 from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.keys import get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 DEFAULT_LEARNING_RATE = 5e-5
+DEEPSPEED_KEY = "deepspeed"
 STEPS_KEY, _RATE = "gradient_accumulation_steps", "learning_rate"
 _BATCH_KEYS = ("per_device_train_batch_size", "micro_batch_size")
 _FLOOR = "lr_scheduler_kwargs.min_lr"
@@ -60,6 +63,10 @@ class HuggingFace(Ecosystem):
         is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
         is_scripts_own = document.syntax is SHELL and any(key in values for key in _FLAGS_WITHOUT_TRAINER)
         return is_flat and not is_scripts_own and any(key in values for key in _SIGNS)
+
+    def companion_names(self, document: Document) -> Mapping[str, Any]:
+        """Return the files of DeepSpeed and of accelerate among the arguments."""
+        return {DeepSpeed.name: document.values.get(DEEPSPEED_KEY), Accelerate.name: launch_file_named_in(document)}
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the arguments that are in the file."""

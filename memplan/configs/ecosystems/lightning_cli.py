@@ -65,6 +65,7 @@ class LightningCLI(TrainerConfigs):
     """Files for ``--config`` of a LightningCLI program."""
 
     name = "lightning-cli"
+    is_layered = True
     loader_packages = ("jsonargparse",)
     loader_keys = torch_loader_keys("data.init_args.", "data.")
     usual = _USUAL

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from memplan.configs.ecosystems.accelerate import Accelerate, launch_file_named_in
 from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.ecosystems.usual_names import (
     MAE_STEPS,
@@ -31,7 +32,7 @@ from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan.configs.assignments import Assignment, KnobKeys
     from memplan.configs.documents import Document
@@ -117,6 +118,10 @@ class LaunchScript(_ScriptFlags):
 
     name = "launch-script"
     syntax = SHELL
+
+    def companion_names(self, document: Document) -> Mapping[str, Any]:
+        """Return the file that ``accelerate launch`` is given."""
+        return {Accelerate.name: launch_file_named_in(document)}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return the flags, of which ``argparse`` takes the last of a name; the launcher's own are not among them."""
