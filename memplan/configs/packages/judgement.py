@@ -1,4 +1,4 @@
-"""Child process that compares a package's reading of a patched config with its reading of the original.
+"""Child process that has a package load a patched config, or compares its readings of that and of the original.
 
 Packages fill in defaults, rewrite some values by themselves, and read numbers out of text. So a package's reading
 counts for every value that it reads as intended, and against one that it reads as written in the original.
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from memplan import children
 from memplan.configs.documents import read_source
 from memplan.configs.keys import leaves, with_value
+from memplan.configs.packages.loaders import LOADERS, loaded_by_package
 from memplan.configs.packages.messages import PackageAnswer, PackageRefusal
 from memplan.configs.packages.readers import (
+    Reading,
     read_with_accelerate,
     read_with_jsonargparse,
     read_with_pyyaml,
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan.configs.documents import SourceFile
-    from memplan.configs.packages.messages import PackageRequest, Reading
+    from memplan.configs.packages.messages import PackageRequest
 
 # Package as it is imported -> its distribution, and what has it read files.
-READERS: dict[str, tuple[str, Callable[[tuple[SourceFile, ...]], Reading]]] = {
+_READERS: dict[str, tuple[str, Callable[[tuple[SourceFile, ...]], Reading]]] = {
     "accelerate": ("accelerate", read_with_accelerate),
     "jsonargparse": ("jsonargparse", read_with_jsonargparse),
     "transformers": ("transformers", read_with_transformers),
@@ -38,8 +40,11 @@ _UNREAD = object()
 
 
 def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
-    """Reply with the judgement of the package that a request names."""
-    distribution, read = READERS[request.package]
+    """Reply with what the package that a request names makes of the config."""
+    if request.package in LOADERS:
+        reply(loaded_by_package(request))
+        return
+    distribution, read = _READERS[request.package]
     loader = f"{distribution} {importlib.metadata.version(distribution)}"
     reply(judgement_on(request, read=read, loader=loader))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 
@@ -52,21 +51,3 @@ class PackageRefusal:
     loader: str
     problem: str
     of_original: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a config evaluates to.
-
-    Args:
-        own: all values, as memplan reads them.
-        package: the package's reading of them, its defaults included.
-    """
-
-    own: dict[str, Any]
-    package: dict[str, Any]
-
-
-def plain_member(value: Any) -> Any:
-    """Return what a member of an enumeration stands for, and anything else as it is."""
-    return value.value if isinstance(value, Enum) else value

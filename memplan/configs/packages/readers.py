@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import sys
 import tempfile
+from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +17,6 @@ from memplan.configs.evaluation.plain_data import as_plain, yaml_values
 from memplan.configs.evaluation.yaml_chain import laid_over_in_order
 from memplan.configs.keys import get, leaves, with_value
 from memplan.configs.languages.syntaxes import syntax_of
-from memplan.configs.packages.messages import Reading, plain_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,19 @@ _LOADED_BY_THE_PARSER: dict[str, Callable[[str], Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a config evaluates to.
+
+    Args:
+        own: all values, as memplan reads them.
+        package: the package's reading of them, its defaults included.
+    """
+
+    own: dict[str, Any]
+    package: dict[str, Any]
+
+
 def read_with_pyyaml(files: tuple[SourceFile, ...]) -> Reading:
     """Return the values of the last file, for programs that use nothing but PyYAML."""
     source = files[-1]
@@ -45,7 +58,7 @@ def read_with_accelerate(files: tuple[SourceFile, ...]) -> Reading:
     load = importlib.import_module("accelerate.commands.config.config_args").load_config_from_file
     with tempfile.TemporaryDirectory() as folder:
         found = vars(load(str(_copy(files[-1], Path(folder, "launch.yaml")))))
-    return Reading(own=own, package={name: plain_member(found[name]) for name in own if name in found})
+    return Reading(own=own, package={name: _plain_member(found[name]) for name in own if name in found})
 
 
 def read_with_jsonargparse(files: tuple[SourceFile, ...]) -> Reading:
@@ -96,15 +109,15 @@ def _as_training_arguments(values: dict[str, Any], *, from_words: bool) -> dict[
     """Return what TrainingArguments hold; keys that they do not have are left out."""
     parser_class = importlib.import_module("transformers.hf_argparser").HfArgumentParser
     arguments_class = importlib.import_module("transformers.training_args").TrainingArguments
-    fields = {each.name for each in dataclasses.fields(arguments_class) if each.init}
-    own = {name: value for name, value in values.items() if name in fields and name not in _NEED_OTHER_PACKAGES}
+    known = {each.name for each in fields(arguments_class) if each.init}
+    own = {name: value for name, value in values.items() if name in known and name not in _NEED_OTHER_PACKAGES}
     parser = parser_class(arguments_class)
     if from_words:
         parser.error = _refuse
         (arguments,) = parser.parse_args_into_dataclasses(_words(own), look_for_args_file=False)
     else:
         (arguments,) = parser.parse_dict(own)
-    return {name: plain_member(getattr(arguments, name)) for name in own}
+    return {name: _plain_member(getattr(arguments, name)) for name in own}
 
 
 def _words(values: dict[str, Any]) -> list[str]:
@@ -118,3 +131,8 @@ def _words(values: dict[str, Any]) -> list[str]:
 
 def _refuse(message: str) -> NoReturn:
     raise ValueError(message)
+
+
+def _plain_member(value: Any) -> Any:
+    """Return what a member of an enumeration stands for, and anything else as it is."""
+    return value.value if isinstance(value, Enum) else value

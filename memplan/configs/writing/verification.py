@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from memplan.children import run_child, stop_after
 from memplan.configs.evaluation.loading import load_patched
 from memplan.configs.keys import first_difference, get
-from memplan.configs.packages.judgement import READERS
 from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest
 from memplan.errors import ConfigError, PatchError
 
@@ -98,7 +97,6 @@ def _loaded_by(request: PackageRequest) -> PackageAnswer | PackageRefusal | None
     """Return a package's reading of a text; None where it is missing or cannot load this config by itself."""
     if find_spec(request.package) is None or _FILE_PLACEHOLDER.search(request.text):
         return None
-    module = "judgement" if request.package in READERS else "package_loader"
     watch = stop_after(_PACKAGE_TIMEOUT_S, "not loaded")
-    ending = run_child(f"memplan.configs.packages.{module}", request, watch=watch)
+    ending = run_child("memplan.configs.packages.judgement", request, watch=watch)
     return next((each for each in ending.messages if isinstance(each, PackageAnswer | PackageRefusal)), None)

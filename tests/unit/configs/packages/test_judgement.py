@@ -11,7 +11,8 @@ import pytest
 
 from memplan.configs import RecipeChange, apply_patch, plan_patch, read_config
 from memplan.configs.packages.judgement import judgement_on
-from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest, Reading
+from memplan.configs.packages.messages import PackageAnswer, PackageRefusal, PackageRequest
+from memplan.configs.packages.readers import Reading
 from memplan.configs.writing.verification import OWN_READER, verify
 from memplan.errors import PatchError
 from tests.making import config_of

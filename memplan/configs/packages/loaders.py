@@ -1,4 +1,4 @@
-"""Child process that loads a config with the ecosystem's own package, to check memplan's reading against it."""
+"""How packages load whole configs, inheritance and all; each runs in a child process, where the package is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan import children
 from memplan.configs.documents import read_source
 from memplan.configs.evaluation.hydra_defaults import choices_and_overlays, has_defaults, override_words
 from memplan.configs.evaluation.plain_data import as_plain
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
     from memplan.configs.packages.messages import PackageRequest
 
 
-def answer(request: PackageRequest, reply: Callable[[object], None]) -> None:
-    """Load a text as if it were at a path, and reply with a :class:`PackageAnswer`; no file is left behind."""
+def loaded_by_package(request: PackageRequest) -> PackageAnswer:
+    """Load a text as if it were at a path; no file is left behind."""
     path = Path(request.path)
     handle, temporary = tempfile.mkstemp(prefix=f"{path.stem}_", suffix=path.suffix, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(request.text.encode())
-        loaded, distribution = _LOADERS[request.package]((*map(Path, request.over), Path(temporary)))
+        loaded, distribution = LOADERS[request.package]((*map(Path, request.over), Path(temporary)))
         values = as_plain(loaded, where=request.path)
     finally:
         Path(temporary).unlink()
-    reply(PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}"))
+    return PackageAnswer(values=values, loader=f"{distribution} {importlib.metadata.version(distribution)}")
 
 
 def _load_with_mmengine(files: tuple[Path, ...]) -> tuple[Any, str]:
@@ -55,11 +54,8 @@ def _load_with_omegaconf(files: tuple[Path, ...]) -> tuple[Any, str]:
     return omegaconf.to_container(composed, resolve=False), "hydra-core"
 
 
-_LOADERS: dict[str, Callable[[tuple[Path, ...]], tuple[Any, str]]] = {
+# Package as it is imported -> what has it load files that are laid over one another, and says its distribution.
+LOADERS: dict[str, Callable[[tuple[Path, ...]], tuple[Any, str]]] = {
     "mmengine": _load_with_mmengine,
     "omegaconf": _load_with_omegaconf,
 }
-
-
-if __name__ == "__main__":
-    children.serve(answer)
