@@ -10,7 +10,7 @@ _ABSENT = object()
 
 
 class AttributeDict(dict[str, Any]):
-    """A dict with attribute access; copies are of the same class."""
+    """A dict with attribute access, for subclasses that convert what is set; copies are of the same class."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -24,6 +24,11 @@ class AttributeDict(dict[str, Any]):
 
     def __delattr__(self, name: str) -> None:
         del self[name]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set keys one by one."""
+        for name, value in dict(*args, **kwargs).items():
+            self[name] = value
 
     def copy(self) -> Self:
         """Return a shallow copy with attribute access."""

@@ -39,11 +39,6 @@ class LazyValues(AttributeDict):
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, _entering(value))
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set keys one by one."""
-        for name, value in dict(*args, **kwargs).items():
-            self[name] = value
-
 
 def _is_config(value: Any) -> bool:
     return isinstance(value, dict) or type(value).__module__ == OWN_MODULE

@@ -40,6 +40,12 @@ def test_copies_and_what_is_set_later_have_attributes_too() -> None:
         assert made.data.size.train == 8
 
 
+def test_what_it_is_updated_with_has_attributes_too() -> None:
+    config = ConfigNode({"data": {"size": 4}})
+    config.update({"model": {"depth": 2}}, seed=1)
+    assert (config.model.depth, config.seed) == (2, 1)
+
+
 def test_what_a_workload_changes_is_its_own() -> None:
     config = ConfigNode(VALUES)
     config.model.pop("type")
