@@ -45,14 +45,14 @@ class ChildForm:
 
     Args:
         path: where the new file lies.
+        write: lays out the whole file.
         head: the lines before its values.
         over: relative paths of what it is laid over by the command line, in order; none where the file itself inherits.
         notes: what the user should know, one phrase each.
-        write: lays out the whole file.
     """
 
     path: Path
-    head: tuple[str, ...]
-    over: tuple[str, ...]
-    notes: tuple[str, ...]
     write: ChildWriter
+    head: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -63,13 +63,8 @@ class Detectron2(Ecosystem):
 
     def child_form(self, document: Document) -> ChildForm:
         """Name the parent in ``_BASE_``, from a file beside it."""
-        return ChildForm(
-            path=child_path_of(document.path),
-            head=(f"_BASE_: {document.path.name}",),
-            over=(),
-            write=yaml_child_text,
-            notes=(),
-        )
+        head = (f"_BASE_: {document.path.name}",)
+        return ChildForm(path=child_path_of(document.path), write=yaml_child_text, head=head)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return ``KEY VALUE`` words for the end of the command."""

@@ -50,13 +50,8 @@ class Detectron2Lazy(Ecosystem):
         """Import the parent's values in a file beside it; None where its name cannot be imported."""
         if not document.path.stem.isidentifier():
             return None
-        return ChildForm(
-            path=child_path_of(document.path),
-            head=tuple(_import_of(document)),
-            over=(),
-            notes=(),
-            write=lazy_child_text,
-        )
+        head = tuple(_import_of(document))
+        return ChildForm(path=child_path_of(document.path), write=lazy_child_text, head=head)
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return overrides for the end of the command."""

@@ -74,13 +74,8 @@ class LightningCLI(TrainerConfigs):
         """Lay a file of changes over the config as the last ``--config``."""
         path = child_path_of(document.path)
         over = tuple(os.path.relpath(each, path.parent) for each in (*document.laid_over, document.path))
-        return ChildForm(
-            path=path,
-            head=(),
-            over=over,
-            write=yaml_child_text,
-            notes=(f"use it as {' '.join(f'--config {each}' for each in (*over, path.name))}",),
-        )
+        words = " ".join(f"--config {each}" for each in (*over, path.name))
+        return ChildForm(path=path, write=yaml_child_text, over=over, notes=(f"use it as {words}",))
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return flags, which come after every ``--config``, and after the subcommand they belong to."""

@@ -20,7 +20,7 @@ from memplan.configs.ecosystems.openmmlab_files import (
 )
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values, single_assignments
-from memplan.configs.knobs import declared_recipe, keys_in
+from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
 from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -131,11 +131,9 @@ class MMEngine(OpenMMLabFiles):
 
 
 def _by_key(config: UserConfig) -> tuple[KnobName, ...]:
-    found = [KnobName.MICRO_BATCH_SIZE, KnobName.LEARNING_RATE, KnobName.ACTIVATION_CHECKPOINTING]
-    if config.knob(KnobName.PRECISION) is not None:
-        found.append(KnobName.PRECISION)
-    steps = config.knob(KnobName.ACCUMULATION_STEPS)
-    return (*found, KnobName.ACCUMULATION_STEPS) if steps is not None else tuple(found)
+    """Leave out what the optimizer wrapper sets, precision and accumulation, unless there are keys for them."""
+    by_wrapper = (KnobName.PRECISION, KnobName.ACCUMULATION_STEPS)
+    return tuple(each for each in RECIPE_KNOBS if each not in by_wrapper or config.knob(each) is not None)
 
 
 def _wrapper(values: Mapping[str, Any]) -> str:

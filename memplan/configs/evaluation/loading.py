@@ -9,7 +9,7 @@ from memplan.children import ChildEnding, run_child, stop_after
 from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
-from memplan.configs.evaluation.yaml_chain import YamlChain, read_chain
+from memplan.configs.evaluation.yaml_chain import read_chain
 from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON, YAML, syntax_of
@@ -41,13 +41,11 @@ def load_document(
     syntax = _syntax_of(source)
     if syntax.load is None:
         return _evaluated(source, syntax, texts or {})
-    if syntax is YAML:
-        chain = read_chain(source, texts or {}, laid_over=laid_over)
-    else:
-        notes: list[str] = []
-        where = str(source.path)
+    if syntax is not YAML:
+        where, notes = str(source.path), list[str]()
         values = as_plain(syntax.load(source.text, where=where), notes, where=where)
-        chain = YamlChain(values=values, notes=tuple(notes))
+        return Document(source=source, syntax=syntax, values=require_keys(values, source.path), notes=tuple(notes))
+    chain = read_chain(source, texts or {}, laid_over=laid_over)
     return Document(
         source=source,
         syntax=syntax,

@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FRAMES = 30
+_READINGS: dict[PythonStyle, type[ChainReading | PurePythonReading | LazyConfigReading]] = {
+    PythonStyle.BASE_LIST: ChainReading,
+    PythonStyle.READ_BASE: PurePythonReading,
+    PythonStyle.LAZY_CONFIG: LazyConfigReading,
+}
 
 
 def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
     """Evaluate the config and reply with a :class:`ReadAnswer`, or with the ``ConfigError`` that says why not."""
     sys.path.extend(request.import_path)
     path = Path(request.path)
-    reading: ChainReading | PurePythonReading | LazyConfigReading = ChainReading(request.texts)
+    files: list[SourceFile] = []
+    notes: list[str] = []
     try:
         style = style_of(read_source(path, texts=request.texts).text)
-        if style is PythonStyle.READ_BASE:
-            reading = PurePythonReading(request.texts)
-        elif style is PythonStyle.LAZY_CONFIG:
-            reading = LazyConfigReading(request.texts)
-        values = reading.evaluate(path)
-        notes: list[str] = []
+        values = _READINGS[style](request.texts, files).evaluate(path)
         plain = as_plain(values, notes, where=request.path)
     except ConfigError as error:
         reply(error)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit included
-        reply(_raised(error, reading.files))
+        reply(_raised(error, files))
     else:
-        reply(ReadAnswer(values=plain, files=tuple(reading.files), notes=tuple(notes)))
+        reply(ReadAnswer(values=plain, files=tuple(files), notes=tuple(notes)))
 
 
 def _raised(error: BaseException, files: list[SourceFile]) -> ConfigError:

@@ -31,11 +31,11 @@ def python_child_form(document: Document) -> ChildForm | None:
     notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
     if style_of(document.source.text) is not PythonStyle.READ_BASE:
         head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
-        return ChildForm(path=path, head=head, over=(), notes=notes, write=_child_text)
+        return ChildForm(path=path, write=_child_text, head=head, notes=notes)
     if not document.path.stem.isidentifier():
         return None
     head = ("with read_base():", f"    from .{document.path.stem} import *", "")
-    return ChildForm(path=path, head=head, over=(), notes=notes, write=_updating_child_text)
+    return ChildForm(path=path, write=_updating_child_text, head=head, notes=notes)
 
 
 def _child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:
