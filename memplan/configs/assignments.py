@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-
-from memplan.configs.user_config import KnobName, UserConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan.configs.user_config import UserConfig
 
-KnobKeys = Mapping[KnobName, tuple[str, ...]]
+_CHILD_SUFFIX = "_memplan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +54,8 @@ class ChildForm:
     head: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def child_path_of(path: Path) -> Path:
+    """Return the path of a child beside its config: ``x.py`` -> ``x_memplan.py``."""
+    return path.with_name(f"{path.stem}{_CHILD_SUFFIX}{path.suffix}")

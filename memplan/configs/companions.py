@@ -19,8 +19,8 @@ from memplan.configs.ecosystems.huggingface import DEEPSPEED_KEY
 from memplan.configs.evaluation.loading import load_document
 from memplan.configs.keys import get, is_count
 from memplan.configs.knobs import declared_precision
+from memplan.configs.languages.registry import SHELL
 from memplan.configs.languages.shell_source import LAUNCHER, launcher_line
-from memplan.configs.languages.syntaxes import SHELL
 from memplan.configs.user_config import KnobName
 from memplan.launchers import world_size_of_command
 from memplan.recipe import Precision
@@ -28,10 +28,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
     from memplan.configs.ecosystems.ecosystem import Ecosystem
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _DEEPSPEED, _ACCELERATE = DeepSpeed.name, Accelerate.name
@@ -118,7 +117,7 @@ def launched(recipe: Recipe, keys: KnobKeys, companions: tuple[Companion, ...]) 
 def replicas_launched(document: Document, companions: tuple[Companion, ...], ecosystem: Ecosystem) -> int | None:
     """Return how many replicas the launcher of a config starts: a script's own, else that of accelerate's file."""
     text = document.source.text
-    said = world_size_of_command(launcher_line(text), text) if document.syntax is SHELL else None
+    said = world_size_of_command(launcher_line(text), text) if document.language is SHELL else None
     files = (
         document.values if isinstance(ecosystem, Accelerate) else {},
         *(each.document.values for each in companions),
@@ -159,7 +158,7 @@ def _of_kind(kind: str, companions: Sequence[Companion]) -> list[Companion]:
 def _launcher_section(document: Document) -> Iterator[Companion]:
     """Yield the options of ``accelerate launch`` itself in a launch script."""
     section = document.values.get(LAUNCHER)
-    if document.syntax is SHELL and isinstance(section, Mapping):
+    if document.language is SHELL and isinstance(section, Mapping):
         yield Companion(document=replace(document, values=dict(section)), format_name=_ACCELERATE, within=LAUNCHER)
 
 

@@ -1,4 +1,4 @@
-"""A config file on disk: its text, its syntax and what it evaluates to."""
+"""A config file on disk: its text, its language and what it evaluates to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memplan.units import KIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.configs.languages.syntaxes import Syntax
+    from memplan.configs.languages.registry import Language
 
 MAX_CONFIG_BYTES = 256 * KIB  # many times the largest public config; reading stays a matter of seconds
 
@@ -48,7 +48,7 @@ class Document:
 
     Args:
         source: the file the user named.
-        syntax: the language it is written in.
+        language: the language it is written in.
         values: effective values as plain nested data, inheritance resolved.
         inherited: the other files it is made of, nearest first.
         laid_over: those of them that the training command names before it, in that order.
@@ -56,7 +56,7 @@ class Document:
     """
 
     source: SourceFile
-    syntax: Syntax
+    language: Language
     values: dict[str, Any]
     inherited: tuple[SourceFile, ...] = ()
     laid_over: tuple[Path, ...] = ()
@@ -65,7 +65,7 @@ class Document:
     @property
     def resolved_values(self) -> dict[str, Any]:
         """The effective values with interpolations filled in, and sums of scripts worked out, as their loaders do."""
-        return self.syntax.resolve(self.source.text, self.values)
+        return self.language.resolve(self.source.text, self.values)
 
     @property
     def path(self) -> Path:

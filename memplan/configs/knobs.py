@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.keys import contains, get, is_count, is_outside_training, leaves, lookup
-from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON
+from memplan.configs.languages.registry import ARGUMENTS, PYTHON
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import Knob, KnobName
 from memplan.errors import ConfigError
@@ -14,8 +14,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
+    from memplan.configs.user_config import KnobKeys
 
 # The knobs that a recipe is made of, as far as configs hold them.
 RECIPE_KNOBS = (
@@ -92,7 +92,7 @@ def rate_at(document: Document, key: str) -> float | None:
 
 def _place_of(document: Document, key: str) -> str:
     """Return the file and, where it is written there, the line of a key."""
-    location = document.syntax.locate(document.source.text, key)
+    location = document.language.locate(document.source.text, key)
     return str(document.path) if location is None else f"{document.path}:{location.line}"
 
 
@@ -105,7 +105,7 @@ def _require_said(document: Document, key: str, value: Any) -> None:
     if not isinstance(value, str) or "$" not in value:
         return
     text = document.source.text
-    missing, lines = document.syntax.environment_behind(text, key), document.syntax.lines_behind(text, key)
+    missing, lines = document.language.environment_behind(text, key), document.language.lines_behind(text, key)
     what, hint = "worked out from what the file does not say", f"write the number in place of {value}"
     if missing:
         hint = f"set {', '.join(missing)} in the environment as for the training"
@@ -148,7 +148,7 @@ def _where_the_batch_may_be(document: Document) -> str:
     """Say what to do where no key is known to hold the micro-batch."""
     if found := _likely_batch_sizes(document):
         return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(found[:_MOST_NAMED])}"
-    made = _WHERE_TO_SET.get(document.syntax.name, "set it in the config")
+    made = _WHERE_TO_SET.get(document.language.name, "set it in the config")
     return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"
 
 

@@ -18,7 +18,7 @@ from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.ecosystems.usual_names import USUAL_NAMES, with_one_accumulation
 from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS, knobs_at
-from memplan.configs.languages.syntaxes import JSON, PYTHON, YAML
+from memplan.configs.languages.registry import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
 from memplan.configs.reading import followed_keys, recipe_within, require_present, with_declared
 from memplan.configs.replicas import for_replicas
@@ -26,9 +26,8 @@ from memplan.configs.user_config import KnobName, UserConfig
 from memplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.ecosystems.ecosystem import Ecosystem
-    from memplan.configs.user_config import RecipeChange
+    from memplan.configs.user_config import KnobKeys, RecipeChange
     from memplan.recipe import Recipe
 
 # Names too general to be recognised in a file, but not in an object that is passed in to be planned.
@@ -97,15 +96,15 @@ def _document(where: str, values: object) -> Document:
     if not isinstance(values, dict):
         raise UsageError(f"a {where} holds no knobs", hint="give a mapping, a namespace or a dataclass")
     source = SourceFile(path=Path(f"<{where}>"), text="", sha256="")
-    return Document(source=source, syntax=PYTHON, values=values)
+    return Document(source=source, language=PYTHON, values=values)
 
 
 def _recognised(document: Document, format_name: str | None) -> tuple[Ecosystem, Document]:
     """Return the ecosystem and the object as a document of its language; plain Python where none recognises it."""
     candidates = [ecosystem_named(format_name)] if format_name else [e for e in ECOSYSTEMS if not isinstance(e, Plain)]
     for ecosystem in candidates:
-        for syntax in (PYTHON, YAML, JSON):
-            spoken = replace(document, syntax=syntax)
+        for language in (PYTHON, YAML, JSON):
+            spoken = replace(document, language=language)
             if format_name is not None or ecosystem.recognises(spoken):
                 return ecosystem, spoken
     return Plain(PYTHON), document

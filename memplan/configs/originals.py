@@ -83,7 +83,7 @@ def has_marker(text: str) -> bool:
 
 def _sidecar_source(document: Document) -> SourceFile | None:
     path = sidecar_path_of(document.path)
-    return read_source(path) if document.syntax.comment_prefix is None and path.is_file() else None
+    return read_source(path) if document.language.comment_prefix is None and path.is_file() else None
 
 
 def _said(source: SourceFile, name: str) -> Any:

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.companions import Companion
     from memplan.configs.documents import Document
     from memplan.configs.ecosystems.ecosystem import Ecosystem
-    from memplan.configs.user_config import MemplanOptions
+    from memplan.configs.user_config import KnobKeys, MemplanOptions
 
 
 _RIVALS = {
@@ -80,7 +79,7 @@ def read_config(
         original=find_original(document),
         memplan_options=options,
         notes=(
-            *_notes_on(document, ecosystem, keys, declared=declared),
+            *_remarks_on(document, ecosystem, keys, declared=declared),
             *remarks_on(beside, document, ecosystem),
             *remarks_on_sidecar(document),
             *remarks_on_sharding([document.values, *(each.document.values for each in beside)]),
@@ -165,33 +164,33 @@ def require_present(document: Document, keys: KnobKeys) -> None:
                 raise ConfigError(f"there is no key {key!r} for {name}", where=str(document.path), hint=hint)
 
 
-def _notes_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:
+def _remarks_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:
     """Return what a reader should know of the config itself."""
     return (
         *document.notes,
         *ecosystem.remarks(document, keys),
-        *(_notes_on_names(ecosystem.own_keys(document), declared) if isinstance(ecosystem, Plain) else ()),
-        *_notes_on_precision(document, declared),
-        *_notes_on_environment(document, keys),
+        *(_remarks_on_names(ecosystem.own_keys(document), declared) if isinstance(ecosystem, Plain) else ()),
+        *_remarks_on_precision(document, declared),
+        *_remarks_on_environment(document, keys),
     )
 
 
-def _notes_on_environment(document: Document, keys: KnobKeys) -> list[str]:
+def _remarks_on_environment(document: Document, keys: KnobKeys) -> list[str]:
     """Name what was taken from the environment, in which the training must then be started too."""
     found = (each for keys_of_knob in keys.values() for each in keys_of_knob)
     names = dict.fromkeys(
-        name for key in found for name in document.syntax.environment_behind(document.source.text, key)
+        name for key in found for name in document.language.environment_behind(document.source.text, key)
     )
     taken = [f"{each}={os.environ[each]}" for each in names if each in os.environ]
     return [f"taken from the environment: {', '.join(taken)}"] if taken else []
 
 
-def _notes_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:
+def _remarks_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:
     taken = [f"{key} as {name}" for name, (key, *_) in own.items() if name not in declared]
     return [f"taken by their names: {', '.join(taken)}; --map says otherwise"] if taken else []
 
 
-def _notes_on_precision(document: Document, keys: KnobKeys) -> list[str]:
+def _remarks_on_precision(document: Document, keys: KnobKeys) -> list[str]:
     found = keys.get(KnobName.PRECISION)
     if not found or keys.get(KnobName.AMP_DTYPE) or not isinstance(lookup(document.values, found[0]), bool):
         return []

@@ -19,7 +19,7 @@ from memplan.configs.ecosystems.lightning_cli import LightningCLI
 from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.evaluation.hydra_defaults import primary_values
 from memplan.configs.evaluation.loading import load_document
-from memplan.configs.languages.syntaxes import YAML, syntax_of
+from memplan.configs.languages.registry import YAML, language_of
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
 
 def _is_tree(paths: Sequence[Path]) -> bool:
     """Whether the first file is a Hydra config with a defaults list, of whose groups the others may be."""
-    return all(syntax_of(each) is YAML for each in paths) and primary_values(read_source(paths[0])) is not None
+    return all(language_of(each) is YAML for each in paths) and primary_values(read_source(paths[0])) is not None
 
 
 def _laid_over(layers: Sequence[Document], format_name: str | None) -> Document:
     *below, last = layers
-    other = next((each for each in layers if each.syntax is not YAML), None)
+    other = next((each for each in layers if each.language is not YAML), None)
     found = last if other else load_document(last.path, laid_over=[each.path for each in below])
     ecosystem = ecosystem_of(other or found, format_name=format_name)
     if not ecosystem.is_layered:

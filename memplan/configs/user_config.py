@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -11,7 +12,7 @@ from memplan.errors import ConfigError
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from memplan.configs.documents import Document
@@ -41,6 +42,9 @@ class KnobName(StrEnum):
     PIN_MEMORY = "pin_memory"
     PREFETCH_FACTOR = "prefetch_factor"
     PERSISTENT_WORKERS = "persistent_workers"
+
+
+KnobKeys = Mapping[KnobName, tuple[str, ...]]  # the dotted keys of each knob
 
 
 class PatchStyle(StrEnum):
@@ -124,7 +128,7 @@ class UserConfig:
     """A user's config, read.
 
     Args:
-        document: the file, its syntax and its effective values.
+        document: the file, its language and its effective values.
         format_name: the ecosystem it belongs to, e.g. ``openmmlab-0.x``.
         recipe: the recipe it sets.
         knobs: the knobs that were found in it.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
+from memplan.configs.languages.registry import SHELL, YAML
 from memplan.configs.languages.shell_source import launcher_value
-from memplan.configs.languages.syntaxes import SHELL, YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -20,8 +20,9 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
+    from memplan.configs.user_config import KnobKeys
     from memplan.recipe import Recipe
 
 _PRECISION, _STEPS = "mixed_precision", "deepspeed_config.gradient_accumulation_steps"
@@ -47,7 +48,7 @@ class Accelerate(Ecosystem):
         signs = ("compute_environment", "distributed_type", "num_machines")
         has_sign = any(each in document.values for each in signs)
         has_own = _PRECISION in document.values or "deepspeed_config" in document.values
-        return document.syntax is YAML and has_sign and has_own
+        return document.language is YAML and has_sign and has_own
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that affect a step."""
@@ -82,6 +83,6 @@ class Accelerate(Ecosystem):
 
 def launch_file_named_in(document: Document) -> Any:
     """Return what training arguments, or the launcher of a script, name as accelerate's file; None where nothing."""
-    if document.syntax is SHELL:
+    if document.language is SHELL:
         return launcher_value(document.source.text, _LAUNCHER_FLAG)
     return document.values.get(_ARGUMENT)

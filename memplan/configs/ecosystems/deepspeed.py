@@ -13,7 +13,7 @@ from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get, is_number
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import count_at, rate_at
-from memplan.configs.languages.syntaxes import JSON
+from memplan.configs.languages.registry import JSON
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
@@ -21,9 +21,9 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
 
 AUTO = "auto"
 _MICRO, _STEPS, _GLOBAL = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
@@ -43,7 +43,7 @@ class DeepSpeed(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise JSON with one of DeepSpeed's batch sizes or its ZeRO section."""
         signs = (_MICRO, _GLOBAL, "zero_optimization")
-        return document.syntax is JSON and any(each in document.values for each in signs)
+        return document.language is JSON and any(each in document.values for each in signs)
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that hold numbers."""

@@ -13,15 +13,14 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm, child_path_of
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, rate_ratio, same_kind, scaled_counts
 from memplan.configs.knobs import count_at, rate_at
 from memplan.configs.languages.literals import python_word, write_python
-from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.layout.child_file import child_path_of
-from memplan.configs.layout.child_yaml import yaml_child_text
+from memplan.configs.languages.registry import YAML
+from memplan.configs.layout.yaml_child import yaml_child_text
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
@@ -29,9 +28,8 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
 
 _BATCH, _RATE, _FLOOR, _AMP = "SOLVER.IMS_PER_BATCH", "SOLVER.BASE_LR", "SOLVER.BASE_LR_END", "SOLVER.AMP.ENABLED"
 _REFERENCE = "SOLVER.REFERENCE_WORLD_SIZE"
@@ -74,7 +72,7 @@ class Detectron2(Ecosystem):
         """Recognise YAML with a key of detectron2's solver, or a model's meta-architecture."""
         solver = document.values.get("SOLVER")
         has_solver = isinstance(solver, Mapping) and any(each in solver for each in _SIGNS)
-        return document.syntax is YAML and (has_solver or contains(document.values, "MODEL.META_ARCHITECTURE"))
+        return document.language is YAML and (has_solver or contains(document.values, "MODEL.META_ARCHITECTURE"))
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the reference's cards, with detectron2's defaults where the files are silent.

@@ -12,24 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm, child_path_of
 from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import keys_in
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.languages.syntaxes import PYTHON
-from memplan.configs.layout.child_file import child_path_of, lazy_child_text
+from memplan.configs.languages.registry import PYTHON
 from memplan.configs.layout.command_lines import as_pairs
-from memplan.configs.layout.remarks import MAX_COLUMNS
+from memplan.configs.layout.comments import MAX_COLUMNS
+from memplan.configs.layout.python_child import lazy_child_text
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _TOTAL, _OWN = "dataloader.train.total_batch_size", "dataloader.train.batch_size"
@@ -59,7 +58,7 @@ class Detectron2Lazy(Ecosystem):
 
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config of that style with a training loader's batch size and the trainer's section."""
-        is_lazy = document.syntax is PYTHON and style_of(document.source.text) is PythonStyle.LAZY_CONFIG
+        is_lazy = document.language is PYTHON and style_of(document.source.text) is PythonStyle.LAZY_CONFIG
         has_batch = any(contains(document.values, key) for key in (_TOTAL, _OWN))
         return is_lazy and has_batch and isinstance(document.values.get("train"), Mapping)
 

@@ -14,9 +14,9 @@ from memplan.configs.user_config import KnobName, PatchStyle
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, ChildForm, KnobKeys
+    from memplan.configs.assignments import Assignment, ChildForm
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Precision, Recipe
 
 _TORCH_LOADER = {

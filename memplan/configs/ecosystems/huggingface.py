@@ -16,7 +16,7 @@ from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
 from memplan.configs.keys import get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
-from memplan.configs.languages.syntaxes import JSON, SHELL, YAML
+from memplan.configs.languages.registry import JSON, SHELL, YAML
 from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -24,9 +24,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 DEFAULT_LEARNING_RATE = 5e-5
@@ -60,8 +60,8 @@ class HuggingFace(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise a flat YAML or JSON file with the per-device batch size and another of the arguments."""
         values = document.values
-        is_flat = document.syntax in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
-        is_scripts_own = document.syntax is SHELL and any(key in values for key in _FLAGS_WITHOUT_TRAINER)
+        is_flat = document.language in (YAML, JSON, SHELL) and any(key in values for key in _BATCH_KEYS)
+        is_scripts_own = document.language is SHELL and any(key in values for key in _FLAGS_WITHOUT_TRAINER)
         return is_flat and not is_scripts_own and any(key in values for key in _SIGNS)
 
     def companion_names(self, document: Document) -> Mapping[str, Any]:

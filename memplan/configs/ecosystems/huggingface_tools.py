@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
 from memplan.configs.knob_changes import assigned
 from memplan.configs.knobs import count_at
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.layout.command_lines import as_flags, as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -20,9 +20,9 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _DISABLED, _MICRO, _PRODUCT = "disable_gradient_checkpointing", "micro_batch_size", "batch_size"
@@ -41,7 +41,7 @@ class LlamaFactory(HuggingFace):
     def recognises(self, document: Document) -> bool:
         """Recognise TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
         has_own = all(each in document.values for each in ("stage", "finetuning_type"))
-        return document.syntax is YAML and has_own and "do_train" in document.values
+        return document.language is YAML and has_own and "do_train" in document.values
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the arguments that are in the file; the switch of checkpointing is inverted."""
@@ -75,7 +75,7 @@ class Axolotl(HuggingFace):
     def recognises(self, document: Document) -> bool:
         """Recognise YAML with axolotl's micro-batch and a model or data set."""
         values = document.values
-        return document.syntax is YAML and _MICRO in values and ("base_model" in values or "datasets" in values)
+        return document.language is YAML and _MICRO in values and ("base_model" in values or "datasets" in values)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; accumulation follows from the product where only that is given.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.assignments import Assignment, ChildForm
+from memplan.configs.assignments import Assignment, ChildForm, child_path_of
 from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.lightning_trainer import (
     NO_RATE,
@@ -22,18 +22,17 @@ from memplan.configs.ecosystems.lightning_trainer import (
     sharing_remarks,
 )
 from memplan.configs.ecosystems.usual_names import remark_on_lengths
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.languages.yaml_source import load_yaml
-from memplan.configs.layout.child_file import child_path_of
-from memplan.configs.layout.child_yaml import yaml_child_text
 from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.layout.yaml_child import yaml_child_text
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
+    from memplan.configs.user_config import KnobKeys
 
 _USUAL = UsualKeys(
     batch=(
@@ -94,7 +93,7 @@ class LightningCLI(TrainerConfigs):
     def recognises(self, document: Document) -> bool:
         """Recognise YAML with a Trainer's section and classes by ``class_path``, or a seed and no ``_target_``."""
         values = document.values.get(_SUBCOMMAND) if self.prefix_of(document) else document.values
-        if document.syntax is not YAML or not isinstance(values, Mapping):
+        if document.language is not YAML or not isinstance(values, Mapping):
             return False
         sections = [each for each in (values.get(name) for name in _SECTIONS) if isinstance(each, Mapping)]
         by_class = any("class_path" in each for each in sections)

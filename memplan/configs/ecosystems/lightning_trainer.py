@@ -26,9 +26,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.configs.ecosystems.ecosystem import torch_loader_keys
-from memplan.configs.ecosystems.openmmlab_files import (
-    OpenMMLabFiles,
+from memplan.configs.ecosystems.openmmlab import (
+    OpenMMLab,
     at_run_time,
     before_run_time,
     remarks_on_runtime_rate,
@@ -21,15 +21,15 @@ from memplan.configs.ecosystems.openmmlab_files import (
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe, keys_in
-from memplan.configs.languages.syntaxes import PYTHON
+from memplan.configs.languages.registry import PYTHON
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _OLD_BATCH_KEYS = ("data.samples_per_gpu", "data.train_dataloader.samples_per_gpu")
@@ -52,7 +52,7 @@ _SCHEDULER_LENGTHS = (
 _SCHEDULER_RATES = ("eta_min", "eta_max")
 
 
-class MMEngine(OpenMMLabFiles):
+class MMEngine(OpenMMLab):
     """Configs of mmengine's Runner."""
 
     name = "mmengine"
@@ -66,7 +66,7 @@ class MMEngine(OpenMMLabFiles):
     def recognises(self, document: Document) -> bool:
         """Recognise a Python config with the Runner's training loader or optimizer wrapper."""
         keys = ("train_dataloader.batch_size", f"{_WRAPPER}.optimizer", f"{_WRAPPER}.type")
-        return document.syntax is PYTHON and any(contains(document.values, key) for key in keys)
+        return document.language is PYTHON and any(contains(document.values, key) for key in keys)
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys of the Runner's sections."""

@@ -13,21 +13,21 @@ from memplan.configs.ecosystems.usual_names import (
 )
 
 if TYPE_CHECKING:
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
-    from memplan.configs.languages.syntaxes import Syntax
+    from memplan.configs.languages.registry import Language
+    from memplan.configs.user_config import KnobKeys
 
 
 class Plain(Ecosystem):
     """A config whose knobs go by their usual names, or are declared: by ``--map``, ``memplan.knobs``, the project."""
 
-    def __init__(self, syntax: Syntax) -> None:
-        self._syntax = syntax
-        self.name = f"plain-{syntax.name.lower()}"
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self.name = f"plain-{language.name.lower()}"
 
     def recognises(self, document: Document) -> bool:
         """Recognise every config of the language."""
-        return document.syntax is self._syntax
+        return document.language is self._language
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that cannot mean anything else; the user declares the others."""

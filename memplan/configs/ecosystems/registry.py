@@ -10,18 +10,18 @@ from memplan.configs.ecosystems.detectron2 import Detectron2
 from memplan.configs.ecosystems.detectron2_lazy import Detectron2Lazy
 from memplan.configs.ecosystems.huggingface import HuggingFace
 from memplan.configs.ecosystems.huggingface_tools import Axolotl, LlamaFactory
-from memplan.configs.ecosystems.lightning import LightningHydra
 from memplan.configs.ecosystems.lightning_cli import LightningCLI
+from memplan.configs.ecosystems.lightning_hydra import LightningHydra
 from memplan.configs.ecosystems.mmengine import MMEngine
-from memplan.configs.ecosystems.openmmlab import OpenMMLab0
+from memplan.configs.ecosystems.openmmlab_0x import OpenMMLab0
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.script_flags import LaunchScript, ScriptArguments
 from memplan.configs.ecosystems.swin import Swin
-from memplan.configs.ecosystems.timm_args import Timm
+from memplan.configs.ecosystems.timm import Timm
 from memplan.configs.ecosystems.torchtitan import TorchTitan
 from memplan.configs.ecosystems.torchtune import TorchTune
 from memplan.configs.ecosystems.ultralytics import Ultralytics
-from memplan.configs.languages.syntaxes import SYNTAXES
+from memplan.configs.languages.registry import LANGUAGES
 from memplan.errors import ConfigError, hint_on_names
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
     TorchTune(),
     LaunchScript(),
     ScriptArguments(),
-    *(Plain(each) for each in SYNTAXES),
+    *(Plain(each) for each in LANGUAGES),
 )
 
 

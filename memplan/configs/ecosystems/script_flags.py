@@ -27,17 +27,17 @@ from memplan.configs.keys import is_count
 from memplan.configs.knob_changes import additions, obstacle_of_single_values
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
-from memplan.configs.languages.syntaxes import ARGUMENTS, SHELL
+from memplan.configs.languages.registry import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.languages.syntaxes import Syntax
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.languages.registry import Language
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _NAMES = {**USUAL_NAMES, KnobName.PRECISION: (*USUAL_NAMES[KnobName.PRECISION], "fp16", "bf16")}
@@ -48,7 +48,7 @@ _FLOORS = ("min_lr", "warmup_lr")
 class _ScriptFlags(Ecosystem):
     """What both kinds of script share."""
 
-    syntax: Syntax
+    language: Language
     loader_keys: ClassVar[KnobKeys] = {
         **torch_loader_keys(""),
         KnobName.LOADER_WORKERS: ("num_workers", "workers"),
@@ -57,7 +57,7 @@ class _ScriptFlags(Ecosystem):
 
     def recognises(self, document: Document) -> bool:
         """Recognise a script with a batch size under one of its usual names."""
-        return document.syntax is self.syntax and any(
+        return document.language is self.language and any(
             each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
         )
 
@@ -96,13 +96,13 @@ class _ScriptFlags(Ecosystem):
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which flag is missing, or cannot be turned off again."""
-        adds_steps = _computes_rate(config.document) and self.syntax is SHELL
+        adds_steps = _computes_rate(config.document) and self.language is SHELL
         names = [each for each in RECIPE_KNOBS if not (adds_steps and each is KnobName.ACCUMULATION_STEPS)]
         if found := obstacle_of_single_values(config, recipe, names=names):
             return found
         knob = config.knob(KnobName.PRECISION)
         is_switch = knob is not None and knob.value is True and not recipe.precision.is_autocast
-        if self.syntax is SHELL and is_switch and knob is not None and recipe.precision != config.recipe.precision:
+        if self.language is SHELL and is_switch and knob is not None and recipe.precision != config.recipe.precision:
             return f"{self.flag(config.document, knob.key)} is a switch, which a value cannot turn off"
         return None
 
@@ -117,7 +117,7 @@ class LaunchScript(_ScriptFlags):
     """Shell scripts that start a training with flags."""
 
     name = "launch-script"
-    syntax = SHELL
+    language = SHELL
 
     def companion_names(self, document: Document) -> Mapping[str, Any]:
         """Return the file that ``accelerate launch`` is given."""
@@ -133,7 +133,7 @@ class ScriptArguments(_ScriptFlags):
 
     name = "argparse-script"
     childless_style = PatchStyle.FLAGS
-    syntax = ARGUMENTS
+    language = ARGUMENTS
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return the flags as the script declares them."""

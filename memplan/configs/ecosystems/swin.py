@@ -13,16 +13,16 @@ from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _BATCH, _STEPS, _AMP = "DATA.BATCH_SIZE", "TRAIN.ACCUMULATION_STEPS", "AMP_ENABLE"
@@ -43,7 +43,7 @@ class Swin(Ecosystem):
         """Recognise YAML with Swin's batch size and a model's type or a section for training."""
         values = document.values
         has_rest = contains(values, "MODEL.TYPE") or contains(values, "TRAIN.BASE_LR")
-        return document.syntax is YAML and contains(values, _BATCH) and has_rest
+        return document.language is YAML and contains(values, _BATCH) and has_rest
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that affect a step."""

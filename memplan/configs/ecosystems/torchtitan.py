@@ -16,7 +16,7 @@ from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import count_at, declared_recipe
 from memplan.configs.languages.literals import python_word
-from memplan.configs.languages.syntaxes import TOML
+from memplan.configs.languages.registry import TOML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -25,9 +25,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _MICRO, _GLOBAL, _RATE = "training.local_batch_size", "training.global_batch_size", "optimizer.lr"
@@ -55,7 +55,7 @@ class TorchTitan(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise TOML with torchtitan's batch size, or its model and number of steps."""
         has_steps = contains(document.values, "training.steps") and contains(document.values, "model.flavor")
-        return document.syntax is TOML and (contains(document.values, _MICRO) or has_steps)
+        return document.language is TOML and (contains(document.values, _MICRO) or has_steps)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; accumulation follows from the global batch and the replicas the file spells out.

@@ -14,7 +14,7 @@ from memplan.configs.keys import get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import RECIPE_KNOBS, declared_recipe
 from memplan.configs.languages.literals import python_word
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError, hint_on_names
@@ -23,9 +23,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _DTYPE, _IN_BACKWARD = "dtype", "optimizer_in_bwd"
@@ -51,7 +51,7 @@ class TorchTune(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise a model or a data set that is made by a part of torchtune."""
         makers = (get(document.values, f"{each}._component_") for each in ("model", "dataset"))
-        return document.syntax is YAML and any(str(each).startswith("torchtune.") for each in makers)
+        return document.language is YAML and any(str(each).startswith("torchtune.") for each in makers)
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Read the recipe; the weights have the type of the activations.

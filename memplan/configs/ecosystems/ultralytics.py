@@ -13,7 +13,7 @@ from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values
 from memplan.configs.knobs import count_at
 from memplan.configs.languages.literals import python_word
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
@@ -22,9 +22,9 @@ from memplan.recipe import Precision, Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
 
 _NOMINAL_BATCH_SIZE = 64  # the default of nbs
 _BATCH, _NOMINAL, _AMP = "batch", "nbs", "amp"
@@ -47,7 +47,7 @@ class Ultralytics(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise a flat YAML file with ``batch`` and two arguments of Ultralytics' own."""
         values = document.values
-        return document.syntax is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
+        return document.language is YAML and _BATCH in values and sum(each in values for each in _SIGNS) >= 2
 
     def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
         """Share the batch among the devices, and derive accumulation as the trainer does.

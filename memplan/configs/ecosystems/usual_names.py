@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from memplan.configs.assignments import KnobKeys
+    from memplan.configs.user_config import KnobKeys
 
 MAE_STEPS = "accum_iter"  # MAE and its descendants
 # For each knob, the most specific name first.

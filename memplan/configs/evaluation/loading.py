@@ -12,14 +12,14 @@ from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.evaluation.yaml_chain import read_chain
 from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
-from memplan.configs.languages.syntaxes import ARGUMENTS, PYTHON, YAML, syntax_of
+from memplan.configs.languages.registry import ARGUMENTS, PYTHON, YAML, language_of
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.configs.documents import SourceFile
-    from memplan.configs.languages.syntaxes import Syntax
+    from memplan.configs.languages.registry import Language
 
 READ_TIMEOUT_S = 30.0
 
@@ -38,17 +38,17 @@ def load_document(
         ConfigError: it cannot be read, is invalid, raises, or does not end within ``READ_TIMEOUT_S`` seconds.
     """
     source = read_source(path, texts=texts)
-    syntax = _syntax_of(source)
-    if syntax.load is None:
-        return _evaluated(source, syntax, texts or {})
-    if syntax is not YAML:
+    language = _language_of(source)
+    if language.load is None:
+        return _evaluated(source, language, texts or {})
+    if language is not YAML:
         where, notes = str(source.path), list[str]()
-        values = as_plain(syntax.load(source.text, where=where), notes, where=where)
-        return Document(source=source, syntax=syntax, values=require_keys(values, source.path), notes=tuple(notes))
+        values = as_plain(language.load(source.text, where=where), notes, where=where)
+        return Document(source=source, language=language, values=require_keys(values, source.path), notes=tuple(notes))
     chain = read_chain(source, texts or {}, laid_over=laid_over)
     return Document(
         source=source,
-        syntax=syntax,
+        language=language,
         values=require_keys(chain.values, source.path),
         inherited=chain.inherited,
         laid_over=chain.laid_over,
@@ -65,13 +65,13 @@ def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Do
     return load_document(path, texts=texts, laid_over=document.laid_over if path == document.path else None)
 
 
-def _syntax_of(source: SourceFile) -> Syntax:
+def _language_of(source: SourceFile) -> Language:
     """Return the language of a file; a script that declares arguments must not be run to be read."""
-    syntax = syntax_of(source.path)
-    return ARGUMENTS if syntax is PYTHON and declares_arguments(source.text) else syntax
+    language = language_of(source.path)
+    return ARGUMENTS if language is PYTHON and declares_arguments(source.text) else language
 
 
-def _evaluated(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> Document:
+def _evaluated(source: SourceFile, language: Language, texts: Mapping[str, str]) -> Document:
     """Run a config in a child process.
 
     Raises:
@@ -85,7 +85,7 @@ def _evaluated(source: SourceFile, syntax: Syntax, texts: Mapping[str, str]) -> 
             hint=f'name its config, or have memplan run it: memplan probe --command "{line}"',
         )
     read = _read_in_child(source.path, texts)
-    return Document(source=source, syntax=syntax, values=read.values, inherited=read.files[1:], notes=read.notes)
+    return Document(source=source, language=language, values=read.values, inherited=read.files[1:], notes=read.notes)
 
 
 def _read_in_child(path: Path, texts: Mapping[str, str]) -> ReadAnswer:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from memplan import children
 from memplan.configs.documents import read_source
+from memplan.configs.evaluation.base_list import BaseListReading
 from memplan.configs.evaluation.lazy_config import LazyConfigReading
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.pure_python import PurePythonReading
-from memplan.configs.evaluation.python_chain import ChainReading
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.errors import ConfigError
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FRAMES = 30
-_READINGS: dict[PythonStyle, type[ChainReading | PurePythonReading | LazyConfigReading]] = {
-    PythonStyle.BASE_LIST: ChainReading,
-    PythonStyle.READ_BASE: PurePythonReading,
+_READINGS: dict[PythonStyle, type[BaseListReading | PurePythonReading | LazyConfigReading]] = {
+    PythonStyle.BASE_LIST: BaseListReading,
+    PythonStyle.PURE_PYTHON: PurePythonReading,
     PythonStyle.LAZY_CONFIG: LazyConfigReading,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ from memplan.configs.languages.yaml_source import EXPONENT_FLOAT
 from memplan.errors import PatchError
 from memplan.units import without_noise
 
+_PLAIN_WORD = re.compile(r"[-+.\w]+")
 _PLAIN_POWERS = (-1, 0, 1)  # of ten: nobody writes 4.4e+0
 _QUOTED = re.compile(r"""(?s)(["']).*\1""")
 _TUPLE = re.compile(r"\([\d, ]*\)")  # text to YAML; its commas are harmless where the one it replaces had them
@@ -149,6 +151,22 @@ def python_word(value: Any) -> str | None:
 def _is_short(value: float) -> bool:
     """Whether ``%g``'s six digits keep all of a number."""
     return float(f"{value:g}") == without_noise(value)
+
+
+def write_shell(value: Any, *, like: str | None = None) -> str:
+    """Write a single value as a word of a command.
+
+    Raises:
+        PatchError: it is not a single value.
+    """
+    word = write_python(value, like=like) if isinstance(value, float) else python_word(value)
+    if word is None:
+        raise PatchError(f"{value!r} cannot be a word of a command", hint="make this change by hand")
+    if isinstance(value, bool) and like is not None and like.islower():
+        word = word.lower()
+    if like is not None and like[:1] in ("'", '"') and _PLAIN_WORD.fullmatch(word):
+        return f"{like[0]}{word}{like[0]}"
+    return shlex.quote(word)
 
 
 def _float(value: float, *, like: str | None, dotted: bool) -> str:

@@ -23,12 +23,12 @@ _LAZY_TOOLS = frozenset({"LazyCall", "LazyConfig", "get_config", "model_zoo"})
 class PythonStyle(StrEnum):
     """How a Python config inherits.
 
-    ``base-list`` names files in ``_base_`` (mmcv, mmengine) or inherits nothing; ``read-base`` is mmengine's pure
-    Python style; ``lazy-config`` is detectron2's, which imports other configs and changes what they hold.
+    ``base-list`` names files in ``_base_`` (mmcv, mmengine) or inherits nothing; ``pure-python`` is mmengine's, with
+    ``read_base()``; ``lazy-config`` is detectron2's, which imports other configs and changes what they hold.
     """
 
     BASE_LIST = "base-list"
-    READ_BASE = "read-base"
+    PURE_PYTHON = "pure-python"
     LAZY_CONFIG = "lazy-config"
 
 
@@ -39,12 +39,12 @@ def style_of(text: str) -> PythonStyle:
     if any(base_assignment(each) for each in body):
         return PythonStyle.BASE_LIST
     if any(is_read_base(each) for each in body):
-        return PythonStyle.READ_BASE
+        return PythonStyle.PURE_PYTHON
     imports = [each for each in body if isinstance(each, ast.ImportFrom)]
     if any(each.level or _is_of_lazy_configs(each) for each in imports):
         return PythonStyle.LAZY_CONFIG
     foreign = {name for each in body for name in _foreign_names(each)}
-    return PythonStyle.READ_BASE if foreign & set(_names_of_types(body)) else PythonStyle.BASE_LIST
+    return PythonStyle.PURE_PYTHON if foreign & set(_names_of_types(body)) else PythonStyle.BASE_LIST
 
 
 def is_program(text: str) -> bool:

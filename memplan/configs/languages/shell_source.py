@@ -9,21 +9,18 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.languages.literals import python_word, write_python
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
 from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open, places_left_open
 from memplan.configs.languages.shell_words import Word, commands_in
 from memplan.configs.languages.spans import Edit, Location, Span, line_at
-from memplan.errors import ConfigError, PatchError
+from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PLAIN = re.compile(r"[-+.\w]+")
 _GAP = re.compile(r"[\s\\]+")
 LAUNCHER = "accelerate_launch"  # key of what stands before the program, where it bears on a step
 _OF_ACCELERATE = ("mixed_precision",)
@@ -150,22 +147,6 @@ def add_to_shell(text: str, entries: dict[str, str]) -> Edit | None:
     ]
     end = (last.values[-1] if last.values else last.word).span.end
     return Edit(span=Span(start=end, end=end), text="".join(words))
-
-
-def write_shell(value: Any, *, like: str | None = None) -> str:
-    """Write a single value as a word of a command.
-
-    Raises:
-        PatchError: it is not a single value.
-    """
-    word = write_python(value, like=like) if isinstance(value, float) else python_word(value)
-    if word is None:
-        raise PatchError(f"{value!r} cannot be a word of a command", hint="make this change by hand")
-    if isinstance(value, bool) and like is not None and like.islower():
-        word = word.lower()
-    if like is not None and like[:1] in ("'", '"') and _PLAIN.fullmatch(word):
-        return f"{like[0]}{word}{like[0]}"
-    return shlex.quote(word)
 
 
 def _training_commands(text: str) -> list[list[Word]]:

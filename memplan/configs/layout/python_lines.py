@@ -1,4 +1,4 @@
-"""Lay out changed values as lines of Python, with a remark behind each."""
+"""Lay out changed values as lines of Python, with a comment behind each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memplan.configs.assignments import Assignment
 from memplan.configs.attribute_dict import DELETE_KEY
 from memplan.configs.keys import get
 from memplan.configs.languages.literals import write_python
-from memplan.configs.layout.remarks import LEAST_REMARK, MAX_COLUMNS, remark_on, with_remark
+from memplan.configs.layout.comments import LEAST_COMMENT, MAX_COLUMNS, comment_on, with_comment
 from memplan.configs.layout.whole_lists import WholeList
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def grouped(entries: Iterable[tuple[Sequence[str], Any]]) -> Any:
 
 
 def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iterator[str]:
-    """Yield the lines of one key: a changed value with its remark, or a dict of such entries."""
+    """Yield the lines of one key: a changed value with its comment, or a dict of such entries."""
     head, comma = f"{_INDENT * depth}{head}", "," if depth else ""
     if isinstance(tree, WholeList):
         yield from _list_lines(head, tree, document, comma, depth)
     elif isinstance(tree, Assignment) and isinstance(tree.value, dict) and _dict_members(document, tree):
-        yield from _dict_lines(head, _dict_members(document, tree), comma, depth, remark_on(document, tree))
+        yield from _dict_lines(head, _dict_members(document, tree), comma, depth, comment_on(document, tree))
     elif isinstance(tree, Assignment):
-        yield from value_lines(head, tree.value, comma, depth, remark_on(document, tree))
+        yield from value_lines(head, tree.value, comma, depth, comment_on(document, tree))
     else:
         opening, closing, heads = dict_spelling(tree)
         yield f"{head}{opening}"
@@ -51,38 +51,38 @@ def entry_lines(head: str, tree: Any, document: Document, *, depth: int) -> Iter
 
 
 def _list_lines(head: str, whole: WholeList, document: Document, comma: str, depth: int) -> Iterator[str]:
-    """Yield a list with a remark behind each member that changes."""
-    remarks: dict[int, list[str]] = {}
+    """Yield a list with a comment behind each member that changes."""
+    comments: dict[int, list[str]] = {}
     for each in whole.within:
         place, _, part = whole.inner_key(each).partition(".")
-        remarks.setdefault(int(place), []).append(f"{part} {remark_on(document, each)}".strip())
+        comments.setdefault(int(place), []).append(f"{part} {comment_on(document, each)}".strip())
     opening, closing = "[]" if isinstance(whole.value, list) else "()"
     yield f"{head}{opening}"
     for index, member in enumerate(whole.value):
-        remark = "; ".join(remarks.get(index, [])) or None
-        yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, remark)
+        comment = "; ".join(comments.get(index, [])) or None
+        yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, comment)
     yield f"{_INDENT * depth}{closing}{comma}"
 
 
-def value_lines(head: str, value: Any, comma: str, depth: int, remark: str | None) -> Iterator[str]:
-    """Yield a value on one line where it fits with the beginning of its remark, else a member a line."""
+def value_lines(head: str, value: Any, comma: str, depth: int, comment: str | None) -> Iterator[str]:
+    """Yield a value on one line where it fits with the beginning of its comment, else a member a line."""
     line = f"{head}{write_python(value)}{comma}"
-    fits = len(line) + (LEAST_REMARK if remark else 0) <= MAX_COLUMNS
+    fits = len(line) + (LEAST_COMMENT if comment else 0) <= MAX_COLUMNS
     if not fits and isinstance(value, dict) and value:
-        yield from _dict_lines(head, value, comma, depth, remark)
+        yield from _dict_lines(head, value, comma, depth, comment)
     elif not fits and isinstance(value, list | tuple) and value:
         opening, closing = "[]" if isinstance(value, list) else "()"
-        yield with_remark(f"{head}{opening}", remark)
+        yield with_comment(f"{head}{opening}", comment)
         for member in value:
             yield from value_lines(_INDENT * (depth + 1), member, ",", depth + 1, None)
         yield f"{_INDENT * depth}{closing}{comma}"
     else:
-        yield with_remark(line, remark)
+        yield with_comment(line, comment)
 
 
-def _dict_lines(head: str, members: Mapping[str, Any], comma: str, depth: int, remark: str | None) -> Iterator[str]:
+def _dict_lines(head: str, members: Mapping[str, Any], comma: str, depth: int, comment: str | None) -> Iterator[str]:
     opening, closing, heads = dict_spelling(members)
-    yield with_remark(f"{head}{opening}", remark)
+    yield with_comment(f"{head}{opening}", comment)
     for part, value in members.items():
         yield from value_lines(f"{_INDENT * (depth + 1)}{heads[part]}", value, ",", depth + 1, None)
     yield f"{_INDENT * depth}{closing}{comma}"

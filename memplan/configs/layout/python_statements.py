@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.assignments import Assignment
 from memplan.configs.keys import contains, differences, get
 from memplan.configs.languages.literals import PythonName
+from memplan.configs.layout.comments import comment_on
 from memplan.configs.layout.python_lines import dict_spelling, entry_lines, grouped, value_lines
-from memplan.configs.layout.remarks import remark_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,14 +114,14 @@ def _update(document: Document, container: str, members: list[tuple[_Place, Assi
     """Yield the statement that sets some members of one container."""
     tree = grouped((place.rest, _with_name(each)) for place, each in members)
     if isinstance(tree, Assignment):
-        yield from value_lines(f"{container} = ", tree.value, "", 0, remark_on(document, tree))
+        yield from value_lines(f"{container} = ", tree.value, "", 0, comment_on(document, tree))
     elif not contains(document.values, container.partition("[")[0]):
         yield from entry_lines(f"{container} = ", tree, document, depth=0)
     elif len(members) == 1 and all(each.isidentifier() for each in members[0][0].rest):
         opening = "=dict(".join(members[0][0].rest)
         closing = ")" * len(members[0][0].rest)
         each = _with_name(members[0][1])
-        yield from value_lines(f"{container}.update({opening}=", each.value, closing, 0, remark_on(document, each))
+        yield from value_lines(f"{container}.update({opening}=", each.value, closing, 0, comment_on(document, each))
     else:
         opening, closing, heads = dict_spelling(tree)
         yield f"{container}.update({opening.removeprefix('dict(')}"

@@ -16,7 +16,7 @@ import yaml
 from memplan.configs.evaluation.plain_data import as_plain, yaml_values
 from memplan.configs.evaluation.yaml_chain import laid_over_in_order
 from memplan.configs.keys import get, leaves, with_value
-from memplan.configs.languages.syntaxes import syntax_of
+from memplan.configs.languages.registry import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,10 +93,10 @@ def read_with_transformers(files: tuple[SourceFile, ...]) -> Reading:
     for each in _LOOKS_AT_DEVICES:
         sys.modules[each] = None  # type: ignore[assignment]  # importing it raises ModuleNotFoundError
     source = files[-1]
-    syntax, where = syntax_of(source.path), str(source.path)
-    own = {} if syntax.load is None else as_plain(syntax.load(source.text, where=where), where=where)
-    load = _LOADED_BY_THE_PARSER.get(syntax.name)
-    values = syntax.resolve(source.text, own) if load is None else load(source.text)
+    language, where = language_of(source.path), str(source.path)
+    own = {} if language.load is None else as_plain(language.load(source.text, where=where), where=where)
+    load = _LOADED_BY_THE_PARSER.get(language.name)
+    values = language.resolve(source.text, own) if load is None else load(source.text)
     return Reading(own=own, package=_as_training_arguments(values, from_words=load is None))
 
 

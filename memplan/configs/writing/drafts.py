@@ -135,7 +135,7 @@ def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assign
     notes += group_notes
     changed = with_followed_names(document, assignments)
     expected = _with(config.values, changed)
-    if assignments and document.syntax.comment_prefix is not None:
+    if assignments and document.language.comment_prefix is not None:
         marker = marker_line(config, change, assignments, parent=config, over=bases_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])
     elif assignments:

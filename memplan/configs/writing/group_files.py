@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.documents import key_within
 from memplan.configs.evaluation.hydra_defaults import primary_values
 from memplan.configs.keys import get
-from memplan.configs.languages.syntaxes import YAML
+from memplan.configs.languages.registry import YAML
 from memplan.configs.writing.in_place import edited_text, stale_comments
 from memplan.patches import FilePatch
 
@@ -52,13 +52,13 @@ def _part_of(document: Document, source: SourceFile) -> Document:
 
 def _file_of(document: Document, assignment: Assignment) -> SourceFile:
     """Return the file that sets a value, or the section that a new one goes into; the config itself where none does."""
-    if document.syntax is not YAML or document.syntax.locate(document.source.text, assignment.key) is not None:
+    if document.language is not YAML or document.language.locate(document.source.text, assignment.key) is not None:
         return document.source
     if primary_values(document.primary) is None:
         return document.source
     for source in document.inherited:
         key = key_within(source, assignment.key)
-        if key is not None and document.syntax.locate(source.text, key) is not None:
+        if key is not None and document.language.locate(source.text, key) is not None:
             return source
     section = assignment.key.rpartition(".")[0]
     return next((each for each in document.inherited if each.prefix == section != ""), document.source)

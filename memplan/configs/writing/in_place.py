@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.keys import contains, get
 from memplan.configs.languages.python_source import is_read_elsewhere
 from memplan.configs.languages.python_style import PythonStyle, style_of
+from memplan.configs.languages.registry import PYTHON
 from memplan.configs.languages.spans import Edit, appended_lines, line_end, splice
-from memplan.configs.languages.syntaxes import PYTHON
 from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.errors import PatchError
 
@@ -27,7 +27,7 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
         PatchError: a value is inherited, computed, or absent where it cannot be added.
     """
     text = document.source.text
-    located = {each.key: document.syntax.locate(text, each.key) for each in assignments}
+    located = {each.key: document.language.locate(text, each.key) for each in assignments}
     late = [each for each in assignments if _is_set_behind(document, each.key, located[each.key])]
     rest = [each for each in assignments if each not in late]
     new = [each for each in rest if located[each.key] is None and not get(document.values, each.key)]
@@ -44,7 +44,7 @@ def with_followed_names(document: Document, assignments: list[Assignment]) -> li
     """Add the names through which values are set, since they change with them."""
     found = {each.key: each for each in assignments}
     for each in assignments:
-        location = document.syntax.locate(document.source.text, each.key)
+        location = document.language.locate(document.source.text, each.key)
         for name in () if location is None else location.followed:
             if contains(document.values, name):
                 found.setdefault(name, replace(each, key=name))
@@ -55,12 +55,12 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
     """Return a note for each comment beside a changed value that states the old one."""
     notes, text = [], document.source.text
     for each in assignments:
-        location = document.syntax.locate(text, each.key)
-        if location is None or document.syntax.comment_prefix is None:
+        location = document.language.locate(text, each.key)
+        if location is None or document.language.comment_prefix is None:
             continue
         old = text[location.span.start : location.span.end]
         rest = text[location.span.end : line_end(text, location.span.end)]
-        _, _, comment = rest.partition(document.syntax.comment_prefix)
+        _, _, comment = rest.partition(document.language.comment_prefix)
         if old and re.search(rf"(?<![\w.]){re.escape(old)}(?![\w.])", comment):
             notes.append(f"{document.path.name}:{location.line}: the comment beside {each.key} still says {old}")
     return notes
@@ -68,7 +68,7 @@ def stale_comments(document: Document, assignments: list[Assignment]) -> list[st
 
 def _is_set_behind(document: Document, key: str, location: Location | None) -> bool:
     """Whether a value is set at the file's end: one that is imported, computed, or used in the file."""
-    if document.syntax is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
+    if document.language is not PYTHON or style_of(document.source.text) is PythonStyle.BASE_LIST:
         return False
     is_own = location is not None and location.obstacle is None
     return not is_own or is_read_elsewhere(document.source.text, key)
@@ -80,7 +80,7 @@ def _edit(document: Document, assignment: Assignment, location: Location | None)
     if location.obstacle is not None:
         raise _refusal(document, assignment, location.obstacle, line=location.line)
     text, span = document.source.text, location.span
-    written = document.syntax.write(assignment.value, like=text[span.start : span.end])
+    written = document.language.write(assignment.value, like=text[span.start : span.end])
     touches = span.start == span.end and not text[span.start - 1 : span.start].isspace()
     return Edit(span=span, text=f" {written}" if touches else written)
 
@@ -95,8 +95,8 @@ def _additions(document: Document, assignments: list[Assignment]) -> list[Edit]:
 
 
 def _addition(document: Document, assignments: list[Assignment]) -> Edit:
-    entries = {each.key: document.syntax.write(each.value) for each in assignments}
-    edit = document.syntax.add(document.source.text, entries)
+    entries = {each.key: document.language.write(each.value) for each in assignments}
+    edit = document.language.add(document.source.text, entries)
     if edit is None:
         raise _refusal(document, assignments[0], "the config does not set it")
     return edit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.discovery import common_root
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import contains, get
-from memplan.configs.layout.remarks import NOT_SET
+from memplan.configs.layout.comments import NOT_SET
 from memplan.configs.user_config import PatchStyle
 from memplan.configs.writing.applying import require_unchanged
 from memplan.configs.writing.diffs import unified_diff
@@ -110,7 +110,7 @@ def _files_of(draft: Draft) -> tuple[FilePatch, ...]:
 
 
 def _value_change(config: UserConfig, draft: Draft, assignment: Assignment) -> ValueChange:
-    write = config.document.syntax.write
+    write = config.document.language.write
     is_set = contains(config.values, assignment.key)
     return ValueChange(
         path=str(draft.path),

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memplan.configs.keys import differences, lookup, with_value
+from memplan.configs.languages.registry import JSON, PYTHON, SHELL, TOML, YAML, Language
 from memplan.configs.languages.spans import Edit, splice
-from memplan.configs.languages.syntaxes import JSON, PYTHON, SHELL, TOML, YAML, Syntax
 
 NAMES = st.text("abcxyz_", min_size=1, max_size=4).filter(str.isidentifier).filter(lambda each: each not in ("y", "as"))
 TEXTS = st.text("ab #:'\"\\,[]{}=-%é", max_size=8)
@@ -102,38 +102,38 @@ def written_as_shell(draw: st.DrawFn, tree: dict[str, Any]) -> str:
 WRITERS = {YAML: written_as_yaml, JSON: written_as_json, PYTHON: written_as_python, TOML: written_as_toml}
 
 
-def evaluated(syntax: Syntax, text: str) -> Any:
-    if syntax.load is not None:
-        return syntax.load(text, where="x")
+def evaluated(language: Language, text: str) -> Any:
+    if language.load is not None:
+        return language.load(text, where="x")
     names: dict[str, Any] = {}
     exec(text, names)  # noqa: S102 - assignments of literals, made above
     return {name: value for name, value in names.items() if name not in ("__builtins__", "os")}
 
 
-def check(draw: st.DrawFn, syntax: Syntax, tree: dict[str, Any], text: str) -> None:
+def check(draw: st.DrawFn, language: Language, tree: dict[str, Any], text: str) -> None:
     """Change one leaf of a text, and compare every byte and every value."""
-    before = evaluated(syntax, text)
+    before = evaluated(language, text)
     assume(not list(differences(tree, before)))
     keys = [each for each in leaves(tree) if isinstance(lookup(tree, each), bool | int | float | str)]
     assume(keys)
     key = draw(st.sampled_from(keys))
     new = of_the_same_kind(draw, lookup(tree, key))
-    location = syntax.locate(text, key)
+    location = language.locate(text, key)
     assert location is not None
     assert location.obstacle is None
     span = location.span
-    after = splice(text, [Edit(span=span, text=syntax.write(new, like=text[span.start : span.end]))])
+    after = splice(text, [Edit(span=span, text=language.write(new, like=text[span.start : span.end]))])
     assert after.startswith(text[: span.start])
     assert after.endswith(text[span.end :])
-    assert list(differences(with_value(before, key, new), evaluated(syntax, after))) == []
+    assert list(differences(with_value(before, key, new), evaluated(language, after))) == []
 
 
-@pytest.mark.parametrize("syntax", WRITERS, ids=lambda each: each.name)
+@pytest.mark.parametrize("language", WRITERS, ids=lambda each: each.name)
 @given(st.data(), TREES, NEWLINES)
 def test_one_value_changes_and_no_other_byte(
-    syntax: Syntax, data: st.DataObject, tree: dict[str, Any], newline: str
+    language: Language, data: st.DataObject, tree: dict[str, Any], newline: str
 ) -> None:
-    check(data.draw, syntax, tree, WRITERS[syntax](data.draw, tree).replace("\n", newline))
+    check(data.draw, language, tree, WRITERS[language](data.draw, tree).replace("\n", newline))
 
 
 @given(st.data(), st.dictionaries(NAMES, st.one_of(st.integers(0, 99), FLOATS, st.booleans()), min_size=1), NEWLINES)

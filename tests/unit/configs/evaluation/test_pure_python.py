@@ -65,8 +65,8 @@ def doubled(path: Path, **recipe: Any) -> RecipeChange:
 
 
 def test_the_style_is_told_by_the_syntax_alone() -> None:
-    assert style_of(LEAF) is PythonStyle.READ_BASE
-    assert style_of(BASE) is PythonStyle.READ_BASE
+    assert style_of(LEAF) is PythonStyle.PURE_PYTHON
+    assert style_of(BASE) is PythonStyle.PURE_PYTHON
     assert style_of("import os\nmodel = dict(type='Net')\n") is PythonStyle.BASE_LIST
     assert style_of("_base_ = './base.py'\nfrom x import Y\nmodel = dict(type=Y)\n") is PythonStyle.BASE_LIST
     assert style_of("import numpy as np\nsize = float(np.sqrt(4))\n") is PythonStyle.BASE_LIST

@@ -22,17 +22,17 @@ from memplan.configs.ecosystems.lightning_trainer import (
 from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words, primary_values
 from memplan.configs.keys import followed
-from memplan.configs.languages.syntaxes import YAML
-from memplan.configs.layout.child_yaml import yaml_child_text
+from memplan.configs.languages.registry import YAML
 from memplan.configs.layout.command_lines import as_pairs
+from memplan.configs.layout.yaml_child import yaml_child_text
 from memplan.configs.originals import has_marker
 from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import KnobKeys
     from memplan.configs.documents import Document
+    from memplan.configs.user_config import KnobKeys
 
 _EXPERIMENT = "memplan"
 _EXPERIMENTS = "experiment"
@@ -100,7 +100,7 @@ class LightningHydra(TrainerConfigs):
         """Recognise YAML with a Trainer's section, or with the number of cards under ``general``, and a batch size."""
         values = document.values
         is_known = has_trainer(values) or (isinstance(values.get("general"), Mapping) and "gpus" in values["general"])
-        return document.syntax is YAML and is_known and bool(present(values, _USUAL.batch))
+        return document.language is YAML and is_known and bool(present(values, _USUAL.batch))
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return which batch size was taken, and what else could be meant by it."""

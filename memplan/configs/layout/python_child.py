@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.configs.assignments import ChildForm
+from memplan.configs.assignments import ChildForm, child_path_of
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.layout.python_lines import entry_lines, grouped
 from memplan.configs.layout.python_statements import class_imports, member_lines, update_lines
 from memplan.configs.layout.whole_lists import with_whole_lists
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
     from memplan.configs.user_config import UserConfig
-
-_SUFFIX = "_memplan"
-
-
-def child_path_of(path: Path) -> Path:
-    """Return the path of a config's child: ``x.py`` -> ``x_memplan.py``."""
-    return path.with_name(f"{path.stem}{_SUFFIX}{path.suffix}")
 
 
 def python_child_form(document: Document) -> ChildForm | None:
     """Return how OpenMMLab's configs inherit; None for a pure-Python config whose file name cannot be imported."""
     path = child_path_of(document.path)
     notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
-    if style_of(document.source.text) is not PythonStyle.READ_BASE:
+    if style_of(document.source.text) is not PythonStyle.PURE_PYTHON:
         head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
         return ChildForm(path=path, write=_child_text, head=head, notes=notes)
     if not document.path.stem.isidentifier():

@@ -12,7 +12,7 @@ from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe
-from memplan.configs.languages.syntaxes import SHELL, YAML
+from memplan.configs.languages.registry import SHELL, YAML
 from memplan.configs.layout.command_lines import as_switched_flags
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -20,9 +20,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan.configs.assignments import Assignment, KnobKeys
+    from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
-    from memplan.configs.user_config import RecipeChange, UserConfig
+    from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
 _DTYPES = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
@@ -44,7 +44,7 @@ class Timm(Ecosystem):
         """Recognise a flat YAML file with a batch size, a model's name, and two arguments of timm's own."""
         values = document.values
         named = isinstance(values.get("model"), str) and "batch_size" in values
-        return document.syntax in (YAML, SHELL) and named and sum(each in values for each in _SIGNS) >= 2
+        return document.language in (YAML, SHELL) and named and sum(each in values for each in _SIGNS) >= 2
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the arguments that are set; a rate that timm chooses itself is none."""
@@ -76,7 +76,7 @@ class Timm(Ecosystem):
             return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):
             return f"timm's train.py has no argument for {recipe.precision}"
-        if config.document.syntax is SHELL and config.recipe.precision in _DTYPES and recipe.precision not in _DTYPES:
+        if config.document.language is SHELL and config.recipe.precision in _DTYPES and recipe.precision not in _DTYPES:
             return "--amp is a switch, which a value cannot turn off"
         return None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.assignments import Assignment
 from memplan.configs.keys import with_value
 from memplan.configs.languages.literals import write_yaml
-from memplan.configs.layout.remarks import remark_on, with_remark
+from memplan.configs.layout.comments import comment_on, with_comment
 from memplan.configs.layout.whole_lists import WholeList, with_whole_lists
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _lines(tree: dict[str, Any], parent: UserConfig, *, depth: int) -> Iterator[
     for name, branch in tree.items():
         head = f"{_INDENT * depth}{name}:"
         if isinstance(branch, Assignment):
-            yield with_remark(f"{head} {write_yaml(branch.value)}", remark_on(parent.document, branch))
+            yield with_comment(f"{head} {write_yaml(branch.value)}", comment_on(parent.document, branch))
         else:
             yield head
             yield from _lines(branch, parent, depth=depth + 1)

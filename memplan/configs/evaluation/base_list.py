@@ -40,7 +40,7 @@ _FIELDS = (bool, int, float, str, list, tuple, dict)
 
 
 @dataclass(slots=True)
-class ChainReading:
+class BaseListReading:
     """One evaluation of a config: text to take instead of files on disk, and the files met, nearest first."""
 
     texts: Mapping[str, str]

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 NOT_SET = "not set"
 MAX_COLUMNS = 120
-LEAST_REMARK = 32  # columns a remark gets before its value is spread over several lines
+LEAST_COMMENT = 32  # columns a comment gets before its value is spread over several lines
 _WIDEST_VALUE = 40
 _ELLIPSIS = "…"
 
 
-def remark_on(document: Document, assignment: Assignment) -> str:
+def comment_on(document: Document, assignment: Assignment) -> str:
     """Return what a value was, and why it changes."""
-    write = document.syntax.write
+    write = document.language.write
     is_set = contains(document.values, assignment.key)
     value = get(document.values, assignment.key)
     before = (write_python(value) if isinstance(value, dict) else write(value)) if is_set else NOT_SET
     return f"was {_cut(before, _WIDEST_VALUE)}: {assignment.reason}"
 
 
-def with_remark(line: str, remark: str | None) -> str:
+def with_comment(line: str, comment: str | None) -> str:
     """Return a line with a comment behind it, cut to ``MAX_COLUMNS``; without it where there is no room."""
     room = MAX_COLUMNS - len(line) - len("  # ")
-    return line if remark is None or room <= len(_ELLIPSIS) else f"{line}  # {_cut(remark, room)}"
+    return line if comment is None or room <= len(_ELLIPSIS) else f"{line}  # {_cut(comment, room)}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from memplan.configs.languages.argparse_source import load_arguments, locate_in_arguments, no_addition
 from memplan.configs.languages.interpolations import resolved
 from memplan.configs.languages.json_source import add_to_json, load_json, locate_in_json
-from memplan.configs.languages.literals import write_json, write_python, write_toml, write_yaml
+from memplan.configs.languages.literals import write_json, write_python, write_shell, write_toml, write_yaml
 from memplan.configs.languages.python_source import add_to_python, locate_in_python
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.configs.languages.shell_source import (
@@ -18,7 +18,6 @@ from memplan.configs.languages.shell_source import (
     load_shell,
     locate_in_shell,
     with_computed,
-    write_shell,
 )
 from memplan.configs.languages.toml_source import add_to_toml, load_toml, locate_in_toml
 from memplan.configs.languages.yaml_source import add_to_yaml, load_yaml, locate_in_yaml
@@ -46,7 +45,7 @@ class Loader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Syntax:
+class Language:
     """One config language.
 
     Args:
@@ -79,7 +78,7 @@ def _resolved_where_lazy(text: str, values: dict[str, Any]) -> dict[str, Any]:
     return resolved(values) if style_of(text) is PythonStyle.LAZY_CONFIG else values
 
 
-PYTHON = Syntax(
+PYTHON = Language(
     name="Python",
     suffixes=(".py",),
     comment_prefix="#",
@@ -89,7 +88,7 @@ PYTHON = Syntax(
     write=write_python,
     resolve=_resolved_where_lazy,
 )
-YAML = Syntax(
+YAML = Language(
     name="YAML",
     suffixes=(".yaml", ".yml"),
     comment_prefix="#",
@@ -99,7 +98,7 @@ YAML = Syntax(
     write=write_yaml,
     resolve=lambda _text, values: resolved(values),
 )
-JSON = Syntax(
+JSON = Language(
     name="JSON",
     suffixes=(".json",),
     comment_prefix=None,
@@ -108,7 +107,7 @@ JSON = Syntax(
     add=add_to_json,
     write=write_json,
 )
-TOML = Syntax(
+TOML = Language(
     name="TOML",
     suffixes=(".toml",),
     comment_prefix="#",
@@ -117,7 +116,7 @@ TOML = Syntax(
     add=add_to_toml,
     write=write_toml,
 )
-SHELL = Syntax(
+SHELL = Language(
     name="Shell",
     suffixes=(".sh", ".bash", ".sbatch", ".slurm"),
     comment_prefix="#",
@@ -129,7 +128,7 @@ SHELL = Syntax(
     environment_behind=environment_behind,
     lines_behind=lines_behind,
 )
-ARGUMENTS = Syntax(  # recognised among Python files by its content
+ARGUMENTS = Language(  # recognised among Python files by its content
     name="Argparse",
     suffixes=(),
     comment_prefix="#",
@@ -138,19 +137,19 @@ ARGUMENTS = Syntax(  # recognised among Python files by its content
     add=no_addition,
     write=write_python,
 )
-SYNTAXES = (PYTHON, YAML, JSON, TOML, SHELL, ARGUMENTS)
+LANGUAGES = (PYTHON, YAML, JSON, TOML, SHELL, ARGUMENTS)
 
 
-def syntax_of(path: Path) -> Syntax:
+def language_of(path: Path) -> Language:
     """Return the language of a file by its name.
 
     Raises:
         ConfigError: the name has another ending.
     """
-    for syntax in SYNTAXES:
-        if path.suffix.lower() in syntax.suffixes:
-            return syntax
-    known = " ".join(suffix for syntax in SYNTAXES for suffix in syntax.suffixes)
+    for language in LANGUAGES:
+        if path.suffix.lower() in language.suffixes:
+            return language
+    known = " ".join(suffix for language in LANGUAGES for suffix in language.suffixes)
     what = f"files ending in {path.suffix!r}" if path.suffix else "files without an ending"
     hint = f'use one of {known}, or have memplan run your training command: memplan probe --command "..."'
     raise ConfigError(f"{what} are not configs memplan reads", where=str(path), hint=hint)
