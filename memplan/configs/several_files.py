@@ -59,17 +59,15 @@ def load_named(paths: Sequence[Path], *, format_name: str | None) -> NamedFiles:
     if _is_tree(paths):
         return NamedFiles(config=load_document(paths[-1], laid_over=paths[:-1]))
     files = [load_document(each) for each in paths]
-    kinds = {each.path: ecosystem_of(each, format_name=None).name for each in files}
-    beside = [each for each in files if kinds[each.path] in _COMPANIONS]
-    layers = [each for each in files if each not in beside] or files
+    named = [Companion(document=each, format_name=ecosystem_of(each, format_name=None).name) for each in files]
+    beside = tuple(each for each in named if each.format_name in _COMPANIONS)
+    layers = [each.document for each in named if each not in beside] or files
     config = _laid_over(layers, format_name) if len(layers) > 1 else layers[0]
     own = ecosystem_of(config, format_name=format_name)
     if beside and not own.companion_names(config):
-        what = f"{kinds[beside[0].path]} files do not go with {own.name} configs"
-        raise ConfigError(what, where=str(beside[0].path), hint=f"name {config.path.name} alone")
-    return NamedFiles(
-        config=config, beside=tuple(Companion(document=each, format_name=kinds[each.path]) for each in beside)
-    )
+        what = f"{beside[0].format_name} files do not go with {own.name} configs"
+        raise ConfigError(what, where=str(beside[0].document.path), hint=f"name {config.path.name} alone")
+    return NamedFiles(config=config, beside=beside)
 
 
 def _is_tree(paths: Sequence[Path]) -> bool:

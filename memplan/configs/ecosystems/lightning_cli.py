@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.assignments import Assignment, ChildForm, child_path_of
 from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.lightning_trainer import (
-    NO_RATE,
     TrainerConfigs,
     UsualKeys,
     has_trainer,
-    sharing_remarks,
 )
-from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.languages.registry import YAML
 from memplan.configs.languages.yaml_source import load_yaml
 from memplan.configs.layout.command_lines import as_pairs
 from memplan.configs.layout.yaml_child import yaml_child_text
-from memplan.configs.user_config import KnobName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,11 +98,8 @@ class LightningCLI(TrainerConfigs):
         return has_trainer(values) and is_own
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Return what the config leaves to the code."""
-        found = [] if keys.get(KnobName.LEARNING_RATE) else [NO_RATE]
-        batch = keys.get(KnobName.MICRO_BATCH_SIZE)
-        found += [*remark_on_lengths(document.values, keys), *_remarks_on_classes(document)]
-        return (*found, *(sharing_remarks(document, batch[0], prefix=self.prefix_of(document)) if batch else ()))
+        """Return which classes one file changes behind another, and what the config leaves to the code."""
+        return (*_remarks_on_classes(document), *super().remarks(document, keys))
 
 
 def _remarks_on_classes(document: Document) -> list[str]:

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 from memplan.configs.assignments import Assignment, ChildForm
 from memplan.configs.ecosystems.ecosystem import torch_loader_keys
 from memplan.configs.ecosystems.lightning_trainer import (
-    NO_RATE,
     TrainerConfigs,
     UsualKeys,
     has_trainer,
     present,
-    sharing_remarks,
 )
-from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.evaluation.hydra_defaults import choices_on_command_line, override_words, primary_values
 from memplan.configs.keys import followed
 from memplan.configs.languages.registry import YAML
@@ -112,9 +109,7 @@ class LightningHydra(TrainerConfigs):
         batch = keys.get(KnobName.MICRO_BATCH_SIZE, ())
         others = dict.fromkeys(followed(values, key) for key in present(values, _USUAL.batch))
         found = [f"{batch[0]} is taken as the batch size; {each} is left alone" for each in others if each not in batch]
-        if not keys.get(KnobName.LEARNING_RATE):
-            found.append(NO_RATE)
-        return (*found, *remark_on_lengths(values, keys), *(sharing_remarks(document, batch[0]) if batch else ()))
+        return (*found, *super().remarks(document, keys))
 
 
 def _is_experiment(document: Document) -> bool:

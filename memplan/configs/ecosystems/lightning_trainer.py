@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.discovery import search_path_of
 from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.ecosystem import Ecosystem
+from memplan.configs.ecosystems.usual_names import remark_on_lengths
 from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.languages.spans import line_at
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"
+_NO_RATE = "no learning rate was found under its usual keys; name it with --map learning_rate=KEY"
 _NO_FP16 = "Lightning's Trainer runs bf16 in place of fp16 on the CPU"
 _OLD_DEVICE_KEYS = ("trainer.gpus", "general.gpus")
 _RATES_OF_SCHEDULERS = ("eta_min", "min_lr", "max_lr")
@@ -105,6 +106,12 @@ class TrainerConfigs(Ecosystem):
             KnobName.ITERATIONS: tuple(key for key in passes if is_count(get(values, key))),
         }
 
+    def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
+        """Return what the config leaves to the code."""
+        batch, rate = keys.get(KnobName.MICRO_BATCH_SIZE), keys.get(KnobName.LEARNING_RATE)
+        sharing = _sharing_remarks(document, batch[0], self.prefix_of(document)) if batch else ()
+        return (*(() if rate else (_NO_RATE,)), *remark_on_lengths(document.values, keys), *sharing)
+
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which of the project's own keys is missing; the Trainer's can be added."""
         steps = f"{self.prefix_of(config.document)}trainer.accumulate_grad_batches"
@@ -134,7 +141,7 @@ class TrainerConfigs(Ecosystem):
         return found
 
 
-def sharing_remarks(document: Document, batch_key: str, *, prefix: str = "") -> list[str]:
+def _sharing_remarks(document: Document, batch_key: str, prefix: str) -> list[str]:
     """Say what is assumed where a batch size may be that of all devices."""
     division = _division_of_batch(document)
     if division is not None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import os
 import re
 from typing import TYPE_CHECKING
 
-from memplan.configs.languages.shell_variables import assigned_name, literal_behind, name_left_open, value_of
+from memplan.configs.languages.shell_variables import assigned_name, name_left_open, value_behind, value_of
 from memplan.configs.languages.shell_words import Word
 
 if TYPE_CHECKING:
@@ -84,9 +83,7 @@ def _number(node: ast.expr, text: str, within: Word) -> int:
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         found = node.value
     elif isinstance(node, ast.Name):
-        word = _word_for(node, within)
-        literal, left_open = literal_behind(text, word), name_left_open(text, word)
-        found = int(os.environ.get(left_open or "", "") if literal is None else literal.plain)
+        found = int(value_behind(text, _word_for(node, within)) or "")
     else:
         raise ValueError(ast.dump(node))
     if abs(found) > _LARGEST:

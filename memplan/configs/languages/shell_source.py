@@ -7,13 +7,12 @@ The keys are the flags' names as ``argparse`` keeps them: no dashes before, unde
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
-from memplan.configs.languages.shell_variables import expanded, literal_behind, name_left_open, places_left_open
+from memplan.configs.languages.shell_variables import expanded, literal_behind, places_left_open, value_behind
 from memplan.configs.languages.shell_words import Word, commands_in
 from memplan.configs.languages.spans import Edit, Location, Span, line_at
 from memplan.errors import ConfigError
@@ -116,8 +115,8 @@ def locate_in_shell(text: str, key: str) -> Location | None:
         return Location(span=flag.word.span, line=line, obstacle="it has several values")
     literal, own = literal_behind(text, flag.values[0]), flag.values[0].span
     if literal is None:
-        is_number = computed_number(text, flag.values[0]) is not None
-        is_known = is_number or os.environ.get(name_left_open(text, flag.values[0]) or "") is not None
+        known = (computed_number(text, flag.values[0]), value_behind(text, flag.values[0]))
+        is_known = any(each is not None for each in known)
         return Location(span=own, line=line, obstacle=None if is_known else "the script computes it")  # takes its place
     span = own if _is_shared(text, flag, literal) else literal.span
     return Location(span=span, line=line_at(text, span.start))
@@ -223,10 +222,9 @@ def _value_of(text: str, flag: _Flag) -> Any:
 
 
 def _plain_text(text: str, word: Word) -> str:
-    """Return what the program gets for a word, as far as the script and the environment say it."""
-    literal, left_open = literal_behind(text, word), name_left_open(text, word)
-    said = os.environ.get(left_open) if left_open is not None else None
-    return (literal or word).plain if said is None else said
+    """Return what the program gets for a word; the word itself where that is not known."""
+    value = value_behind(text, word)
+    return word.plain if value is None else value
 
 
 def _typed(plain: str) -> Any:

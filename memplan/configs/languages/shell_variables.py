@@ -113,6 +113,12 @@ def name_left_open(text: str, word: Word) -> str | None:
     return _end_of(text, word, frozenset())[1]
 
 
+def value_behind(text: str, word: Word) -> str | None:
+    """Return what the program gets for a word; None where neither the script nor the environment says it."""
+    literal, left_open = _end_of(text, word, frozenset())
+    return os.environ.get(left_open or "") if literal is None else literal.plain
+
+
 def _end_of(text: str, word: Word, followed: frozenset[str]) -> tuple[Word | None, str | None]:
     """Return the literal at the end of a chain of variables, or the name at which the script leaves it open.
 
