@@ -34,12 +34,12 @@ LAYERS = (
 )
 # The same for the parts of configs.
 LAYERS_OF_CONFIGS = (
-    ("attribute_dict", "keys", "object_access", "precision_words"),
+    ("attribute_dict", "keys", "object_access", "precision_words", "project_folders"),
     ("sharding",),
     ("languages",),
     ("documents",),
     ("user_config",),
-    ("assignments", "discovery", "originals", "workloads"),
+    ("assignments", "options", "originals", "workloads"),
     ("evaluation", "knob_changes", "knobs"),
     ("packages",),
     ("layout",),

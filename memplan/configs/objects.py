@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.discovery import knob_names
 from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
@@ -20,6 +19,7 @@ from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS, knobs_at
 from memplan.configs.languages.registry import JSON, PYTHON, YAML
 from memplan.configs.object_access import plain_values, with_member
+from memplan.configs.options import knob_names
 from memplan.configs.reading import followed_keys, recipe_within, require_present, with_declared
 from memplan.configs.replicas import for_replicas
 from memplan.configs.user_config import KnobName, UserConfig

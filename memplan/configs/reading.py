@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
-from memplan.configs.discovery import knob_names, options_of, search_path_of
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.keys import contains, followed, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
+from memplan.configs.options import knob_names, options_of
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.precision_words import switched_on
+from memplan.configs.project_folders import search_path_of
 from memplan.configs.several_files import load_named
 from memplan.configs.sharding import remarks_on_sharding
 from memplan.configs.user_config import KnobName, UserConfig

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.discovery import search_path_of
 from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import remark_on_lengths
@@ -20,6 +19,7 @@ from memplan.configs.keys import contains, followed, get, is_count
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.languages.spans import line_at
 from memplan.configs.precision_words import LIGHTNING_WORDS
+from memplan.configs.project_folders import search_path_of
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 from memplan.recipe import Precision

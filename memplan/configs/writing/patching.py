@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs.discovery import common_root
 from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.configs.keys import contains, get
 from memplan.configs.layout.comments import NOT_SET
+from memplan.configs.project_folders import common_root
 from memplan.configs.user_config import PatchStyle
 from memplan.configs.writing.applying import require_unchanged
 from memplan.configs.writing.diffs import unified_diff
