@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.accelerate import Accelerate
+from memplan.configs.ecosystems.axolotl import Axolotl
 from memplan.configs.ecosystems.deepspeed import DeepSpeed
 from memplan.configs.ecosystems.detectron2 import Detectron2
 from memplan.configs.ecosystems.detectron2_lazy import Detectron2Lazy
 from memplan.configs.ecosystems.huggingface import HuggingFace
-from memplan.configs.ecosystems.huggingface_tools import Axolotl, LlamaFactory
 from memplan.configs.ecosystems.lightning_cli import LightningCLI
 from memplan.configs.ecosystems.lightning_hydra import LightningHydra
+from memplan.configs.ecosystems.llama_factory import LlamaFactory
 from memplan.configs.ecosystems.mmengine import MMEngine
 from memplan.configs.ecosystems.openmmlab_0x import OpenMMLab0
 from memplan.configs.ecosystems.plain import Plain

@@ -1,7 +1,7 @@
-"""LLaMA-Factory and axolotl: TrainingArguments in flat files, with keys of their own.
+"""axolotl: TrainingArguments in flat files, with keys of its own.
 
-LLaMA-Factory checkpoints activations unless ``disable_gradient_checkpointing``. axolotl calls the micro-batch
-``micro_batch_size`` and takes ``batch_size``, their product, instead of ``gradient_accumulation_steps``.
+The micro-batch is ``micro_batch_size``; ``batch_size``, its product with the accumulation, may take the place of
+``gradient_accumulation_steps``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memplan.configs.ecosystems.huggingface import STEPS_KEY, HuggingFace
 from memplan.configs.knob_changes import assigned
 from memplan.configs.knobs import count_at
 from memplan.configs.languages.registry import YAML
-from memplan.configs.layout.command_lines import as_flags, as_pairs
+from memplan.configs.layout.command_lines import as_flags
 from memplan.configs.user_config import KnobName
 from memplan.errors import ConfigError
 
@@ -25,40 +25,7 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Recipe
 
-_DISABLED, _MICRO, _PRODUCT = "disable_gradient_checkpointing", "micro_batch_size", "batch_size"
-
-
-class LlamaFactory(HuggingFace):
-    """LLaMA-Factory's training files."""
-
-    name = "llama-factory"
-    loader_packages = ("omegaconf", "transformers")
-
-    def override_line(self, assignments: Sequence[Assignment]) -> str | None:
-        """Return ``key=value`` words, which are laid over the file."""
-        return as_pairs(assignments)
-
-    def recognises(self, document: Document) -> bool:
-        """Recognise TrainingArguments with LLaMA-Factory's stage and kind of fine-tuning."""
-        has_own = all(each in document.values for each in ("stage", "finetuning_type"))
-        return document.language is YAML and has_own and "do_train" in document.values
-
-    def own_keys(self, document: Document) -> KnobKeys:
-        """Return the arguments that are in the file; the switch of checkpointing is inverted."""
-        return {**super().own_keys(document), KnobName.ACTIVATION_CHECKPOINTING: ()}
-
-    def recipe(self, document: Document, keys: KnobKeys) -> Recipe:
-        """Read the recipe; activations are checkpointed unless the file turns that off."""
-        return replace(super().recipe(document, keys), activation_checkpointing=not document.values.get(_DISABLED))
-
-    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
-        """Return the arguments' new values, and the switch that turns checkpointing off."""
-        wanted, current = change.recipe.activation_checkpointing, config.recipe.activation_checkpointing
-        same = replace(change, recipe=replace(change.recipe, activation_checkpointing=current))
-        found = super().assignments(config, same)
-        if wanted != current:
-            found.append(assigned(change, KnobName.ACTIVATION_CHECKPOINTING, _DISABLED, not wanted))
-        return found
+_MICRO, _PRODUCT = "micro_batch_size", "batch_size"
 
 
 class Axolotl(HuggingFace):
