@@ -69,14 +69,10 @@ def load_yaml(text: str, *, where: str, empty: Any = None, notes: list[str] | No
             return empty
         if node is None:
             raise ConfigError("the file is empty", where=where, hint="name a config that sets a batch size")
-        written: dict[int, int | None] = {}
-        expanded = _expanded_size(node, written, where)
-        if expanded > _MAX_EXPANDED_NODES and expanded > 2 * len(written):
-            raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
+        _require_finite(node, where)
         if notes is not None:
-            notes.extend(
-                f"{each} of {PurePath(where).name}, and the last counts" for each in _set_twice(node, "", set())
-            )
+            twice, name = _set_twice(node, "", set()), PurePath(where).name
+            notes += [f"{each} of {name}, and the last counts" for each in twice]
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = None if error.problem_mark is None else error.problem_mark.line + 1
@@ -91,6 +87,14 @@ def load_yaml(text: str, *, where: str, empty: Any = None, notes: list[str] | No
         raise invalid_text("YAML", problem, text, where=where) from None
     except RecursionError:
         raise ConfigError("it is nested too deeply", where=where) from None
+
+
+def _require_finite(node: yaml.Node, where: str) -> None:
+    """Refuse a document that refers to itself, or grows beyond reason where its aliases are written out."""
+    written: dict[int, int | None] = {}
+    expanded = _expanded_size(node, written, where)
+    if expanded > _MAX_EXPANDED_NODES and expanded > 2 * len(written):
+        raise ConfigError("its aliases expand without reason", where=where, hint="write the values out")
 
 
 def _expanded_size(node: yaml.Node, sizes: dict[int, int | None], where: str) -> int:
