@@ -9,7 +9,7 @@ from memplan.children import ChildEnding, run_child, stop_after
 from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
-from memplan.configs.evaluation.yaml_chain import read_chain
+from memplan.configs.evaluation.yaml_config import read_yaml
 from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.registry import ARGUMENTS, PYTHON, YAML, language_of
@@ -41,19 +41,11 @@ def load_document(
     language = _language_of(source)
     if language.load is None:
         return _evaluated(source, language, texts or {})
-    if language is not YAML:
-        where, notes = str(source.path), list[str]()
-        values = as_plain(language.load(source.text, where=where), notes, where=where)
-        return Document(source=source, language=language, values=require_keys(values, source.path), notes=tuple(notes))
-    chain = read_chain(source, texts or {}, laid_over=laid_over)
-    return Document(
-        source=source,
-        language=language,
-        values=require_keys(chain.values, source.path),
-        inherited=chain.inherited,
-        laid_over=chain.laid_over,
-        notes=chain.notes,
-    )
+    if language is YAML:
+        return read_yaml(source, texts or {}, laid_over=laid_over)
+    where, notes = str(source.path), list[str]()
+    values = as_plain(language.load(source.text, where=where), notes, where=where)
+    return Document(source=source, language=language, values=require_keys(values, source.path), notes=tuple(notes))
 
 
 def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Document:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import yaml
 
 from memplan.configs.evaluation.plain_data import as_plain, yaml_values
-from memplan.configs.evaluation.yaml_chain import laid_over_in_order
+from memplan.configs.evaluation.yaml_config import laid_over_in_order
 from memplan.configs.keys import get, leaves, with_value
 from memplan.configs.languages.registry import language_of
 

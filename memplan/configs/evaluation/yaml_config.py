@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.documents import SourceFile, read_source, require_keys
+from memplan.configs.documents import Document, SourceFile, read_source, require_keys
 from memplan.configs.evaluation.hydra_defaults import choices_and_overlays, compose, has_defaults, primary_values
 from memplan.configs.evaluation.plain_data import yaml_values
 from memplan.configs.keys import merged
+from memplan.configs.languages.registry import YAML
 from memplan.configs.originals import bases_named_in
 from memplan.errors import ConfigError
 
@@ -26,20 +27,16 @@ _MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class YamlChain:
-    """What a YAML config evaluates to, the other files it is made of, nearest first, and what was left out.
-
-    ``laid_over`` are those of them that the command line names before it, in that order.
-    """
+class _Chain:
+    """What a YAML file evaluates to, the other files it is made of, nearest first, and what was left out."""
 
     values: Any
     inherited: tuple[SourceFile, ...] = ()
     notes: tuple[str, ...] = ()
-    laid_over: tuple[Path, ...] = ()
 
 
-def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None) -> YamlChain:
-    """Read a YAML file with everything that it inherits and overlays.
+def read_yaml(source: SourceFile, texts: Mapping[str, str], *, laid_over: Sequence[Path] | None) -> Document:
+    """Read a YAML config with everything that it inherits and overlays.
 
     Args:
         source: the file.
@@ -47,25 +44,35 @@ def read_chain(source: SourceFile, texts: Mapping[str, str], *, laid_over: Seque
         laid_over: what the command line names before it, in order; None for what memplan noted down in the file.
 
     Raises:
-        ConfigError: a file cannot be read, or the files inherit in a circle.
+        ConfigError: a file cannot be read or does not hold keys and values, or the files inherit in a circle.
     """
     noted = [source.path.parent / each for each in bases_named_in(source)]
     bases = [read_source(each, texts=texts) for each in (noted if laid_over is None else laid_over)]
     if source.path in (each.path for each in bases):
         raise ConfigError("it is laid over itself", where=str(source.path), hint="name every config once")
-    if (tree := _with_choices((*bases, source), texts)) is not None:
-        return tree
-    own = _inheriting(source, texts, empty={} if bases else None)
-    layers = [(each, _inheriting(each, texts, empty={})) for each in bases]
-    return YamlChain(
-        values=_laid_over([*((each, chain.values) for each, chain in layers), (source, own.values)]),
-        inherited=(*own.inherited, *(file for each, chain in reversed(layers) for file in (each, *chain.inherited))),
-        notes=(*(note for _, chain in layers for note in chain.notes), *own.notes),
+    chain = _with_choices((*bases, source), texts) or _with_layers(source, bases, texts)
+    return Document(
+        source=source,
+        language=YAML,
+        values=require_keys(chain.values, source.path),
+        inherited=chain.inherited,
         laid_over=tuple(each.path for each in bases),
+        notes=chain.notes,
     )
 
 
-def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> YamlChain | None:
+def _with_layers(source: SourceFile, bases: Sequence[SourceFile], texts: Mapping[str, str]) -> _Chain:
+    """Read a file with what it inherits, laid over other such files."""
+    own = _inheriting(source, texts, empty={} if bases else None)
+    layers = [(each, _inheriting(each, texts, empty={})) for each in bases]
+    return _Chain(
+        values=_laid_over([*((each, chain.values) for each, chain in layers), (source, own.values)]),
+        inherited=(*own.inherited, *(file for each, chain in reversed(layers) for file in (each, *chain.inherited))),
+        notes=(*(note for _, chain in layers for note in chain.notes), *own.notes),
+    )
+
+
+def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> _Chain | None:
     """Compose a Hydra config with the files of its groups that the command line chooses; None for any other files.
 
     An experiment of memplan's own is laid over all that.
@@ -80,11 +87,10 @@ def _with_choices(files: Sequence[SourceFile], texts: Mapping[str, str]) -> Yaml
         return None
     composed = compose(primary, values, texts, chosen)
     own = [(each, yaml_values(each, empty={}, notes=notes)) for each in over]
-    return YamlChain(
+    return _Chain(
         values=_laid_over([(primary, composed.values), *own]),
         inherited=tuple(each for each in (*reversed(over), *composed.files) if each.path != files[-1].path),
         notes=(*notes, *composed.notes),
-        laid_over=tuple(each.path for each in files[:-1]),
     )
 
 
@@ -120,25 +126,25 @@ def _listed(value: Any) -> list[Any]:
 
 def _inheriting(
     source: SourceFile, texts: Mapping[str, str], *, above: tuple[Path, ...] = (), empty: Any = None
-) -> YamlChain:
+) -> _Chain:
     """Read a YAML file with what it names itself; ``above`` are the files that led here."""
     if source.path in above or len(above) > _MAX_DEPTH:
         raise ConfigError("it inherits from itself", where=str(above[0]), hint=f"check {source.path.name}")
     notes: list[str] = []
     values = yaml_values(source, empty=empty, notes=notes)
     if not isinstance(values, dict):
-        return YamlChain(values=values, notes=tuple(notes))
+        return _Chain(values=values, notes=tuple(notes))
     named = values.pop(BASE_KEY) if isinstance(values.get(BASE_KEY), str) else None
     if named is not None:
         base_source = read_source(_path_of(named, source), texts=texts)
         base = _inheriting(base_source, texts, above=(*above, source.path))
         inherited = (base_source, *base.inherited)
-        return YamlChain(values=merged(base.values, values), inherited=inherited, notes=(*base.notes, *notes))
+        return _Chain(values=merged(base.values, values), inherited=inherited, notes=(*base.notes, *notes))
     if has_defaults(values):
         composed = compose(source, values, texts)
         inherited = tuple(each for each in composed.files if each.path != source.path)
-        return YamlChain(values=composed.values, inherited=inherited, notes=(*notes, *composed.notes))
-    return YamlChain(values=values, notes=tuple(notes))
+        return _Chain(values=composed.values, inherited=inherited, notes=(*notes, *composed.notes))
+    return _Chain(values=values, notes=tuple(notes))
 
 
 def _path_of(named: str, source: SourceFile) -> Path:
