@@ -27,10 +27,13 @@ with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
         from pytorch_lightning import Callback, LightningModule
         from pytorch_lightning.callbacks import GradientAccumulationScheduler
+        from pytorch_lightning.strategies import FSDPStrategy
     else:
         from lightning.pytorch import Callback, LightningModule
         from lightning.pytorch.callbacks import GradientAccumulationScheduler
+        from lightning.pytorch.strategies import FSDPStrategy
 
+from memplan.integrations.lightning_sharding import LightningSharding
 from memplan.integrations.lightning_step import LightningStep, defines
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
-_SHARDED = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
+_SHARDED_BY_PYTORCH = ("FSDPStrategy", "ModelParallelStrategy")
 
 
 def tune(
@@ -82,7 +85,8 @@ def tune(
         The Trainer's arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: the module optimizes manually, the strategy shards the model, or there is no batch size.
+        UsageError: the module optimizes manually, the strategy offloads the model or shards it by something else than
+            PyTorch's FSDP, or there is no batch size.
         MemplanError: as for :func:`memplan.plan`.
     """
     _refuse_what_cannot_be_planned(settings, module)
@@ -101,6 +105,7 @@ def tune(
         batch_arg_name=batch_arg_name,
         settings=values["trainer"],
         val_data=None if val_dataloaders is None else Parcel(val_dataloaders),
+        sharding=_sharding(settings),
     )
     plan = planned(
         step.workload(
@@ -150,13 +155,28 @@ def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> 
                 "a GradientAccumulationScheduler changes accumulation between epochs, and memplan plans for one",
                 hint=f"plan with accumulate_grad_batches={steps} in its place, the most it comes to",
             )
+
+
+def _sharding(settings: Mapping[str, Any]) -> LightningSharding | None:
+    """Return what the strategy does to the module; None where every card holds the whole of it.
+
+    Raises:
+        UsageError: it shards the module by something else than PyTorch's FSDP, or offloads it.
+    """
     strategy = settings.get("strategy") or "auto"
+    if strategy == "fsdp":
+        strategy = FSDPStrategy()
     named = strategy if isinstance(strategy, str) else type(strategy).__name__
-    if named.lower().startswith(_SHARDED):
+    if named.lower().startswith(("fsdp_cpu_offload", "deepspeed")):
         raise UsageError(
-            f"strategy={named!r} shards the model, and memplan plans for one whole replica a device",
-            hint="plan with strategy='ddp' or on one device",
+            f"strategy={named!r} shards or offloads the model by what memplan does not run",
+            hint="plan with strategy='fsdp', 'ddp' or on one device",
         )
+    if not any(each.__name__ in _SHARDED_BY_PYTORCH for each in type(strategy).__mro__):
+        return None
+    if getattr(getattr(strategy, "cpu_offload", None), "offload_params", False):
+        raise UsageError(f"strategy={named!r} has cpu_offload, and memplan counts what lies on the card")
+    return LightningSharding(Parcel(strategy), num_nodes=int(settings.get("num_nodes") or 1))
 
 
 def _clip_norm(settings: Mapping[str, Any]) -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
+from memplan.integrations.lightning_sharding import module_in
 from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from memplan.integrations.lightning_sharding import LightningSharding
     from memplan.integrations.parcels import Parcel
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
     from memplan.worst_case import WorstBatches
 
 _FRAMEWORKS = ("lightning.", "pytorch_lightning.")
@@ -46,6 +51,7 @@ class LightningStep(FrameworkStep):
         batch_arg_name: attribute in which module or datamodule keep the batch size.
         settings: the Trainer's arguments that modules ask their trainer for.
         val_data: the DataLoader of the validation, packed; None where datamodule or module have their own.
+        sharding: what the Trainer's strategy does to the module; None where every card holds the whole of it.
     """
 
     zero_grad_before_backward = True
@@ -59,16 +65,19 @@ class LightningStep(FrameworkStep):
         batch_arg_name: str,
         settings: dict[str, Any],
         val_data: Parcel | None = None,
+        sharding: LightningSharding | None = None,
     ) -> None:
         self._module_type = module_type  # its modules are imported with the workload, before memory is counted
         self._packed_module = module
         self._packed_data = data
         self._packed_val_data = val_data
         self._batch_arg_name = batch_arg_name
+        self._sharding = sharding
         self._trainer = trainer_stand_in(settings)
         self._deterministic: bool | str | None = settings.get("deterministic")
         self._benchmark: bool | None = settings.get("benchmark")
         self._module: Any = None
+        self._sharded: nn.Module | None = None
         self._source: Any = None
         self._loaders: Any = None
         self._largest: dict[int, WorstBatches] = {}
@@ -87,12 +96,30 @@ class LightningStep(FrameworkStep):
         """
         set_torch_flags(deterministic=self._deterministic, benchmark=self._benchmark)
         module = self._packed_module.opened()
-        module.trainer = self._trainer
-        for prepare, *arguments in ((module.setup, "fit"), (module.configure_model,)):
-            prepare(*arguments)
-        _only_optimizer(module.configure_optimizers())
+        module.trainer, self._sharded = self._trainer, None
+        module.setup("fit")
+        if self._sharding is None:
+            module.configure_model()
+        else:
+            self._sharding.configure(module)
+        self._configured_optimizer(module, module)
         self._module = module
         return module  # type: ignore[no-any-return]  # a LightningModule is a Module
+
+    def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
+        """Return the workload of these callables, sharded where the strategy does so; as ``FrameworkStep`` has it."""
+        found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
+        if self._sharding is None:
+            return found
+        return replace(found, shard=self.shard, defers_gradient_sync=self._sharding.defers_gradient_sync)
+
+    def shard(self, model: Any, recipe: Recipe) -> nn.Module:
+        """Shard the module as the Trainer's strategy does, and return what a step runs."""
+        if self._sharding is None:
+            return model  # type: ignore[no-any-return]  # a Module
+        model.trainer = self._trainer
+        self._sharded = self._sharding.shard(model, recipe)
+        return self._sharded
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples, as the training DataLoader does."""
@@ -117,7 +144,7 @@ class LightningStep(FrameworkStep):
         Raises:
             WorkloadError: it returns no loss.
         """
-        result = self._result_of(model.training_step, model, batch)
+        result = self._result_of("training_step", model, batch)
         found = result.get("loss") if isinstance(result, Mapping) else result
         if not isinstance(found, torch.Tensor):
             raise WorkloadError(
@@ -130,7 +157,7 @@ class LightningStep(FrameworkStep):
         """Run ``validation_step``."""
         vars(self._trainer).update(training=False, validating=True)
         try:
-            return self._result_of(model.validation_step, model, batch)
+            return self._result_of("validation_step", model, batch)
         finally:
             vars(self._trainer).update(training=True, validating=False)
 
@@ -155,25 +182,38 @@ class LightningStep(FrameworkStep):
         loaders = holder.val_dataloader()
         return _leaves(getattr(loaders, "iterables", loaders))
 
-    def _result_of(self, step: Callable[..., Any], model: Any, batch: PackedBatch) -> Any:
+    def _result_of(self, name: str, model: Any, batch: PackedBatch) -> Any:
         """Run one of the module's steps on a batch that is on the device, as its first."""
-        model.trainer = self._trainer  # a copy of a module is not attached to any
-        model.log = model.log_dict = _log_nothing
-        data = self._transfer_hook("on_after_batch_transfer", model)(batch.unpacked(), 0)
+        module: Any = module_in(model)
+        module.trainer = self._trainer  # a copy of a module is not attached to any
+        module.log = module.log_dict = _log_nothing
+        data = self._transfer_hook("on_after_batch_transfer", module)(batch.unpacked(), 0)
+        step = getattr(module, name)
         takes = list(inspect.signature(step).parameters.values())
         takes_all = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in takes)
         wanted = 2 if takes_all else sum(each.default is inspect.Parameter.empty for each in takes)
-        return step(
-            *(data, 0, 0)[: max(wanted, min(len(takes), 2))]
-        )  # index of the batch, and of one of several loaders
+        # index of the batch, and of one of several loaders
+        arguments = (data, 0, 0)[: max(wanted, min(len(takes), 2))]
+        return step(*arguments) if self._sharding is None else self._sharding.run(model, name, arguments)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the one optimizer of ``configure_optimizers``, at the rate from which its schedule starts out."""
-        with borrowed_parameters(self._module, parameters):
-            found = _only_optimizer(self._module.configure_optimizers())
+        if self._sharded is not None:  # it has the parameters that are given
+            found = self._configured_optimizer(module_in(self._sharded), self._sharded)
+        else:
+            with borrowed_parameters(self._module, parameters):
+                found = self._configured_optimizer(self._module, self._module)
         for group in found.param_groups:
             group["lr"] = group.get("initial_lr", group.get("lr"))  # a warm-up has set the first step's rate
         return found
+
+    def _configured_optimizer(self, module: Any, model: nn.Module) -> Optimizer:
+        """Return the module's only optimizer; its trainer, which is copied with a module, has the model only then."""
+        self._trainer.model = model
+        try:
+            return _only_optimizer(module.configure_optimizers())
+        finally:
+            del self._trainer.model
 
     def _data(self) -> Any:
         """Return the training data: a DataLoader, or what the datamodule or module returns for one."""

@@ -256,11 +256,7 @@ def test_a_schedule_of_accumulation_is_refused_with_the_most_it_comes_to(as_list
         tune({"callbacks": [scheduler] if as_list else scheduler}, Net(), datamodule=Data())
 
 
-def test_a_strategy_that_shards_and_a_missing_batch_size_are_refused() -> None:
-    with pytest.raises(UsageError, match="strategy='fsdp' shards the model"):
-        tune({"strategy": "fsdp"}, Net(), datamodule=Data())
-    with pytest.raises(UsageError, match="strategy='ModelParallelStrategy' shards the model"):
-        tune({"strategy": lightning.strategies.ModelParallelStrategy()}, Net(), datamodule=Data())
+def test_a_missing_batch_size_is_refused() -> None:
     with pytest.raises(UsageError, match="attribute or hyper-parameter 'bs'"):
         tune({}, Net(), datamodule=Data(), batch_arg_name="bs")
 
