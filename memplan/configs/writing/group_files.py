@@ -13,6 +13,8 @@ from memplan.configs.writing.in_place import edited_text, stale_comments
 from memplan.patches import FilePatch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document, SourceFile
 
@@ -28,20 +30,19 @@ def group_patches(document: Document, assignments: list[Assignment]) -> tuple[tu
     Raises:
         PatchError: a value is computed, or absent where it cannot be added.
     """
-    by_path: dict[str, list[Assignment]] = {}
-    sources: dict[str, SourceFile] = {}
+    by_path: dict[Path, tuple[Document, dict[str, Assignment]]] = {}
     for each in assignments:
         source = _file_of(document, each)
         if source is not document.source:
-            sources[str(source.path)] = source
-            by_path.setdefault(str(source.path), []).append(each)
+            key = str(key_within(source, each.key))
+            _, inner = by_path.setdefault(source.path, (_part_of(document, source), {}))
+            inner.setdefault(key, replace(each, key=key))  # a file may stand at several places of the tree
     patches, notes = [], []
-    for path, members in by_path.items():
-        part = _part_of(document, sources[path])
-        inner = [replace(each, key=str(key_within(sources[path], each.key))) for each in members]
-        text = edited_text(part, inner)
-        patches.append(FilePatch(path=path, original_text=part.source.text, patched_text=text))
-        notes += stale_comments(part, inner)
+    for path, (part, inner) in by_path.items():
+        own = list(inner.values())
+        text = edited_text(part, own)
+        patches.append(FilePatch(path=str(path), original_text=part.source.text, patched_text=text))
+        notes += stale_comments(part, own)
     return tuple(patches), notes
 
 

@@ -341,3 +341,13 @@ def test_each_value_of_a_hydra_tree_is_edited_in_its_own_group_file(tmp_path: Pa
     assert texts["optimizer/adam.yaml"] == "lr: 0.2"
     assert texts["train.yaml"].startswith(files["train.yaml"] + "# memplan: {")
     assert patch.notes == ("depth.yaml:1: the comment beside batch_size still says 4",)
+
+
+def test_a_group_file_that_stands_at_two_places_is_edited_once(tmp_path: Path) -> None:
+    (tmp_path / "rates").mkdir()
+    (tmp_path / "rates" / "cosine.yaml").write_text("eta_min: 0.5\n")
+    text = "defaults: [{rates@scheduler: cosine}, {rates@lr_scheduler: cosine}, _self_]\n"
+    config = config_of(tmp_path, f"{text}{HEAD}optimizer:\n  lr: 1.0\n")
+    recipe = Recipe(micro_batch_size=8, learning_rate=2.0)
+    patch = plan_patch(config, RecipeChange(recipe=recipe), style=PatchStyle.IN_PLACE)
+    assert [each.patched_text for each in patch.files[1:]] == ["eta_min: 1.0\n"]
