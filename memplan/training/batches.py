@@ -1,6 +1,7 @@
 """The batch as a tree of tensors: nested dicts, lists, tuples, mappings and dataclasses.
 
-Objects with ``apply`` and ``to``, such as the graphs of torch_geometric, are mapped by their own ``apply``.
+Objects with ``apply`` and ``to``, such as the graphs of torch_geometric, are mapped by their own ``apply``; those with
+``to`` alone, such as DETR's nested tensors and SpeechBrain's padded batches, attribute by attribute.
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> A
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         names = [each.name for each in dataclasses.fields(batch) if each.init]
         return dataclasses.replace(batch, **{name: map_tensors(change, getattr(batch, name)) for name in names})
-    if callable(getattr(batch, "apply", None)) and callable(getattr(batch, "to", None)):
-        return copy.copy(batch).apply(change)
-    return batch
+    return _object_mapped(change, batch)
+
+
+def _object_mapped(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    if isinstance(batch, type) or not callable(getattr(batch, "to", None)):
+        return batch
+    mapped = copy.copy(batch)
+    if callable(getattr(batch, "apply", None)):
+        return mapped.apply(change)
+    for name, value in getattr(batch, "__dict__", {}).items():
+        mapped.__dict__[name] = map_tensors(change, value)
+    return mapped
 
 
 def tensors_in(batch: Any) -> list[torch.Tensor]:

@@ -112,7 +112,10 @@ def why_no_steps(events: Sequence[Event]) -> str:
     if not any(isinstance(event, OptimizersImported) for event in events):
         return "none of its Python processes imported torch.optim"
     if not any(isinstance(event, OptimizerBuilt) for event in events):
-        return "made no torch optimizer, whose steps a trial counts; updates by hand are not seen"
+        return (
+            "made no torch optimizer, whose steps a trial counts; updates by hand or by a framework's own optimizer "
+            "are not seen: describe the step by a workload instead"
+        )
     return "took no optimizer step"
 
 

@@ -64,3 +64,21 @@ def test_every_tensor_is_found_and_replaced_and_containers_keep_their_type(batch
     assert tensors_in(batch) == [IMAGE]  # and nothing of it has changed
     assert type(changed) is type(batch)
     assert [each.tolist() for each in tensors_in(changed)] == [[1.0, 1.0]]
+
+
+def test_an_object_that_moves_itself_is_copied_with_the_tensors_of_its_attributes_replaced() -> None:
+    """As DETR's nested tensors and SpeechBrain's padded batches, which have ``to`` and no way to map them."""
+
+    class Padded:
+        def __init__(self, images: torch.Tensor, lengths: Pair) -> None:
+            self.images, self.lengths, self.ids = images, lengths, ["a"]
+
+        def to(self, device: str) -> Padded:
+            return Padded(self.images.to(device), self.lengths)
+
+    batch = [Padded(torch.ones(2), Pair(torch.ones(3), "lengths")), Padded, "text"]
+    assert [tensor.numel() for tensor in tensors_in(batch)] == [2, 3]
+    changed = map_tensors(torch.zeros_like, batch)
+    assert (changed[0].images.sum(), changed[0].lengths.image.sum()) == (0, 0)
+    assert (changed[0].ids, changed[1:]) == (["a"], [Padded, "text"])
+    assert batch[0].images.sum() == 2
