@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SOME_STEPS = 1000  # of a training whose length is not given; only the schedule's shape follows from it
 # What a trainer reports to its module in the first step of a training by one process.
@@ -25,6 +30,7 @@ def trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
     steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
     return SimpleNamespace(
         **_TOLD_IN_THE_FIRST_STEP,
+        state=TrainerState(status=TrainerStatus.RUNNING, fn=TrainerFn.FITTING, stage=RunningStage.TRAINING),
         max_epochs=settings.get("max_epochs") or 1,
         max_steps=steps,
         num_training_batches=steps,
@@ -37,6 +43,18 @@ def trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
         callbacks=[],
         callback_metrics={},
     )
+
+
+@contextmanager
+def validating(trainer: SimpleNamespace) -> Iterator[None]:
+    """Let a stand-in say that it validates while the context is open."""
+    vars(trainer).update(training=False, validating=True)
+    trainer.state.stage = RunningStage.VALIDATING
+    try:
+        yield
+    finally:
+        vars(trainer).update(training=True, validating=False)
+        trainer.state.stage = RunningStage.TRAINING
 
 
 def set_torch_flags(*, deterministic: bool | str | None, benchmark: bool | None) -> None:

@@ -22,7 +22,7 @@ from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.lightning_sharding import module_in
-from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in
+from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in, validating
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.training.skipped_initialisation import initialisation_skipped
 
@@ -155,11 +155,8 @@ class LightningStep(FrameworkStep):
 
     def evaluate(self, model: Any, batch: PackedBatch) -> Any:
         """Run ``validation_step``."""
-        vars(self._trainer).update(training=False, validating=True)
-        try:
+        with validating(self._trainer):
             return self._result_of("validation_step", model, batch)
-        finally:
-            vars(self._trainer).update(training=True, validating=False)
 
     def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:
         """Return the largest batch of the validation loaders; one of training's present batch size follows that."""

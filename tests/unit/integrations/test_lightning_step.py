@@ -132,7 +132,7 @@ class Validated(Data):
 class Validating(Net):
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
         self.log("val_loss", self.net(batch).sum())
-        return self.trainer.validating, self.trainer.training, batch.shape
+        return self.trainer.validating, self.trainer.training, self.trainer.state.stage, batch.shape
 
 
 class ValidatingOnSeveral(Validating):
@@ -376,8 +376,8 @@ def test_validation_is_of_the_largest_batch_of_its_loaders(sizes: tuple[int, ...
 def test_the_validation_step_runs_with_hooks_and_the_trainer_validating() -> None:
     workload = arrived(Validating(), Validated(3))
     model, batch = workload.model(), workload.evaluation_batch(2)
-    assert workload.evaluate(model, batch) == (True, False, (9, 3, 4))
-    assert (model.trainer.validating, model.trainer.training) == (False, True)
+    assert workload.evaluate(model, batch) == (True, False, "validate", (9, 3, 4))
+    assert (model.trainer.validating, model.trainer.training, model.trainer.state.stage) == (False, True, "train")
 
 
 def test_a_step_for_several_loaders_is_told_which() -> None:
