@@ -14,9 +14,17 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned
 int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 int cuCtxGetCurrent(void **context) { return *context = (void *)64, 0; }
 
-// Of what kernels may have, enough for those that Triton compiles.
-int cuFuncGetAttribute(int *value, int attribute, void *kernel) { return *value = 1024, 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { return *value = 1024, 0; }
+// Of what kernels may have, enough for those that Triton compiles; none of these spills a register.
+enum { FUNCTION_SPILLED_BYTES = 3, FUNCTION_REGISTERS = 4, DEVICE_SHARED_BYTES = 97 };
+
+int cuFuncGetAttribute(int *value, int attribute, void *kernel) {
+  *value = attribute == FUNCTION_SPILLED_BYTES ? 0 : attribute == FUNCTION_REGISTERS ? 32 : 1024;
+  return 0;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == DEVICE_SHARED_BYTES ? 164 << 10 : 1024;
+  return 0;
+}
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
   *flags = 0;
