@@ -1,4 +1,4 @@
-"""Telling the parent of a trial when ``torch.compile`` compiles, which comes on top of the step that runs.
+"""Whether ``torch.compile`` has compiled, and telling the parent of a trial when, which comes on top of its step.
 
 Imports torch; child processes only.
 """
@@ -9,11 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch._dynamo.callback import on_compile_end, on_compile_start
+from torch._dynamo.utils import counters
 
 from memplan.probe.trials import TrialPhase, TrialProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def has_compiled() -> bool:
+    """Whether ``torch.compile`` has compiled any code in this process, or tried to."""
+    return bool(counters["frames"]["total"])
 
 
 class CompilationReports:

@@ -10,6 +10,7 @@ Imports torch; child processes only. Found out by experiment with torch 2.13 on 
 
 Not counted: memory that libraries take without PyTorch's allocator (oneDNN scratch pads, NumPy); it is in the process
 peak, as allocator slack. Blocks held only by C++ before the recorded step are missed in the baseline.
+What :mod:`memplan.probe.bystanders` finds, such as a data set in memory, is in the process peak only, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
 from memplan.probe.attribution import AttributedPeak, MemoryEvent, ResidentBlock, attribute_peak, unattributed_peak
-from memplan.probe.known_blocks import StepSights, known_components, shortened, visible_storages
+from memplan.probe.bystanders import bystanders
+from memplan.probe.known_blocks import (
+    StepSights,
+    known_components,
+    shortened,
+    storage_references,
+    visible_storages,
+)
 from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_evaluation, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
@@ -32,7 +40,9 @@ from memplan.training.host_context import run_warmup_step
 from memplan.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from torch.multiprocessing.reductions import StorageWeakRef
 
 # What the kernel's limit allows beyond the budget, because it counts untouched pages: an eighth, 128 MiB at least,
 # where the machine has as much.
@@ -52,6 +62,7 @@ class CpuReadings:
         self._budget_bytes = budget_bytes
         self._context_bytes = 0
         self._process_bytes = 0
+        self._earlier: Mapping[int, StorageWeakRef] = {}
 
     def start(self) -> torch.device:
         """Start torch's threads and load what every training step loads late, then cap the process."""
@@ -61,8 +72,9 @@ class CpuReadings:
         return torch.device("cpu")
 
     def before_building(self) -> None:
-        """Take what is resident once the user's code is imported as the context."""
+        """Take what is resident once the user's code is imported as the context, and remember the tensors in it."""
         self._context_bytes = resident_bytes()
+        self._earlier = storage_references("cpu")
 
     def first_step_ended(self) -> None:
         """Do nothing: oneDNN chooses its algorithms without trying them."""
@@ -82,11 +94,11 @@ class CpuReadings:
 
     def attribute(self, state: TrainingState) -> DevicePeaks:
         """Run the attributing step and put all readings together."""
-        return self._peaks(attribute_step(state))
+        return self._peaks(attribute_step(state, self._earlier))
 
     def peak_of_step(self, state: TrainingState) -> int:
         """Run one more optimizer step under the profiler and return its largest sum of tensor bytes."""
-        return attribute_step(state).allocated_bytes
+        return attribute_step(state, self._earlier).allocated_bytes
 
     def _peaks(self, peak: AttributedPeak) -> DevicePeaks:
         return DevicePeaks(
@@ -140,24 +152,29 @@ def raise_data_limit(by_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (raised, hard))
 
 
-def attribute_step(state: TrainingState) -> AttributedPeak:
+def attribute_step(state: TrainingState, earlier: Mapping[int, StorageWeakRef] | None = None) -> AttributedPeak:
     """Run one optimizer step, shortened, under the profiler and attribute its largest sum of tensor bytes.
 
     PyTorch reports no free of a block that was made before the profiler started (``ProfiledCPUMemoryReporter`` in
     c10/core/CPUAllocator.cpp). Where user code gave such a block back, a second step is followed, which frees what the
     first has made.
+
+    Args:
+        state: the training.
+        earlier: storages from before it was built, which count only where the step has to do with them.
     """
-    state = shortened(state)
-    peak, untold = _attributed(state)
-    return _attributed(state)[0] if untold else peak
+    state, earlier = shortened(state), earlier or {}
+    peak, untold = _attributed(state, earlier)
+    return _attributed(state, earlier)[0] if untold else peak
 
 
-def _attributed(state: TrainingState) -> tuple[AttributedPeak, bool]:
+def _attributed(state: TrainingState, earlier: Mapping[int, StorageWeakRef]) -> tuple[AttributedPeak, bool]:
     """Profile a step; return its peak, and whether a block that existed before was freed without an event."""
+    left_out = bystanders(state, earlier)
     if not state.workload.zero_grad_before_backward:
         zero_gradients(state)
     gc.collect()
-    resident = _resident_blocks(state)
+    resident = _resident_blocks(state, left_out)
     sights = StepSights(state, _leave_mark)
     # there is one cycle only; without acc_events torch 2.11 warns that the events of others are lost
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
@@ -180,11 +197,12 @@ def _has_untold_free(resident: Iterable[ResidentBlock], events: Iterable[MemoryE
     )
 
 
-def _resident_blocks(state: TrainingState) -> list[ResidentBlock]:
+def _resident_blocks(state: TrainingState, left_out: Collection[int]) -> list[ResidentBlock]:
     known = known_components(state)
     return [
         ResidentBlock(address=address, size_bytes=size, component=known.get(address, Component.TEMPORARIES))
         for address, size in visible_storages("cpu").items()
+        if address not in left_out
     ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from memplan.probe.attribution import ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
@@ -19,12 +20,12 @@ from memplan.training.batches import tensors_in
 from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from memplan.probe.training_loop import TrainingState
 
 _MICRO_STEPS = 2
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
 
 def known_components(state: TrainingState) -> dict[int, Component]:
@@ -44,13 +45,31 @@ def known_components(state: TrainingState) -> dict[int, Component]:
 
 def visible_storages(device_type: str) -> dict[int, int]:
     """Sizes in bytes, by address, of every storage on a kind of device that a Python object holds."""
-    found: dict[int, int] = {}
+    return {storage.data_ptr(): storage.nbytes() for storage in _held_storages(device_type)}
+
+
+def storage_references(device_type: str) -> dict[int, StorageWeakRef]:
+    """Weak references, by address, to the same storages: an address alone may be another block's later."""
+    return {
+        storage.data_ptr(): StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for storage in _held_storages(device_type)
+    }
+
+
+def still_held(references: Mapping[int, StorageWeakRef]) -> frozenset[int]:
+    """Return the addresses of those storages that have not been freed since."""
+    return frozenset(
+        address
+        for address, reference in references.items()
+        if not reference.expired()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    )
+
+
+def _held_storages(device_type: str) -> Iterator[torch.UntypedStorage]:
     for each in gc.get_objects():
         # type() and not isinstance(): lazy proxies of user code would be resolved by asking for their class
         if issubclass(type(each), torch.Tensor) and each.device.type == device_type:
-            for storage in _storages(each):
-                found[storage.data_ptr()] = storage.nbytes()
-    return {address: size for address, size in found.items() if address and size}
+            yield from (storage for storage in _storages(each) if storage.data_ptr() and storage.nbytes())
 
 
 def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[int, Component]:
@@ -59,7 +78,7 @@ def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[in
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     """The storages of a tensor, or of what it wraps; none of a subclass that does not tell what it is made of."""
-    return [part.untyped_storage() for part in dense_parts(tensor) if type(part) in _PLAIN_TENSORS]
+    return [part.untyped_storage() for part in dense_parts(tensor) if type(part) in PLAIN_TENSORS]
 
 
 def shortened(state: TrainingState) -> TrainingState:

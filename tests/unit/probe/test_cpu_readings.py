@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from memplan import Recipe, Workload
 from memplan.probe.attribution import AttributedPeak
 from memplan.probe.cpu_readings import attribute_step, breakdown_of, resident_bytes, slack_bytes
+from memplan.probe.known_blocks import storage_references
 from memplan.probe.training_loop import build_training, run_optimizer_step
 from memplan.results import Component
 from memplan.units import GIB, KIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Wide(torch.nn.Module):
@@ -30,8 +36,14 @@ class Wide(torch.nn.Module):
         return self.second(self.first(rows).tanh())
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_compiled_by_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(counters, "frames", Counter())
+
+
 def attributed(steps: int = 1, **changes: Any) -> AttributedPeak:
     accumulation_steps = changes.pop("accumulation_steps", 1)
+    earlier = changes.pop("earlier", {})
     parts = {
         "model": Wide,
         "batch": lambda size: torch.ones(size, 512),
@@ -42,7 +54,11 @@ def attributed(steps: int = 1, **changes: Any) -> AttributedPeak:
     state = build_training(Workload(**{**parts, **changes}), recipe, torch.device("cpu"), seed=0)
     for _ in range(steps):
         run_optimizer_step(state)
-    return attribute_step(state)
+    return attribute_step(state, earlier)
+
+
+def attributed_as_in_a_trial(**changes: Any) -> AttributedPeak:
+    return attributed(earlier=storage_references("cpu"), **changes)
 
 
 def in_mib(peak: AttributedPeak, component: Component) -> float:
@@ -85,6 +101,65 @@ def test_what_user_code_gives_back_within_a_step_counts_no_longer() -> None:
         return model(batch).mean()
 
     assert attributed(loss=loss).allocated_bytes == attributed().allocated_bytes
+
+
+def rows_of(data: torch.Tensor) -> Callable[[int], torch.Tensor]:
+    return lambda size: data[:size].clone()
+
+
+def test_a_data_set_that_only_batches_are_made_of_is_no_part_of_the_step() -> None:
+    def peak_with(make_batch: Callable[[int], torch.Tensor]) -> AttributedPeak:
+        return attributed_as_in_a_trial(
+            batch=make_batch, evaluate=lambda model, batch: model(batch), evaluation_batch=make_batch
+        )
+
+    data = torch.ones(32 * 512, 512)  # 32 MiB
+    assert peak_with(rows_of(data)).components == peak_with(lambda size: torch.ones(size, 512)).components
+    assert in_mib(peak_with(rows_of(data)), Component.TEMPORARIES) < 32
+
+
+def test_a_data_set_of_which_the_batch_is_a_view_counts_as_input() -> None:
+    data = torch.ones(32 * 512, 512)
+    assert in_mib(attributed_as_in_a_trial(batch=lambda size: data[:size]), Component.INPUTS) == 32
+
+
+def test_a_teacher_in_the_closure_of_the_loss_counts() -> None:
+    teacher, unused = torch.nn.Linear(512, 8 * 512, bias=False), torch.ones(32 * 512, 512)
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(batch[:1]).mean()
+        assert len(unused)
+        return (model(batch) - wanted).mean()
+
+    peak, without = attributed_as_in_a_trial(loss=loss), attributed_as_in_a_trial()
+    assert 8 <= (peak.allocated_bytes - without.allocated_bytes) / MIB < 16  # its weights, and little that it computes
+
+
+def test_what_evaluation_alone_reads_counts() -> None:
+    table = torch.ones(32 * 512, 512)
+
+    def evaluate(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch) @ table[:512]
+
+    assert in_mib(attributed_as_in_a_trial(evaluate=evaluate), Component.TEMPORARIES) >= 32
+
+
+def test_a_step_that_cannot_be_watched_counts_all_that_is_held() -> None:
+    data = torch.ones(32 * 512, 512)
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        if torch._C._len_torch_dispatch_stack():
+            raise NotImplementedError
+        return model(batch).mean()
+
+    assert in_mib(attributed_as_in_a_trial(loss=loss, batch=rows_of(data)), Component.TEMPORARIES) >= 32
+
+
+def test_once_code_is_compiled_all_that_is_held_counts() -> None:
+    data = torch.ones(32 * 512, 512)
+    loss = torch.compile(lambda model, batch: model(batch).mean(), backend="eager")
+    assert in_mib(attributed_as_in_a_trial(loss=loss, batch=rows_of(data)), Component.TEMPORARIES) >= 32
 
 
 def test_tied_weights_count_once() -> None:
