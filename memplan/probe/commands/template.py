@@ -46,7 +46,8 @@ class PlaceholderName(StrEnum):
 _BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE, PlaceholderName.PATCHED_CONFIG)
 _WHERE_THE_BATCH_GOES = (
     "write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
-    "or {global_batch_size} where that is of all replicas"
+    "or {global_batch_size} where that is of all replicas; where it reads it from CONFIG alone, write {patched_config} "
+    "in the place of the config's path"
 )
 _FROM_CONFIG_ALONE = (
     "write an option of the script for it; where it reads its batch size from the config alone, write {patched_config} "

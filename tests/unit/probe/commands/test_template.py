@@ -65,7 +65,10 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
     ("text", "said"),
     [
         ("t {batch_size}", "{batch_size} is not known"),
-        ("t --bs 4", "has no {micro_batch_size}; write it where your script"),
+        (
+            "t --bs 4",
+            "has no {micro_batch_size}; write it where your script .* from CONFIG alone, write {patched_config}",
+        ),
         ("t {config}", "has no {micro_batch_size}; .* write {patched_config} in the place of {config}"),
         ("t {micro_batch_size:a=b}", "takes no words"),
         ("t {micro_batch_size} {precision:bf16}", "is not understood"),
