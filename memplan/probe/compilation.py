@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def has_compiled() -> bool:
     """Whether ``torch.compile`` has compiled any code in this process, or tried to."""
-    return bool(counters["frames"]["total"])
+    # frames are not counted where the whole graph was asked for, as attention with a score function does
+    return bool(counters["frames"]["total"] or counters["stats"]["unique_graphs"])
 
 
 class CompilationReports:

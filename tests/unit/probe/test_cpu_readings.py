@@ -39,6 +39,7 @@ class Wide(torch.nn.Module):
 @pytest.fixture(autouse=True)
 def _nothing_was_compiled_by_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(counters, "frames", Counter())
+    monkeypatch.setitem(counters, "stats", Counter())
 
 
 def attributed(steps: int = 1, **changes: Any) -> AttributedPeak:
@@ -158,7 +159,7 @@ def test_a_step_that_cannot_be_watched_counts_all_that_is_held() -> None:
 
 def test_once_code_is_compiled_all_that_is_held_counts() -> None:
     data = torch.ones(32 * 512, 512)
-    loss = torch.compile(lambda model, batch: model(batch).mean(), backend="eager")
+    loss = torch.compile(lambda model, batch: model(batch).mean(), backend="eager", fullgraph=True)
     assert in_mib(attributed_as_in_a_trial(loss=loss, batch=rows_of(data)), Component.TEMPORARIES) >= 32
 
 
