@@ -20,6 +20,7 @@ from memplan.recipe import Recipe
 from memplan.units import KIB
 from memplan.workload import Workload
 from tests.contract.tracing import traced
+from tests.host_allocations import AS_MEASURED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,11 @@ def measured_peak_bytes(workload: Workload, recipe: Recipe) -> int:
     return attribute_step(training).allocated_bytes - before
 
 
-@pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(
+    "make",
+    # with AVX2 the gradient of a strided convolution's image, of three channels, takes a copy of the image more
+    [pytest.param(make, id=name, marks=AS_MEASURED if "penalty" in name else ()) for name, make in STEPS.items()],
+)
 def test_the_estimated_peak_is_that_of_the_real_step(make: Callable[[], Workload]) -> None:
     workload, recipe = make(), Recipe(micro_batch_size=8)
     trace = traced(workload, CPU, recipe)
