@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -19,12 +18,13 @@ from memplan.errors import DeviceError, UsageError
 from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
+from memplan.integrations.lightning_stand_in import is_standalone
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.watching import PlanWarning, watch
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # the one that the script uses
+    if is_standalone():
         from pytorch_lightning import Callback, LightningModule
         from pytorch_lightning.callbacks import GradientAccumulationScheduler
         from pytorch_lightning.strategies import FSDPStrategy

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +25,18 @@ _TOLD_IN_THE_FIRST_STEP: dict[str, Any] = {
 }
 
 
+def is_standalone() -> bool:
+    """Whether the script uses the package ``pytorch_lightning``, and not ``lightning``, which has the same inside."""
+    return "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+
+
 def trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
     """Return what modules ask their trainer for."""
     max_steps = settings.get("max_steps")
     steps = max_steps if isinstance(max_steps, int) and max_steps > 0 else _SOME_STEPS
     return SimpleNamespace(
         **_TOLD_IN_THE_FIRST_STEP,
-        state=TrainerState(status=TrainerStatus.RUNNING, fn=TrainerFn.FITTING, stage=RunningStage.TRAINING),
+        state=_fitting(),
         max_epochs=settings.get("max_epochs") or 1,
         max_steps=steps,
         num_training_batches=steps,
@@ -45,16 +51,26 @@ def trainer_stand_in(settings: dict[str, Any]) -> SimpleNamespace:
     )
 
 
+def _fitting() -> Any:
+    """Return the state of a Trainer that trains, of the package that the script uses."""
+    package = "pytorch_lightning" if is_standalone() else "lightning.pytorch"
+    states = importlib.import_module(f"{package}.trainer.states")
+    return states.TrainerState(
+        status=states.TrainerStatus.RUNNING, fn=states.TrainerFn.FITTING, stage=states.RunningStage.TRAINING
+    )
+
+
 @contextmanager
 def validating(trainer: SimpleNamespace) -> Iterator[None]:
     """Let a stand-in say that it validates while the context is open."""
+    training = trainer.state.stage
     vars(trainer).update(training=False, validating=True)
-    trainer.state.stage = RunningStage.VALIDATING
+    trainer.state.stage = type(training).VALIDATING
     try:
         yield
     finally:
         vars(trainer).update(training=True, validating=False)
-        trainer.state.stage = RunningStage.TRAINING
+        trainer.state.stage = training
 
 
 def set_torch_flags(*, deterministic: bool | str | None, benchmark: bool | None) -> None:

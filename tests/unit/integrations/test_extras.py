@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -26,6 +27,19 @@ def test_the_import_names_the_extra(extra: str, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(MissingExtraError, match=rf"pip install 'memplan\[{extra}\]'") as caught:
         importlib.import_module(f"memplan.integrations.{extra}")
     assert isinstance(caught.value, ImportError)
+
+
+def test_pytorch_lightning_is_enough_for_lightning() -> None:
+    script = """
+import sys
+sys.modules["lightning"] = None
+import pytorch_lightning
+from memplan.integrations import lightning, lightning_stand_in
+assert lightning.FSDPStrategy is pytorch_lightning.strategies.FSDPStrategy
+print(lightning_stand_in.trainer_stand_in({}).state.stage.value)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stdout == "train\n", ended.stderr
 
 
 def test_a_package_that_is_there_but_broken_speaks_for_itself() -> None:
