@@ -51,7 +51,9 @@ class Planning:
         self._journal = Journal(question.request.store)
         self._surroundings = read_surroundings(question.device)
         self._trial_template = trial_template()
-        self._trace_template = trace_template()
+        # off cards both see the same, and one load of torch serves traces and trials
+        is_on_card = question.device.live_index is not None
+        self._trace_template = trace_template() if is_on_card else self._trial_template
 
     def plan(self, *, fresh: bool = False) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored.
@@ -103,7 +105,7 @@ class Planning:
         return found
 
     def _load_ahead(self) -> None:
-        """Let trials' torch be loaded while the step is traced; a command starts processes of its own."""
+        """Start loading torch for trials: on a card while the step is traced. A command starts processes of its own."""
         if not self._question.subject.is_command:
             self._trial_template.start(trial_environment(self._question.device))
 

@@ -15,10 +15,11 @@ MARK = "MEMPLAN_CHILD"
 # Length of the pickled message that follows.
 HEADER = struct.Struct("!Q")
 
-# What a template and its owner say to each other, one packet each; the order to fork is the child's mark.
+# What a template and its owner say to each other, one packet each; the order to fork is the child's mark, and after a
+# space the module that answers, where that is not the template's own.
 READY = b"ready"
 REAP = b"reap"
-PACKET_BYTES = 64
+PACKET_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def run_child(
         watch: called about twenty times a second with the child's pid and its age in seconds; a text stops the child
             and becomes ``stop_reason``, after the child has been asked to print where it is.
         environment: variables set on top of this process's own, of which rank, world size and the like are left out.
-        template: forks the child, where it can, in place of a start from nothing; of the same module.
+        template: forks the child, where it can, in place of a start from nothing.
 
     Raises:
         ChildError: the process could not be started.
@@ -117,7 +117,7 @@ def _start(
 ) -> tuple[ChildProcess, PipeEnds]:
     parents, childs = PipeEnds.pairs()
     try:
-        forked = template.fork(environment, mark, childs) if template else None
+        forked = template.fork(module, environment, mark, childs) if template else None
         return forked or StartedProcess(module, {**environment, MARK: mark}, childs), parents
     except BaseException:
         parents.close()

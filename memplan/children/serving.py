@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import os
 import pickle
 import signal
@@ -80,21 +81,27 @@ def _fork_on_orders(control: socket.socket, handle: Handle) -> None:
         raise OSError("this kernel cannot map a library's pages into a fork (MADV_POPULATE_READ)")
     control.send(READY)
     while True:
-        mark, descriptors, _, _ = socket.recv_fds(control, PACKET_BYTES, len(PipeEnds.__slots__))
-        if not mark:
+        order, descriptors, _, _ = socket.recv_fds(control, PACKET_BYTES, len(PipeEnds.__slots__))
+        if not order:
             os._exit(0)
+        mark, _, module = order.decode().partition(" ")
         pid = os.fork()
         if not pid:
             control.close()
             map_pages(pages)
-            _become_child(mark.decode(), *descriptors)
-            _serve_one(handle, reply_fd=descriptors[2], lifeline_fd=descriptors[3])
+            _become_child(mark, *descriptors)
+            _serve_one(_handle_of(module) if module else handle, reply_fd=descriptors[2], lifeline_fd=descriptors[3])
         for descriptor in descriptors:
             os.close(descriptor)
         control.send(str(pid).encode())
         control.recv(PACKET_BYTES)
         _, status = os.waitpid(pid, 0)
         control.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _handle_of(module: str) -> Handle:
+    """Return what imports a module once there is a request, and has it answer."""
+    return lambda request, reply: importlib.import_module(module).answer(request, reply)
 
 
 def _become_child(mark: str, request_fd: int, output_fd: int, reply_fd: int, lifeline_fd: int) -> None:

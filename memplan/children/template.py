@@ -39,6 +39,8 @@ class Template:
 
     Args:
         module: importable module whose main calls ``serve(handle, preload=...)``.
+
+    Its forks may do another module's work, where that needs much the same imports.
     """
 
     def __init__(self, module: str) -> None:
@@ -80,10 +82,12 @@ class Template:
             with contextlib.suppress(OSError):  # then the first child meets the same, and is started afresh
                 self._start(child_environment(environment))
 
-    def fork(self, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
+    def fork(self, module: str, environment: Mapping[str, str], mark: str, ends: PipeEnds) -> ForkedProcess | None:
         """Fork a child; None where that cannot be done and the child is to be started afresh.
 
         Args:
+            module: whose work the child does; one that is not the template's own has a function ``answer``, which takes
+                what ``serve`` gives a handle.
             environment: of the child; one that differs from the template's makes a new template.
             mark: by which the child's descendants are known.
             ends: the child's ends of its pipes.
@@ -93,7 +97,8 @@ class Template:
         try:
             if self._running is None and self._is_usable:
                 self._start(environment)
-            return self._running.fork(mark, ends) if self._running else None
+            order = mark if module == self.module else f"{mark} {module}"
+            return self._running.fork(order, ends) if self._running else None
         except OSError:  # it died, hung or could not be started
             self.give_up()
             return None
@@ -135,11 +140,11 @@ class _Running:
             )
         self._is_ready = False
 
-    def fork(self, mark: str, ends: PipeEnds) -> ForkedProcess:
+    def fork(self, order: str, ends: PipeEnds) -> ForkedProcess:
         if not self._is_ready:
             self._hear(_READY_WITHIN_S, READY)
             self._is_ready = True
-        socket.send_fds(self._control, [mark.encode()], [ends.request, ends.output, ends.reply, ends.lifeline])
+        socket.send_fds(self._control, [order.encode()], [ends.request, ends.output, ends.reply, ends.lifeline])
         return ForkedProcess(int(self._hear(_FORKED_WITHIN_S)), self._reap)
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ from memplan.devices.host_memory import host_memory
 from memplan.errors import MemplanError, TraceError, UsageError
 from memplan.estimators.cudnn import with_cudnns_answers
 from memplan.estimators.step_trace import StepTrace
+from memplan.training.environment import WITHOUT_CARD
 from memplan.units import format_bytes
 from memplan.user_places import place_in_dump
 
@@ -75,7 +76,8 @@ def trace_step(
         device: what the step is lowered to; nothing runs on it.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
-        template: forks the child, so that one of several traces does not load torch again; None starts it anew.
+        template: forks the child, so that one of several traces does not load torch again; of traces, or any other that
+            has torch loaded; None starts the child anew.
         exact_sizes: further micro-batch sizes at which they are; between two they are interpolated.
 
     Raises:
@@ -92,7 +94,7 @@ def trace_step(
         _WORKER_MODULE,
         request,
         watch=watch.find_reason_to_stop,
-        environment={"CUDA_VISIBLE_DEVICES": ""},
+        environment=WITHOUT_CARD,
         template=template,
     )
     return with_cudnns_answers(_answer_of(ending, watch), exact_sizes=exact_sizes)

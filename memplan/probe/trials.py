@@ -8,6 +8,7 @@ from enum import StrEnum
 from memplan.devices.cards import DeviceSpec
 from memplan.recipe import Precision, Recipe
 from memplan.results import Measurement, OutcomeKind
+from memplan.training.environment import QUIET_PROFILER, WITHOUT_CARD
 from memplan.units import MIB
 from memplan.workload import TrainingCommand, WorkloadSource
 
@@ -18,17 +19,13 @@ DEFAULT_BUILD_LIMIT_S = 1800.0
 MOST_SKIPPED_STEPS = 20
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
 PROFILER_ALLOWANCE_BYTES = 512 * MIB
-_QUIET_PROFILER = {"KINETO_LOG_LEVEL": "99"}  # its start and stop messages are no part of a trial's output
 
 
 def trial_environment(device: DeviceSpec) -> dict[str, str]:
-    """Return what is set in the environment of every process of a run's trials, so that one template serves them all.
-
-    A trial that is not on a card sees none: torch's optimizers would wake it, and user code that finds one use it.
-    """
+    """Return what is set in the environment of every process of a run's trials; one template serves them all."""
     if device.live_index is None:
-        return {**_QUIET_PROFILER, "CUDA_VISIBLE_DEVICES": ""}
-    return {**_QUIET_PROFILER, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's order, by which the device was chosen
+        return WITHOUT_CARD
+    return {**QUIET_PROFILER, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's order, by which the device was chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,6 +250,13 @@ def test_a_fork_begins_with_the_resident_set_of_a_process_that_has_loaded_the_sa
         assert fork[name] == pytest.approx(started[name], rel=0.05), name
 
 
+def test_a_fork_does_another_modules_work_with_what_the_template_has_loaded(template: Template) -> None:
+    ending = run_child("other_acts", None, environment=ENVIRONMENT, template=template)
+    assert ending.messages == ("other_acts", True)
+    assert template.is_running
+    assert forked(template, "echo", [1]).messages == (1,)
+
+
 def test_the_peak_of_one_fork_is_not_in_the_next(template: Template) -> None:
     big = forked(template, "grow_by_mib", 200).messages[0]
     after = forked(template, "say_resident_kib").messages[0]
