@@ -39,12 +39,13 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One example, made small: its folder, the extra it needs, its words of the command."""
+    """One example, made small: its folder, the extra it needs, its words of the command, sizes in its script."""
 
     folder: str
     framework: str
     packages: tuple[str, ...]
     words: tuple[str, ...]
+    sizes: tuple[tuple[str, str], ...] = ()
 
 
 RUNS = (
@@ -53,23 +54,24 @@ RUNS = (
         framework="lightning",
         packages=("lightning", "hydra"),
         words=(
-            "train.py", "data.length=65536", "data.count=64", "model.width=4", "trainer.max_epochs=1",
-            "memplan.precision=[fp32]",
+            "train.py", "data.length=16384", "data.count=64", "model.width=4", "trainer.max_epochs=1",
+            "memplan.precision=[fp32]", "memplan.budget=768MiB",
         ),
     ),
     Example(
         folder="hf_causal_lm",
         framework="transformers",
         packages=("transformers", "accelerate"),
-        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "1GiB"),
+        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "768MiB"),
+        sizes=(("hidden_size=128", "hidden_size=32"), ("intermediate_size=384", "intermediate_size=96")),
     ),
     Example(
         folder="mmengine_classifier",
         framework="mmengine",
         packages=("mmengine",),
         words=(
-            "train.py", "configs/shapenet.py", "--budget", "1GiB", "--cfg-options", "train_dataloader.dataset.size=256",
-            "train_cfg.max_iters=40",
+            "train.py", "configs/shapenet.py", "--budget", "768MiB", "--cfg-options", "model.width=8",
+            "train_dataloader.dataset.size=256", "train_cfg.max_iters=10",
         ),
     ),
 )  # fmt: skip
@@ -83,6 +85,10 @@ def test_the_example_trains_with_the_batch_that_was_planned_for_it(example: Exam
             pytest.skip(f"needs memplan[{example.framework}]: there is no {package}")
     project = tmp_path / example.folder
     shutil.copytree(EXAMPLES / example.folder, project, ignore=shutil.ignore_patterns(".memplan", "work_dirs"))
+    script = project / "train.py"
+    for size, smaller in example.sizes:
+        assert size in script.read_text()
+        script.write_text(script.read_text().replace(size, smaller))
     driver = DRIVER.format(framework=example.framework, argv=list(example.words))
     ended = subprocess.run(
         [sys.executable, "-c", driver], cwd=project, capture_output=True, text=True, timeout=600, check=False
