@@ -29,6 +29,7 @@ from memplan.probe.known_blocks import (
     StepSights,
     known_components,
     shortened,
+    still_held,
     storage_references,
     visible_storages,
 )
@@ -164,13 +165,13 @@ def attribute_step(state: TrainingState, earlier: Mapping[int, StorageWeakRef] |
         earlier: storages from before it was built, which count only where the step has to do with them.
     """
     state, earlier = shortened(state), earlier or {}
-    peak, untold = _attributed(state, earlier)
-    return _attributed(state, earlier)[0] if untold else peak
-
-
-def _attributed(state: TrainingState, earlier: Mapping[int, StorageWeakRef]) -> tuple[AttributedPeak, bool]:
-    """Profile a step; return its peak, and whether a block that existed before was freed without an event."""
     left_out = bystanders(state, earlier)
+    peak, untold = _attributed(state, left_out)
+    return _attributed(state, left_out & still_held(earlier))[0] if untold else peak
+
+
+def _attributed(state: TrainingState, left_out: frozenset[int]) -> tuple[AttributedPeak, bool]:
+    """Profile a step; return its peak, and whether a block that existed before was freed without an event."""
     if not state.workload.zero_grad_before_backward:
         zero_gradients(state)
     gc.collect()

@@ -66,10 +66,19 @@ def still_held(references: Mapping[int, StorageWeakRef]) -> frozenset[int]:
 
 
 def _held_storages(device_type: str) -> Iterator[torch.UntypedStorage]:
-    for each in gc.get_objects():
-        # type() and not isinstance(): lazy proxies of user code would be resolved by asking for their class
-        if issubclass(type(each), torch.Tensor) and each.device.type == device_type:
+    objects = gc.get_objects()
+    # By the id of type(): isinstance() and the hash of a type may run user code, which resolves lazy proxies, and
+    # issubclass() takes longest, of a million objects that a process may have.
+    kinds = set(map(id, _with_subclasses(torch.Tensor)))
+    for each in objects:
+        if id(type(each)) in kinds and each.device.type == device_type:
             yield from (storage for storage in _storages(each) if storage.data_ptr() and storage.nbytes())
+
+
+def _with_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _with_subclasses(each)
 
 
 def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[int, Component]:

@@ -42,13 +42,17 @@ def _nothing_was_compiled_by_other_tests(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(counters, "stats", Counter())
 
 
+def plain_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).mean()
+
+
 def attributed(steps: int = 1, **changes: Any) -> AttributedPeak:
     accumulation_steps = changes.pop("accumulation_steps", 1)
     earlier = changes.pop("earlier", {})
     parts = {
         "model": Wide,
         "batch": lambda size: torch.ones(size, 512),
-        "loss": lambda model, batch: model(batch).mean(),
+        "loss": plain_loss,
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     }
     recipe = Recipe(micro_batch_size=2048, accumulation_steps=accumulation_steps)
@@ -117,6 +121,20 @@ def test_a_data_set_that_only_batches_are_made_of_is_no_part_of_the_step() -> No
     data = torch.ones(32 * 512, 512)  # 32 MiB
     assert peak_with(rows_of(data)).components == peak_with(lambda size: torch.ones(size, 512)).components
     assert in_mib(peak_with(rows_of(data)), Component.TEMPORARIES) < 32
+
+
+def test_what_user_code_gives_back_counts_no_longer_beside_a_data_set_either() -> None:
+    data, queue, watched = torch.ones(32 * 512, 512), [torch.ones(3 * 512, 512)], []
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        watched.append(torch._C._len_torch_dispatch_stack())
+        queue.append(torch.ones(3 * 512, 512))
+        del queue[0]
+        return model(batch).mean()
+
+    peak, without = (attributed_as_in_a_trial(loss=each, batch=rows_of(data)) for each in (loss, plain_loss))
+    assert peak.allocated_bytes - without.allocated_bytes == 3 * MIB
+    assert watched == [0, 1, 0, 0]  # no step that is not followed between the two that are
 
 
 def test_a_data_set_of_which_the_batch_is_a_view_counts_as_input() -> None:
