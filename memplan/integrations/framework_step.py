@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 RUN_AS_IT_IS = (  # a hint
-    'memplan probe --command "python train.py ..." plans such a script as it is; or describe one step with '
-    "memplan.Workload and call memplan.plan"
+    'memplan probe --command "python train.py ... {micro_batch_size}" plans such a script as it is; or describe one '
+    "step with memplan.Workload and call memplan.plan"
 )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
+from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned
 from memplan.watching import watch
@@ -153,7 +154,7 @@ def _refuse_batches_made_in_the_step(trainer_class: type[Any]) -> None:
     if trainer_class._prepare_inputs is not Trainer._prepare_inputs:  # noqa: SLF001 - what its subclasses override
         raise UsageError(
             f"{trainer_class.__name__} makes its batches in the step, by a _prepare_inputs of its own",
-            hint='run the script as it is: memplan probe --command "python train.py ... {micro_batch_size}"',
+            hint=RUN_AS_IT_IS,
         )
 
 
