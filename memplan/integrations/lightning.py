@@ -27,11 +27,11 @@ with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if is_standalone():
         from pytorch_lightning import Callback, LightningModule
         from pytorch_lightning.callbacks import GradientAccumulationScheduler
-        from pytorch_lightning.strategies import FSDPStrategy
+        from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy
     else:
         from lightning.pytorch import Callback, LightningModule
         from lightning.pytorch.callbacks import GradientAccumulationScheduler
-        from lightning.pytorch.strategies import FSDPStrategy
+        from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 
 from memplan.integrations.lightning_sharding import LightningSharding
 from memplan.integrations.lightning_step import LightningStep, defines
@@ -51,7 +51,6 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
-_SHARDED_BY_PYTORCH = ("FSDPStrategy", "ModelParallelStrategy")
 
 
 def tune(
@@ -172,11 +171,12 @@ def _sharding(settings: Mapping[str, Any]) -> LightningSharding | None:
             f"strategy={named!r} shards or offloads the model by what memplan does not run",
             hint="plan with strategy='fsdp', 'ddp' or on one device",
         )
-    if not any(each.__name__ in _SHARDED_BY_PYTORCH for each in type(strategy).__mro__):
+    by_module = isinstance(strategy, ModelParallelStrategy)
+    if not by_module and not isinstance(strategy, FSDPStrategy):
         return None
     if getattr(getattr(strategy, "cpu_offload", None), "offload_params", False):
         raise UsageError(f"strategy={named!r} has cpu_offload, and memplan counts what lies on the card")
-    return LightningSharding(Parcel(strategy), num_nodes=int(settings.get("num_nodes") or 1))
+    return LightningSharding(Parcel(strategy), by_module=by_module, num_nodes=int(settings.get("num_nodes") or 1))
 
 
 def _clip_norm(settings: Mapping[str, Any]) -> float | None:

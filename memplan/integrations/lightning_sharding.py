@@ -34,11 +34,13 @@ class LightningSharding:
 
     Args:
         strategy: an ``FSDPStrategy`` or ``ModelParallelStrategy`` that no Trainer has used, packed.
+        by_module: whether it leaves it to the module to shard itself, as a ``ModelParallelStrategy`` does.
         num_nodes: over how many machines the replicas are spread.
     """
 
-    def __init__(self, strategy: Parcel, *, num_nodes: int) -> None:
+    def __init__(self, strategy: Parcel, *, by_module: bool, num_nodes: int) -> None:
         self._packed = strategy
+        self._by_module = by_module
         self._num_nodes = num_nodes
         self._precision = Precision.FP32
         self._strategy: Any = None
@@ -46,7 +48,7 @@ class LightningSharding:
     @property
     def defers_gradient_sync(self) -> bool:
         """Whether gradients are exchanged once a step: of what has a ``no_sync``, which modules of FSDP2 lack."""
-        return not is_model_parallel(self._packed.opened())
+        return not self._by_module
 
     def configure(self, module: Any) -> None:
         """Run ``configure_model`` before the module is sharded, unless it is what shards.
@@ -54,7 +56,7 @@ class LightningSharding:
         Raises:
             WorkloadError: there it wraps layers by itself, or a module that it shards has no parameters before.
         """
-        if not is_model_parallel(self._packed.opened()):
+        if not self._by_module:
             with enable_wrap(wrapper_cls=_refuse_to_wrap):
                 module.configure_model()
         elif next(module.parameters(), None) is None:
@@ -70,7 +72,7 @@ class LightningSharding:
         on_card = torch.cuda.is_available()
         place = torch.device("cuda", torch.cuda.current_device()) if on_card else torch.device("cpu")
         strategy.parallel_devices = [place]
-        if is_model_parallel(strategy):
+        if self._by_module:
             module._device_mesh = self._mesh_of(strategy, place)  # noqa: SLF001 - as the strategy does
             module.configure_model()
             return module  # type: ignore[no-any-return]  # a LightningModule is a Module
@@ -103,11 +105,6 @@ class LightningSharding:
     def _autocast(self, model: nn.Module) -> AbstractContextManager[Any]:
         place = next((each.device.type for each in model.parameters()), None)
         return nullcontext() if place is None else autocast(self._precision, place)
-
-
-def is_model_parallel(strategy: Any) -> bool:
-    """Whether a strategy leaves it to the module to shard itself; else it is an ``FSDPStrategy``."""
-    return any(each.__name__ == "ModelParallelStrategy" for each in type(strategy).__mro__)
 
 
 def module_in(model: nn.Module) -> nn.Module:
