@@ -111,14 +111,13 @@ class LightningStep(FrameworkStep):
         found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
         if self._sharding is None:
             return found
-        return replace(found, shard=self.shard, defers_gradient_sync=self._sharding.defers_gradient_sync)
+        shard = functools.partial(self._shard, self._sharding)
+        return replace(found, shard=shard, defers_gradient_sync=self._sharding.defers_gradient_sync)
 
-    def shard(self, model: Any, recipe: Recipe) -> nn.Module:
+    def _shard(self, sharding: LightningSharding, model: Any, recipe: Recipe) -> nn.Module:
         """Shard the module as the Trainer's strategy does, and return what a step runs."""
-        if self._sharding is None:
-            return model  # type: ignore[no-any-return]  # a Module
         model.trainer = self._trainer
-        self._sharded = self._sharding.shard(model, recipe)
+        self._sharded = sharding.shard(model, recipe)
         return self._sharded
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
