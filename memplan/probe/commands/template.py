@@ -47,11 +47,7 @@ _BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_S
 _WHERE_THE_BATCH_GOES = (
     "write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
     "or {global_batch_size} where that is of all replicas; where it reads it from CONFIG alone, write {patched_config} "
-    "in the place of the config's path"
-)
-_FROM_CONFIG_ALONE = (
-    "write an option of the script for it; where it reads its batch size from the config alone, write {patched_config} "
-    "in the place of {config}"
+    "in the place of "
 )
 
 
@@ -102,7 +98,8 @@ def parse_template(text: str) -> CommandTemplate:
         end = match.end()
     template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
     if not any(map(template.has, _BATCH_SIZES)):
-        hint = _FROM_CONFIG_ALONE if template.has(PlaceholderName.CONFIG) else _WHERE_THE_BATCH_GOES
+        path = "{config}" if template.has(PlaceholderName.CONFIG) else "the config's path"
+        hint = _WHERE_THE_BATCH_GOES + path
         raise UsageError("the command has no {micro_batch_size}", where=_WHERE, hint=hint)
     return template
 
