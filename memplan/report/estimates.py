@@ -27,19 +27,20 @@ _REMARK_INDENT = 2
 def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
     """Compare estimates of several recipes, on one device or several."""
     first = estimates[0]
-    devices = dict.fromkeys(each.device_name for each in estimates)
-    where = f"{first.device_name} ({bytes_text(first.device_total_bytes)})"
+    devices = {each.device_name for each in estimates}
+    on_several = len(devices) > 1
+    where = f"{len(devices)} devices" if on_several else f"{first.device_name} ({bytes_text(first.device_total_bytes)})"
     all_fit = all(each.outcome is OutcomeKind.FITS for each in estimates)
     searches = _searches_beyond_peaks(estimates)
     fragments = any(each.fragments for each in estimates)
     table = plain_table(
-        f"{first.workload_name} on {where if len(devices) == 1 else f'{len(devices)} devices'}",
-        *(("device",) if len(devices) > 1 else ()), "recipe", "allocated", "reserved", "process", "util", "peak in",
+        f"{first.workload_name} on {where}",
+        *(("device",) if on_several else ()), "recipe", "allocated", "reserved", "process", "util", "peak in",
         *(("search",) if searches else ()), *(("drawn",) if fragments else ()), *(() if all_fit else ("outcome",)),
     )  # fmt: skip
     for each in estimates:
         table.add_row(
-            *((each.device_name,) if len(devices) > 1 else ()),
+            *((each.device_name,) if on_several else ()),
             str(each.recipe),
             bytes_text(each.peak_allocated_bytes),
             bytes_text(each.peak_reserved_bytes),
