@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
 
 from memplan.estimators.lowering.torch_release import TORCH_RELEASE
@@ -209,7 +210,7 @@ def expected_backend(
     grouped: bool = False,
 ) -> Backend:
     """Return the kernel that a card would choose for query, key and value, fake ones of four dimensions."""
-    if not isinstance(tensors[0], FakeTensor) or any(each.dim() != 4 for each in tensors):
+    if not isinstance(tensors[0], FakeTensor | FunctionalTensor) or any(each.dim() != 4 for each in tensors):
         return Backend.MATH
     return choose_backend(_call(tensors, mask, dropout=dropout, causal=causal, grouped=grouped), capability)
 

@@ -1,50 +1,139 @@
-"""Detecting calls of functions that the user compiled with ``torch.compile``."""
+"""Calls of functions that the user compiled with ``torch.compile``."""
 
 from __future__ import annotations
 
-import sys
+import functools
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from memplan.estimators.fake_tensors.replaced import replaced
+from torch import nn
+
+from memplan.errors import MemplanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
-_EVAL_FRAME = "torch._dynamo.eval_frame"  # imported once something is compiled
-_HOOK = "_callback_from_stance"  # called by every compiled function before it runs
+UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
+GRAPHS_NOTE = (
+    "compiled parts are counted as the kernels that Inductor makes of each function as one graph; graph breaks, "
+    "CUDA graphs and padded products are not counted"
+)
+_COMPILE_ANEW = "_memplan_compile_anew"  # of what replaces compiled functions: compiles another in the same way
+_watching: list[CompiledCalls] = []  # those of the step that is traced
+
+
+class NotCapturableError(MemplanError):
+    """A function cannot be turned into graphs, and runs uncompiled."""
+
+
+class GraphRunner(Protocol):
+    """Runs functions as the graphs that a compiler makes of them."""
+
+    is_capturing: bool
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a function returns.
+
+        Raises:
+            NotCapturableError: it cannot be turned into graphs.
+        """
 
 
 class CompiledCalls:
-    """Whether a compiled function was called that is not one of PyTorch's own."""
+    """Runs the functions that the user compiled, while a step is watched.
 
-    def __init__(self) -> None:
-        self._found = False
+    Args:
+        make_graphs: called once there are any; returns what runs them as Inductor's graphs, or None to run them as
+            they are.
+    """
+
+    def __init__(self, make_graphs: Callable[[], GraphRunner | None]) -> None:
+        self._make_graphs = make_graphs
+        self._graphs: GraphRunner | None = None
+        self._refused: set[Any] = set()
+        self._notes: dict[str, None] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch for calls while the context is open."""
-        module: Any = sys.modules.get(_EVAL_FRAME)
-        hook: Callable[[Any], Any] | None = getattr(module, _HOOK, None)
-        if hook is None:
+        """Take calls over while the context is open."""
+        _watching.append(self)
+        try:
             yield
-            return
+        finally:
+            _watching.pop()
 
-        def watching(callback: Any) -> Any:
-            compiled = sys._getframe(1).f_locals.get("fn")  # noqa: SLF001 - the hook is not given the function
-            self._found |= callable(callback) and not _is_of_torch(compiled)
-            return hook(callback)
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a compiled function returns."""
+        self._graphs = self._graphs or self._make_graphs()
+        if self._graphs is not None and function not in self._refused:
+            try:
+                results = self._graphs.call(function, args, kwargs)
+            except NotCapturableError:
+                self._refused.add(function)
+            else:
+                self._notes[GRAPHS_NOTE] = None
+                return results
+        if self._graphs is None or not self._graphs.is_capturing:
+            self._notes[UNCOMPILED_NOTE] = None
+        return function(*args, **kwargs)
 
-        with replaced(module, _HOOK, watching):
-            yield
+    def note_uncompiled(self) -> None:
+        """Say that a compiled function runs uncompiled."""
+        self._notes[UNCOMPILED_NOTE] = None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say that compiled code was traced uncompiled, if any was called."""
-        return (COMPILED_NOTE,) if self._found else ()
+        """Say how compiled functions were traced, if any was called."""
+        return tuple(self._notes)
+
+
+def redirect_compiled_calls() -> None:
+    """Let calls of what is compiled from now on be taken over while a step is watched, for the rest of this process."""
+    from torch._dynamo.eval_frame import OptimizeContext, innermost_fn  # noqa: PLC0415 - 80 MiB of modules
+
+    compile_with: Callable[..., Any] = OptimizeContext.__call__
+
+    def compiling(context: OptimizeContext, function: Any) -> Any:
+        made = compile_with(context, function)
+        inner = innermost_fn(function)
+        if isinstance(made, nn.Module | type) or _is_of_torch(inner):  # a module compiles its own call
+            return made
+        is_inductors = _backend_of(context) == "inductor"
+
+        @functools.wraps(made)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _watching:
+                return made(*args, **kwargs)
+            if is_inductors:
+                return _watching[-1].call(inner, args, kwargs)
+            _watching[-1].note_uncompiled()
+            return inner(*args, **kwargs)
+
+        setattr(call, _COMPILE_ANEW, functools.partial(compiling, context))
+        return call
+
+    OptimizeContext.__call__ = compiling  # type: ignore[method-assign, assignment]  # all ways to compile pass it
+
+
+def compile_copies(model: nn.Module, original: nn.Module) -> None:
+    """Compile those modules of a copy that are compiled in the original by ``Module.compile``, which no copy is."""
+    for made, source in zip(model.modules(), original.modules(), strict=True):
+        compile_anew = getattr(source._compiled_call_impl, _COMPILE_ANEW, None)  # noqa: SLF001 - in no public attribute
+        if compile_anew is not None:
+            made._compiled_call_impl = compile_anew(made._call_impl)  # noqa: SLF001 - as above
+
+
+def _backend_of(context: Any) -> str | None:
+    """Return the name of the compiler that a context gives graphs to, as ``torch.compile`` calls its own."""
+    backend = context.callback
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend  # noqa: SLF001 - how wrappers of backends hold what they wrap
+    return getattr(backend, "compiler_name", None)
 
 
 def _is_of_torch(function: Any) -> bool:
     """Whether the function is PyTorch's own: FlexAttention compiles its operator."""
+    cells = (each.cell_contents for each in getattr(function, "__closure__", None) or ())
+    if any(isinstance(each, nn.Module) for each in (getattr(function, "__self__", None), *cells)):
+        return False  # PyTorch calls a module for the user
     return getattr(function, "__module__", None) in (None, "torch") or function.__module__.startswith("torch.")

@@ -100,6 +100,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._draws = draws
         self._choices = choices
         self._paused = False
+        self._is_set_aside = False
         self._pending: _PendingReuse | None = None
         self._kept_workspaces: set[tuple[bool, int, str]] = set()  # backward pass's thread or not, stream, and library
         self._formulas = InPlaceFormulas()
@@ -112,6 +113,15 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             yield
         finally:
             self._paused = was_paused
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Take no part in what runs while the context is open, where other modes trace it."""
+        was_set_aside, self._is_set_aside = self._is_set_aside, True
+        try:
+            yield
+        finally:
+            self._is_set_aside = was_set_aside
 
     @contextmanager
     def paused_for_whole_shapes(self) -> Iterator[None]:
@@ -144,6 +154,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator and record the storages that are new among its results."""
+        if self._is_set_aside:
+            return func(*args, **(kwargs or {}))
         if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         if any(map(wraps_others, types)):

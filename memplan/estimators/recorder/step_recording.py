@@ -20,7 +20,7 @@ from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.fake_tensors.storage_addresses import addressed_storages
 from memplan.estimators.lowering.target_device import kernels_of
 from memplan.estimators.recorder.backward_thread import BackwardThread
-from memplan.estimators.recorder.compiled_calls import CompiledCalls
+from memplan.estimators.recorder.compiled_calls import CompiledCalls, compile_copies
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
     fake_copy,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
+    from memplan.estimators.recorder.compiled_graphs import CompiledGraphs
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
@@ -113,6 +114,7 @@ class StepRecorder:
         fused_optimizer: whether to use the optimizer's fused implementation.
         host_copies: tensors that the step keeps on the host; None if the target device is the host.
         presumes: whether unknown values are presumed; else reading one ends the run.
+        runs_graphs: whether functions that the user compiled run as Inductor's graphs of them; else uncompiled.
         results: what operators on fake tensors returned in earlier runs.
     """
 
@@ -124,6 +126,7 @@ class StepRecorder:
     fused_optimizer: bool
     host_copies: HostCopies | None
     presumes: bool = False
+    runs_graphs: bool = False
     results: ResultCache = field(default_factory=ResultCache)
 
     def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:
@@ -160,7 +163,7 @@ class StepRecorder:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
             model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
-        compiled = CompiledCalls()
+        compiled = CompiledCalls(functools.partial(self._compiled_graphs, operators, ledger, paths))
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
         addressed = addressed_storages() if self.on_fakes and self.workload.shard is not None else nullcontext()
         with (
@@ -191,10 +194,21 @@ class StepRecorder:
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
         )
 
+    def _compiled_graphs(
+        self, operators: OperatorRecorder, ledger: StorageLedger, paths: ModulePaths
+    ) -> CompiledGraphs | None:
+        if not self.runs_graphs:
+            return None
+        from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - imports Inductor
+
+        return CompiledGraphs(operators, ledger, paths)
+
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""
         if fakes is not None:
-            return self._fake_model(fakes)
+            made = self._fake_model(fakes)
+            compile_copies(made, self.model)
+            return made
         if is_scripted(self.model):  # parameters of its copies are not leaves (torch 2.13)
             self.model.zero_grad()
             return self.model

@@ -8,6 +8,7 @@ import torch
 
 from memplan.children import serve
 from memplan.errors import MemplanError
+from memplan.estimators.recorder.compiled_calls import redirect_compiled_calls
 from memplan.estimators.recorder.workload_trace import trace_workload
 from memplan.training.skipped_initialisation import patch_initialisers
 
@@ -25,7 +26,8 @@ def preload() -> None:
 def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
     """Reply with the trace, or with the error that is for the user."""
     patch_initialisers()
-    torch.compiler.set_stance("force_eager")  # two steps are too few to be worth compiling
+    redirect_compiled_calls()
+    torch.compiler.set_stance("force_eager")  # what PyTorch itself compiles: two steps are too few to be worth it
     try:
         reply(trace_workload(request))
     except MemplanError as error:

@@ -12,6 +12,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_to
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
 _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({reason})"
+_LEAST_USUAL_SIZE = 2  # a batch of one sample takes other paths
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
@@ -94,11 +96,31 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
         host_copies=host_copies,
     )
     try:
-        return _trace_at_working_sizes(recorder, request, batches)
+        return _trace_as_compiled(recorder, request, batches)
     except EvaluationError as error:
         steps_only = replace(recorder, workload=replace(workload, evaluate=None, evaluation_batch=None))
-        trace = _trace_at_working_sizes(steps_only, request, batches)
+        trace = _trace_as_compiled(steps_only, request, batches)
         return replace(trace, notes=(*trace.notes, _UNCOUNTED_EVALUATION.format(reason=_reason(error))))
+
+
+def _trace_as_compiled(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace the step; where it runs compiled functions, again with these as Inductor's graphs, if that is possible.
+
+    What the graphs recompute depends on the size of the batch, so that they are made near the recipe's.
+    """
+    trace = _trace_at_working_sizes(recorder, request, batches)
+    on_card = request.device.kind is DeviceKind.CUDA
+    if UNCOMPILED_NOTE not in trace.notes or not on_card or recorder.workload.shard is not None:
+        return trace
+    first = max(request.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
+    sized = replace(request, batch_sizes=(first, first + 1, first + 2))
+    try:
+        compiled = _trace(
+            replace(recorder, runs_graphs=True), sized, made_batches(recorder.workload, sized.batch_sizes[:2])
+        )
+    except WorkloadError:
+        return trace
+    return compiled if GRAPHS_NOTE in compiled.notes else trace
 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 from memplan.errors import WorkloadError
-from memplan.estimators.recorder.compiled_calls import COMPILED_NOTE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,8 +37,7 @@ def refuse_wrappers(model: nn.Module) -> None:
 
 def wrapper_notes(model: nn.Module) -> tuple[str, ...]:
     """Say what the trace does not count of a model's wrappers, one phrase each."""
-    gathering = (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
-    return (*gathering, COMPILED_NOTE) if any(map(_is_compiled, model.modules())) else gathering
+    return (_GATHERING,) if _has_class(model, {"DataParallel"}) else ()
 
 
 def name_without_wrappers(name: str) -> str:
@@ -50,11 +47,3 @@ def name_without_wrappers(name: str) -> str:
 
 def _has_class(model: nn.Module, names: set[str]) -> bool:
     return any(kind.__name__ in names for module in model.modules() for kind in type(module).__mro__)
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return (
-        type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-        or hasattr(inspect.getattr_static(type(module), "forward", None), "_torchdynamo_orig_callable")
-    )

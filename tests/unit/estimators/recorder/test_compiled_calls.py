@@ -2,29 +2,117 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
+from torch import nn
 
-from memplan.estimators.recorder.compiled_calls import COMPILED_NOTE, CompiledCalls
+from memplan.estimators.recorder import compiled_calls
+from memplan.estimators.recorder.compiled_calls import (
+    GRAPHS_NOTE,
+    UNCOMPILED_NOTE,
+    CompiledCalls,
+    NotCapturableError,
+    compile_copies,
+    redirect_compiled_calls,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
 
+@pytest.fixture(autouse=True)
+def _redirected() -> Iterator[None]:
+    from torch._dynamo.eval_frame import OptimizeContext  # noqa: PLC0415 - 80 MiB of modules
+
+    own = vars(OptimizeContext).get("__call__")
+    redirect_compiled_calls()
+    with torch.compiler.set_stance("force_eager"):
+        yield
+    if own is None:
+        del OptimizeContext.__call__
+    else:
+        OptimizeContext.__call__ = own  # type: ignore[method-assign]  # as it was
+
+
+class _Graphs:
+    """Stands in for what runs functions as graphs: adds one to their result, or cannot capture them."""
+
+    is_capturing = False
+
+    def __init__(self, *, captures: bool = True) -> None:
+        self._captures = captures
+        self.calls = 0
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.calls += 1
+        if not self._captures:
+            raise NotCapturableError("it reads a value")
+        return function(*args, **kwargs) + 1
+
+
+def _calls(graphs: Any = None) -> CompiledCalls:
+    return CompiledCalls(lambda: graphs)
+
+
 def test_a_compiled_function_that_is_called_is_told_of() -> None:
     doubled = torch.compile(lambda tensor: 2 * tensor)
-    calls = CompiledCalls()
-    with torch.compiler.set_stance("force_eager"), calls.watched():
+    calls = _calls()
+    with calls.watched():
         assert calls.notes == ()
         assert doubled(torch.ones(())) == 2
-    assert calls.notes == (COMPILED_NOTE,)
+    assert calls.notes == (UNCOMPILED_NOTE,)
+
+
+def test_compiled_functions_and_modules_run_as_graphs() -> None:
+    doubled = torch.compile(lambda tensor: 2 * tensor)
+    identity = torch.compile(nn.Identity())
+    stack = torch.compile(nn.Sequential(nn.Identity()))
+    calls = _calls(_Graphs())
+    with calls.watched():
+        assert doubled(torch.ones(())) == 3
+        assert identity(torch.ones(())) == 2
+        assert stack(torch.ones(())) == 2
+    assert calls.notes == (GRAPHS_NOTE,)
+
+
+def test_a_function_that_cannot_be_captured_runs_as_it_is_and_is_not_tried_again() -> None:
+    doubled = torch.compile(lambda tensor: 2 * tensor)
+    graphs = _Graphs(captures=False)
+    calls = _calls(graphs)
+    with calls.watched():
+        assert [doubled(torch.ones(())).item() for _ in range(2)] == [2, 2]
+    assert graphs.calls == 1
+    assert calls.notes == (UNCOMPILED_NOTE,)
+
+
+def test_what_another_compiler_is_given_runs_as_it_is() -> None:
+    doubled = torch.compile(lambda tensor: 2 * tensor, backend="aot_eager")
+    calls = _calls(_Graphs())
+    with calls.watched():
+        assert doubled(torch.ones(())) == 2
+    assert calls.notes == (UNCOMPILED_NOTE,)
+
+
+def test_copies_of_a_module_that_compiles_itself_are_compiled() -> None:
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    model[1].compile()
+    made = copy.deepcopy(model)
+    compile_copies(made, model)
+    with _calls(_Graphs()).watched():
+        assert made(torch.ones(())) == 2
 
 
 def test_what_torch_compiles_or_keeps_from_being_compiled_is_not_told() -> None:
     sine = torch.compile(torch.sin)
     parameter = torch.nn.Parameter(torch.ones(2, 2))
     parameter.grad = torch.ones(2, 2)
-    calls = CompiledCalls()
-    with torch.compiler.set_stance("force_eager"), calls.watched():
+    calls = _calls()
+    with calls.watched():
         torch.optim.AdamW([parameter]).step()
         sine(parameter)
     assert calls.notes == ()
@@ -32,9 +120,17 @@ def test_what_torch_compiles_or_keeps_from_being_compiled_is_not_told() -> None:
 
 def test_nothing_is_heard_after_the_step() -> None:
     doubled = torch.compile(lambda tensor: 2 * tensor)
-    calls = CompiledCalls()
-    with torch.compiler.set_stance("force_eager"):
-        with calls.watched():
-            pass
-        doubled(torch.ones(()))
+    calls = _calls()
+    with calls.watched():
+        pass
+    doubled(torch.ones(()))
     assert calls.notes == ()
+
+
+def test_modules_that_pytorch_calls_for_the_user_are_the_users() -> None:
+    def inline() -> Any:
+        return module
+
+    module = nn.Identity()
+    inline.__module__ = "torch._dynamo.external_utils"
+    assert not compiled_calls._is_of_torch(inline)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 
 from memplan.errors import WorkloadError
 from memplan.estimators.recorder.wrapped_models import name_without_wrappers, refuse_wrappers, wrapper_notes
-
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
 
 def wrapped_in(name: str) -> nn.Module:
@@ -38,20 +35,6 @@ def test_a_model_spread_over_cards_by_one_process_is_told_to_start_one_for_each(
     refuse_wrappers(model)
     (note,) = wrapper_notes(model)
     assert note.endswith("; start one process a card instead, with torchrun")
-
-
-@pytest.mark.parametrize("wrap", [torch.compile, lambda model: model.compile() or model], ids=["wrapped", "in place"])
-def test_a_compiled_model_is_said_to_be_traced_uncompiled(wrap: object) -> None:
-    (note,) = wrapper_notes(wrap(nn.Linear(2, 2)))
-    assert "as they run uncompiled" in note
-
-
-def test_a_class_whose_forward_is_compiled_is_found_too() -> None:
-    class Decorated(nn.Linear):
-        forward = torch.compile(nn.Linear.forward)
-
-    assert wrapper_notes(nn.Sequential(Decorated(2, 2)))
-    assert wrapper_notes(nn.Sequential(nn.Linear(2, 2))) == ()
 
 
 def test_a_module_keeps_the_name_that_it_had_before_it_was_wrapped() -> None:

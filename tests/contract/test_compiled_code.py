@@ -1,0 +1,137 @@
+"""Steps whose code the user compiled, on a card: what Inductor's kernels write, and not what each operator would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from memplan.devices.cards import DeviceKind, DeviceSpec
+from memplan.estimators.breakdown import live_blocks_at
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
+from memplan.estimators.step_trace import PHASES
+from memplan.results import Component, Phase
+from memplan.units import GIB
+from memplan.workload import Workload
+from tests.contract.tracing import FOUR_SAMPLES, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memplan.estimators import StepTrace
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
+
+CARD = DeviceSpec(name="a100-80gb", kind=DeviceKind.CUDA, total_bytes=80 * GIB, compute_capability=(8, 0), sm_count=108)
+HOST = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=80 * GIB)
+WIDTH = 512
+ROW_BYTES = WIDTH * 4
+SAMPLES = 1000
+
+
+def waves(values: torch.Tensor) -> torch.Tensor:
+    """Keeps, uncompiled, what each of the four reads."""
+    return values.sin().cos().sin().cos()
+
+
+def multiplied_waves(values: torch.Tensor) -> torch.Tensor:
+    """Keeps two products more: one of 512 rows and, for each sample, one of its own."""
+    return waves(values @ (values.T @ values))
+
+
+def doubled_waves(values: torch.Tensor) -> torch.Tensor:
+    """Decides by a value of a tensor, as a graph cannot."""
+    return waves(2 * values if values.sum().item() > 0 else values)
+
+
+class Net(nn.Linear):
+    """A product and a function of it."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor] = waves, *, checkpoints: bool = False) -> None:
+        super().__init__(WIDTH, WIDTH, bias=False)
+        self.function = function
+        self.checkpoints = checkpoints
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        product = super().forward(batch)
+        return checkpoint(self.function, product, use_reentrant=False) if self.checkpoints else self.function(product)
+
+
+def compiled_by_itself() -> nn.Module:
+    model = Net()
+    model.compile()
+    return model
+
+
+def compiled_layers() -> nn.Module:
+    return nn.Sequential(torch.compile(Net()), torch.compile(Net()))
+
+
+def trace_of(model: Callable[[], nn.Module], device: DeviceSpec = CARD) -> StepTrace:
+    workload = Workload(
+        model=model,
+        batch=lambda size: torch.zeros(size, WIDTH),
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    return traced(workload, device)
+
+
+def kept_rows(trace: StepTrace) -> float:
+    """Return how many rows of numbers the forward pass leaves for the backward pass, for each sample."""
+    (timeline,) = trace.timelines
+    last = int(np.flatnonzero(timeline.event_phases == PHASES.index(Phase.FORWARD))[-1])
+    live = live_blocks_at(timeline, last)
+    kept = [each for each in live if timeline.components[each] == Component.ACTIVATIONS]
+    return float(timeline.block_bytes(SAMPLES)[kept].sum()) / (SAMPLES * ROW_BYTES)
+
+
+def test_uncompiled_code_keeps_what_each_operator_needs() -> None:
+    trace = trace_of(Net)
+    assert kept_rows(trace) == pytest.approx(4, abs=0.01)
+    assert trace.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        pytest.param(lambda: torch.compile(Net()), 1, id="a compiled module"),
+        pytest.param(compiled_by_itself, 1, id="a module that compiled itself"),
+        pytest.param(lambda: Net(torch.compile(waves)), 1, id="a compiled function"),
+        pytest.param(compiled_layers, 3, id="two compiled layers"),  # the second keeps what it reads of the first
+    ],
+)
+def test_compiled_code_keeps_its_products_and_computes_the_rest_again(
+    model: Callable[[], nn.Module], rows: int
+) -> None:
+    trace = trace_of(model)
+    assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
+    assert trace.notes == (GRAPHS_NOTE,)
+
+
+@pytest.mark.parametrize(("checkpoints", "rows"), [(False, 2 + 512 / SAMPLES), (True, 1)])
+def test_what_compiled_code_checkpoints_is_computed_again(checkpoints: bool, rows: float) -> None:
+    trace = trace_of(lambda: torch.compile(Net(multiplied_waves, checkpoints=checkpoints)))
+    assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
+
+
+def test_what_cannot_be_captured_is_traced_as_it_runs_uncompiled() -> None:
+    trace = trace_of(lambda: torch.compile(Net(doubled_waves)))
+    assert UNCOMPILED_NOTE in trace.notes
+    assert GRAPHS_NOTE not in trace.notes
+
+
+def test_on_the_cpu_compiled_code_is_traced_uncompiled() -> None:
+    trace = trace_of(lambda: torch.compile(Net()), HOST)
+    assert kept_rows(trace) == pytest.approx(4, abs=0.01)
+    assert trace.notes == (UNCOMPILED_NOTE,)
+
+
+def test_every_size_is_answered_by_one_timeline() -> None:
+    trace = trace_of(lambda: torch.compile(Net()))
+    assert trace.traced_batch_sizes[0] == FOUR_SAMPLES.micro_batch_size
+    assert len(trace.timelines) == 1
