@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the child cannot import the tests
 CARD = DeviceSpec(name="a100-80gb", kind=DeviceKind.CUDA, total_bytes=80 * GIB, compute_capability=(8, 0), sm_count=108)
 HOST = DeviceSpec(name="cpu", kind=DeviceKind.CPU, total_bytes=80 * GIB)
 WIDTH = 512
