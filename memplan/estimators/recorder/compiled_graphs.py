@@ -171,8 +171,9 @@ class CompiledGraphs:
     def _write(self, node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> None:
         buffer = launch.in_place.get(node)
         if buffer is not None:
-            for each in [each for each in values if each is not node and owner_of(each) is buffer]:
-                del values[each]
+            for each in launch.releases:
+                if owner_of(each) is buffer:
+                    values.pop(each, None)
         if self.is_capturing:
             return
         tensors = [each for each in pytree.tree_leaves(values[node]) if isinstance(each, torch.Tensor)]

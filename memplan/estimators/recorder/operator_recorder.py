@@ -34,6 +34,7 @@ from memplan.training.dense_parts import dense_parts, wraps_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from memplan.estimators.absent_card.host_copies import HostCopies
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
@@ -105,23 +106,13 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._kept_workspaces: set[tuple[bool, int, str]] = set()  # backward pass's thread or not, stream, and library
         self._formulas = InPlaceFormulas()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Record nothing while the context is open."""
-        was_paused, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = was_paused
+        return replaced(self, "_paused", True)
 
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def set_aside(self) -> AbstractContextManager[None]:
         """Take no part in what runs while the context is open, where other modes trace it."""
-        was_set_aside, self._is_set_aside = self._is_set_aside, True
-        try:
-            yield
-        finally:
-            self._is_set_aside = was_set_aside
+        return replaced(self, "_is_set_aside", True)
 
     @contextmanager
     def paused_for_whole_shapes(self) -> Iterator[None]:
