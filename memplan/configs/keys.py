@@ -10,6 +10,7 @@ from typing import Any
 
 _MAX_LISTED_KEYS = 20_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_MONAI_REFERENCE = re.compile(r"@(\w+(?:(?:#|::)\w+)*)")
 _TARGET = re.compile(r"(?P<dots>\.*)(?P<key>[\w\-]+(?:\.[\w\-]+|\[[\w\-]+\])*)")
 _FOLLOW_LIMIT = 20
 # Sections of a config that are not about training.
@@ -38,15 +39,23 @@ def contains(values: Mapping[str, Any], key: str) -> bool:
 
 
 def followed(values: Mapping[str, Any], key: str) -> str:
-    """Return the key that really holds a value: an interpolation such as ``${a.b}`` is followed to its source."""
+    """Return the key that really holds a value: ``${a.b}``, or MONAI's ``@a#b``, is followed to its source."""
     for _ in range(_FOLLOW_LIMIT):
-        value = get(values, key)
-        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        target = None if reference is None else target_of(reference[1], tuple(key.split(".")))
+        target = _referred(get(values, key), key)
         if target is None or not contains(values, target):
             return key
         key = target
     return key
+
+
+def _referred(value: Any, key: str) -> str | None:
+    """Return the key that a whole value refers to; None where it is no reference."""
+    if not isinstance(value, str):
+        return None
+    if found := _MONAI_REFERENCE.fullmatch(value):
+        return re.sub("#|::", ".", found[1])
+    interpolation = _REFERENCE.fullmatch(value)
+    return None if interpolation is None else target_of(interpolation[1], tuple(key.split(".")))
 
 
 def target_of(reference: str, at: tuple[str, ...]) -> str | None:

@@ -65,10 +65,14 @@ def _precision_values(config: UserConfig, precision: Precision) -> dict[str, Any
     if knob is None:
         return {}
     if isinstance(knob.value, bool) and dtype is not None and precision.is_autocast:
-        word = spelled(precision, like=dtype.value)
+        word = spelled(precision, like=dtype.value, choices=_choices(config, dtype))
         return {} if word is None else {knob.key: True, dtype.key: word}
-    word = spelled(precision, like=knob.value, key=knob.key)
+    word = spelled(precision, like=knob.value, key=knob.key, choices=_choices(config, knob))
     return {} if word is None else {knob.key: word}
+
+
+def _choices(config: UserConfig, knob: Knob) -> tuple[Any, ...]:
+    return config.document.language.choices(config.document.source.text, knob.key)
 
 
 def single_assignments(config: UserConfig, change: RecipeChange, *, names: Sequence[KnobName]) -> list[Assignment]:

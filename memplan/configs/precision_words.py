@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplan.recipe import Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 LIGHTNING_WORDS = {  # of Trainer(precision=...), from Lightning 2 on
     Precision.FP32: "32-true",
@@ -35,6 +38,15 @@ _VOCABULARIES: tuple[dict[Precision, str], ...] = (
     {Precision.FP32: "none", Precision.FP16: "fp16", Precision.BF16: "bf16"},
     {Precision.FP32: "full", Precision.FP16: "half", Precision.BF16: "bf16"},
     {Precision.FP32: "off", Precision.FP16: "fp16", Precision.BF16: "bf16"},
+    {Precision.FP32: "fp32", Precision.FP16: "amp_fp16", Precision.BF16: "amp_bf16"},  # of Composer's Trainer
+    {
+        Precision.FP32: "fp32",
+        Precision.FP16: "amp",
+        Precision.BF16: "amp_bf16",
+        Precision.FP16_TRUE: "pure_fp16",
+        Precision.BF16_TRUE: "pure_bf16",
+    },  # of OpenCLIP, whose fp16 and bf16 leave norms in fp32, without autocast
+    {Precision.FP32: "fp32", Precision.FP16: "amp", Precision.BF16: "amp_bfloat16"},
 )
 _OF_KEYS = {"mixed_precision": ACCELERATE_WORDS}
 
@@ -62,13 +74,14 @@ def precision_of(value: Any, *, amp_dtype: Any = None, key: str = "") -> Precisi
     return next((each for words in _VOCABULARIES for each, word in words.items() if word == text), None)
 
 
-def spelled(precision: Precision, *, like: Any, key: str = "") -> Any:
+def spelled(precision: Precision, *, like: Any, key: str = "", choices: Collection[Any] = ()) -> Any:
     """Return how a precision is written in the vocabulary of the value it replaces; None where that has no word.
 
     Args:
         precision: what to write.
         like: the value it replaces.
         key: where the value is, which distinguishes some vocabularies.
+        choices: the values that are taken there; none where that is not known.
     """
     if like is None or isinstance(like, bool):
         return {Precision.FP32: False, switched_on(key): True}.get(precision)
@@ -77,5 +90,7 @@ def spelled(precision: Precision, *, like: Any, key: str = "") -> Any:
     for words in (own,) if text.lower() in own.values() else _VOCABULARIES:
         if text.lower() in words.values() and precision in words:
             word = words[precision].upper() if text.isupper() and not text.isdigit() else words[precision]
-            return int(word) if isinstance(like, int) and word.isdigit() else word
+            value = int(word) if isinstance(like, int) and word.isdigit() else word
+            if not choices or value in choices:
+                return value
     return None

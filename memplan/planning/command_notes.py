@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from statistics import fmean
+from dataclasses import replace
+from itertools import product
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from memplan.planning.subject import Subject
     from memplan.probe.commands.template import CommandTemplate
     from memplan.recipe import Recipe
-    from memplan.results import Trial
+    from memplan.results import Measurement, Trial
 
 _FLAG = re.compile(r"--(?P<name>[\w-]+) \S+")
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
+_NOTICEABLE_TIME = 0.1
+_NOTICEABLY_FEWER = 1.5
 _NOTICEABLE_WAIT_S = 60.0
 
 
@@ -37,7 +41,8 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
-    notes += [*_note_on_flat_peaks(trials), *_note_on_slow_starts(trials, subject.source.steps)]
+    notes += _note_on_flat_peaks(trials) or _note_on_unfilled_batches(trials)
+    notes += _note_on_slow_starts(trials, subject.source.steps)
     notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
     if template.has(PlaceholderName.PATCHED_CONFIG):
         notes.append("the line to run reads the config: apply the patch first")
@@ -71,6 +76,27 @@ def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
         return []
     sizes = f"{peaks[0][0]} and {peaks[-1][0]}"
     return [f"the peaks at micro-batch {sizes} are alike: check that the script heeds what {{micro_batch_size}} sets"]
+
+
+def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:
+    """Doubt that a step has as many samples as the largest micro-batch, if fewer took as much memory and time."""
+    read = [(trial.recipe, found) for trial in trials if (found := trial.outcome.measurement)]
+    most = max((recipe.micro_batch_size for recipe, _ in read), default=0)
+    largest = [each for each in read if each[0].micro_batch_size == most]
+    smaller = [each for each in read if _NOTICEABLY_FEWER * each[0].micro_batch_size <= most]
+    for (recipe, fewer), (other, more) in product(smaller, largest):
+        is_alone = replace(recipe, micro_batch_size=most, learning_rate=other.learning_rate) == other
+        if is_alone and _are_alike(fewer, more):
+            sizes = f"{recipe.micro_batch_size} and {most}"
+            doubt = "check that the script has as many samples for a step; else it trains fewer samples/s than shown"
+            return [f"steps of micro-batch {sizes} take the same memory and time: {doubt}"]
+    return []
+
+
+def _are_alike(fewer: Measurement, more: Measurement) -> bool:
+    is_as_large = more.peak_allocated_bytes <= fewer.peak_allocated_bytes * (1 + _NOTICEABLE_SHARE)
+    is_as_long = median(more.step_times_s) <= median(fewer.step_times_s) * (1 + _NOTICEABLE_TIME)
+    return is_as_large and is_as_long
 
 
 def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:

@@ -21,6 +21,7 @@ from memplan.configs.ecosystems.usual_names import (
     listed,
     remark_on_lengths,
     remark_on_rates,
+    remark_on_unknown_words,
     with_one_accumulation,
 )
 from memplan.configs.keys import is_count
@@ -29,6 +30,7 @@ from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.registry import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_switched_flags
+from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName, PatchStyle
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class _ScriptFlags(Ecosystem):
         found = {
             name: tuple(each for each in usual if _is_single(values.get(each)))[:1] for name, usual in _NAMES.items()
         }
+        found[KnobName.PRECISION] = tuple(each for each in found[KnobName.PRECISION] if _is_known_word(values[each]))
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
         return {
             **with_one_accumulation(found, values),
@@ -86,6 +89,8 @@ class _ScriptFlags(Ecosystem):
         def written(key: str) -> str:
             return self.flag(document, key)
 
+        if not keys.get(KnobName.PRECISION):
+            found += remark_on_unknown_words(document.values, written=written)
         rates = remark_on_rates(document.values, keys, written=written)
         return (*found, *_remarks_on_lengths(document, keys, written), *rates)
 
@@ -156,6 +161,10 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys, written: Callable[[s
     if computed := [each for each in STEP_LENGTHS if "$" in str(document.values.get(each))]:
         yield f"{listed(map(written, computed))} worked out by the script, and left alone"
     yield from remark_on_lengths(document.values, keys, written=written)
+
+
+def _is_known_word(value: Any) -> bool:
+    return "$" in str(value) or precision_of(value) is not None
 
 
 def _is_single(value: Any) -> bool:

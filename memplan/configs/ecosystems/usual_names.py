@@ -42,6 +42,7 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
         "use_checkpoint",
     ),
 }
+_PRECISION_NAMES = ("precision", "mixed_precision")
 # Lengths that scripts usually count in optimizer steps.
 STEP_LENGTHS = (
     "max_train_steps",
@@ -106,14 +107,31 @@ def remark_on_rates(values: Mapping[str, Any], keys: KnobKeys, *, written: Calla
 
 def remark_on_precisions(values: Mapping[str, Any], keys: KnobKeys) -> Iterator[str]:
     """Name what may switch on a precision where none is known, and how to have it taken for that."""
-    named = (
-        [] if keys.get(KnobName.PRECISION) else keys_named(values, lambda name: bool(_SWITCH.fullmatch(name.lower())))
-    )
+    if keys.get(KnobName.PRECISION):
+        return
+    yield from remark_on_unknown_words(values)
+    named = keys_named(values, lambda name: bool(_SWITCH.fullmatch(name.lower())))
     said = {each: precision_of(get(values, each), key=each) for each in named if not is_outside_training(each)}
     for key, precision in said.items():
         if precision not in (None, Precision.FP32):
             hint = f"--map precision={key} says that it is the training's"
             yield f"{key}={get(values, key)} is not taken as the precision, of which it is only a common name: {hint}"
+
+
+def remark_on_unknown_words(values: Mapping[str, Any], *, written: Callable[[str], str] = str) -> Iterator[str]:
+    """Name what says the precision in a word that memplan does not know.
+
+    Args:
+        values: the effective values, of which no knob holds the precision.
+        written: key -> how the user writes it, such as a flag.
+    """
+    for key in keys_named(values, lambda name: name.lower() in _PRECISION_NAMES):
+        word = get(values, key)
+        if isinstance(word, str) and precision_of(word) is None and not is_outside_training(key):
+            yield (
+                f"{written(key)}={word} is no precision that memplan knows: what follows is for fp32, unless "
+                "--precision names the nearest of fp32, tf32, fp16, bf16, fp16-true and bf16-true"
+            )
 
 
 def _rate_keys(values: Any, prefix: str = "") -> Iterator[str]:

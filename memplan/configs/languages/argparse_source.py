@@ -56,6 +56,12 @@ def flag_in(text: str, key: str) -> str:
     return next((each.flag for each in _arguments(text) if each.key == key), f"--{key}")
 
 
+def choices_in(text: str, key: str) -> tuple[Any, ...]:
+    """Return the values that an argument takes, where these are literals; else none."""
+    found = (_literals_of(each).get("choices") for each in _by_key(text).get(key, ()))
+    return next((tuple(each) for each in found if isinstance(each, list | tuple)), ())
+
+
 def locate_in_arguments(text: str, key: str) -> Location | None:
     """Find the default of an argument."""
     same = _by_key(text).get(key)
@@ -116,11 +122,16 @@ def _argument(call: ast.Call, flags: list[str]) -> Argument:
 def _default_value(argument: Argument) -> Any:
     if argument.default is not None and not _is_literal(argument.default):
         return None
-    given = {each.arg: ast.literal_eval(each.value) for each in argument.call.keywords if _is_literal(each.value)}
+    given = _literals_of(argument)
     action, choices = given.get("action"), given.get("choices")
     value = _SWITCHES.get(action) if isinstance(action, str) else None
     value = value if argument.default is None else ast.literal_eval(argument.default)
     return _OFF if value is None and isinstance(choices, list | tuple) and _OFF in choices else value
+
+
+def _literals_of(argument: Argument) -> dict[str | None, Any]:
+    """Return the keywords of a declaration that are literals."""
+    return {each.arg: ast.literal_eval(each.value) for each in argument.call.keywords if _is_literal(each.value)}
 
 
 def _is_literal(node: ast.expr) -> bool:

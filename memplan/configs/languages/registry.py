@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from memplan.configs.languages.argparse_source import load_arguments, locate_in_arguments, no_addition
+from memplan.configs.languages.argparse_source import choices_in, load_arguments, locate_in_arguments, no_addition
 from memplan.configs.languages.interpolations import resolved
 from memplan.configs.languages.json_source import add_to_json, load_json, locate_in_json
 from memplan.configs.languages.literals import write_json, write_python, write_shell, write_toml, write_yaml
@@ -59,6 +59,7 @@ class Language:
         resolve: (text, its values) -> the values with what refers to others worked out, as a program would get them.
         environment_behind: (text, dotted key) -> the variables of the environment that the value depends on.
         lines_behind: (text, dotted key) -> the lines between which only running the file would decide, from 1.
+        choices: (text, dotted key) -> the values that are taken there; none where the file does not say.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Language:
     resolve: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda _text, values: values
     environment_behind: Callable[[str, str], tuple[str, ...]] = lambda _text, _key: ()
     lines_behind: Callable[[str, str], tuple[int, ...]] = lambda _text, _key: ()
+    choices: Callable[[str, str], tuple[Any, ...]] = lambda _text, _key: ()
 
 
 def _resolved_where_lazy(text: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +138,7 @@ ARGUMENTS = Language(  # recognised among Python files by its content
     locate=locate_in_arguments,
     add=no_addition,
     write=write_python,
+    choices=choices_in,
 )
 LANGUAGES = (PYTHON, YAML, JSON, TOML, SHELL, ARGUMENTS)
 

@@ -66,8 +66,8 @@ def measure(
         events: what the processes reported, in order.
         outside: what was seen of them.
         micro_batch_size: samples of one forward pass of one replica.
-        accumulation_steps: forward passes per optimizer step; None where only the script knows, and its backward
-            passes are counted.
+        accumulation_steps: forward passes per optimizer step that the script was told; None where only it knows. Its
+            backward passes are counted then, and where they are fewer.
         usual_context_bytes: of the card, where the driver does not tell.
     """
     last = {pid: _of(events, pid, StepEnded)[-1] for pid in training_pids(events)}
@@ -77,7 +77,7 @@ def measure(
     timed = _timed(_of(events, lead.pid, StepEnded))
     if not timed:
         return None
-    passes = accumulation_steps or passes_per_step(events)
+    passes = _passes_made(events, accumulation_steps)
     step_s = median(step.duration_s or 0 for step in timed)
     peaks = _card_peaks(events, last, outside, usual_context_bytes) if lead.card else _host_peaks(events, last, outside)
     return Measurement(
@@ -94,6 +94,14 @@ def measure(
         optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
+
+
+def _passes_made(events: Sequence[Event], asked: int | None) -> int:
+    """Return the passes of a step whose samples count; fewer than were asked for where a script does not accumulate."""
+    if asked is None:
+        return passes_per_step(events)
+    optimizers = max((event.optimizers for event in events if isinstance(event, StepEnded)), default=1)
+    return asked if optimizers > 1 else min(asked, passes_per_step(events))
 
 
 def passes_per_step(events: Sequence[Event]) -> int:

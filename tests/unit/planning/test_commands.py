@@ -23,11 +23,19 @@ from tests.making import config_of, ignore, question, trial
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan.results import Trial
+
 PLAIN = "python train.py --bs {micro_batch_size}"
 
 
 def subject_of(template: str, request: PlanRequest | None = None, **options):
     return subject_of_command(CommandOptions(template=template, **options), None, request or PlanRequest())
+
+
+def timed(micro_batch_size: int, allocated: int, step_s: float) -> Trial:
+    found = trial(micro_batch_size, allocated)
+    measured = replace(found.outcome.measurement, peak_allocated_bytes=allocated, step_times_s=(step_s,) * 3)
+    return replace(found, outcome=replace(found.outcome, measurement=measured))
 
 
 def test_without_a_config_the_first_trial_is_small() -> None:
@@ -181,6 +189,19 @@ def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     assert any("4 and 9 are alike" in note for note in command_notes(subject, flat, subject.current))
     assert not any("alike" in note for note in command_notes(subject, rising, subject.current))
     assert not any("alike" in note for note in command_notes(subject, flat[:1], subject.current))
+
+
+@pytest.mark.parametrize(
+    ("allocated", "step_s", "is_said"), [(600, 0.5, True), (605, 0.54, True), (650, 0.5, False), (600, 1.0, False)]
+)
+def test_batches_that_the_script_may_not_fill_raise_a_doubt(allocated: int, step_s: float, is_said: bool) -> None:
+    subject, _ = subject_of(PLAIN)
+    found = (timed(4, 500, 0.25), timed(9, 600, 0.5), timed(18, allocated, step_s))
+    notes = command_notes(subject, found, subject.current)
+    assert (
+        any(each.startswith("steps of micro-batch 9 and 18 take the same memory and time") for each in notes) is is_said
+    )
+    assert not any("the same memory and time" in each for each in command_notes(subject, found[:2], subject.current))
 
 
 @pytest.mark.parametrize(("duration_s", "is_said"), [(100.0, True), (9.0, False)])

@@ -75,6 +75,14 @@ def test_what_may_be_the_precision_is_named(tmp_path: Path, line: str, is_named:
     assert any("is not taken as the precision" in each and "--map precision=" in each for each in notes) is is_named
 
 
+def test_a_precision_in_unknown_words_is_named(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size: 4\nprecision: amp_fp8\neval: {precision: int8}\n", {})
+    assert config.recipe.precision is Precision.FP32
+    assert [each[:60] for each in config.notes if "no precision that memplan knows" in each] == [
+        "precision=amp_fp8 is no precision that memplan knows: what f"
+    ]
+
+
 def test_a_second_key_says_bf16(tmp_path: Path) -> None:
     text = "data: {batch_size: 4}\ntraining:\n  use_amp: false\n  amp_dtype: float16\n"
     config = config_of(tmp_path, text, {**AMP, "amp_dtype": "training.amp_dtype"})
@@ -93,6 +101,9 @@ def test_a_second_key_says_bf16(tmp_path: Path) -> None:
         ('"no"', "bf16", '"bf16"'),
         ("FP32", "fp16", "FP16"),
         ("32-true", "bf16-true", "bf16-true"),
+        ("amp_bf16", "fp16", "amp_fp16"),
+        ("amp_bf16", "fp32", "fp32"),
+        ("amp", "bf16", "amp_bf16"),
     ],
 )
 def test_a_precision_keeps_its_vocabulary(tmp_path: Path, before: str, precision: str, after: str) -> None:
@@ -455,6 +466,15 @@ def test_what_is_set_on_a_class_later_counts(tmp_path: Path, last: str) -> None:
             patch_of(config, micro_batch_size=8)
     else:
         assert changed_lines(patch_of(config, micro_batch_size=8))[1] == "+Data.batch_size = 8"
+
+
+@pytest.mark.parametrize("reference", ["@train#size", "@train::size"])
+def test_a_reference_of_a_monai_bundle_is_followed_and_left_as_it_is_written(tmp_path: Path, reference: str) -> None:
+    text = f"train: {{size: 8}}\nrate: 0.1\noptimizer: {{lr: '@rate'}}\nloader: {{batch_size: '{reference}'}}\n"
+    config = config_of(tmp_path, text, {})
+    assert config.recipe == Recipe(micro_batch_size=8, learning_rate=0.1)
+    assert config.document.resolved_values["loader"] == {"batch_size": reference}
+    assert changed_lines(patch_of(config, micro_batch_size=16))[:2] == ["-train: {size: 8}", "+train: {size: 16}"]
 
 
 @pytest.mark.parametrize("reference", ["${train.size}", "!ref <train[size]>"])

@@ -141,6 +141,34 @@ def test_its_defaults_are_edited_on_request(tmp_path: Path) -> None:
     assert text.startswith(f"{expected}# memplan: ")
 
 
+CHOOSING = """\
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--batch-size", type=int, default=64)
+p.add_argument("--precision", choices=["amp", "amp_bf16", "fp16", "fp32"], default="amp_bf16")
+"""
+
+
+@pytest.mark.parametrize(("precision", "word"), [("fp32", "fp32"), ("fp16", "amp"), ("bf16-true", None)])
+def test_a_precision_is_written_as_one_of_the_choices(tmp_path: Path, precision: str, word: str | None) -> None:
+    config = config_of(tmp_path, CHOOSING, name="train.py")
+    assert config.recipe.precision is Precision.BF16
+    recipe = Recipe(micro_batch_size=64, precision=precision)
+    if word is None:
+        assert expressible(config, recipe) == (
+            "precision='amp_bf16' has no way to say bf16-true (a second key for the type can be declared with "
+            "--map amp_dtype=KEY)"
+        )
+    else:
+        assert plan_patch(config, RecipeChange(recipe=recipe)).override_line == f"--precision {word}"
+
+
+def test_a_precision_in_unknown_words_is_named(tmp_path: Path) -> None:
+    config = config_of(tmp_path, CHOOSING.replace('default="amp_bf16"', 'default="int4"'), name="train.py")
+    assert config.recipe.precision is Precision.FP32
+    assert any(each.startswith("--precision=int4 is no precision that memplan knows") for each in config.notes)
+
+
 def test_a_switch_has_no_default_to_edit(tmp_path: Path) -> None:
     config = config_of(tmp_path, DECLARED, name="train.py")
     change = RecipeChange(recipe=Recipe(micro_batch_size=4, learning_rate=2e-4, activation_checkpointing=True))

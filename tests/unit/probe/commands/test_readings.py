@@ -94,6 +94,13 @@ def test_the_scripts_own_accumulation_counts_where_the_command_does_not_set_it()
     assert measured(built(), held(), *steps, accumulation_steps=2).samples_per_s == 4 * 2 / 0.5
 
 
+def test_accumulation_that_a_script_does_not_do_trains_no_samples() -> None:
+    steps = [step(each, passes=1) for each in range(1, 5)]
+    assert measured(built(), held(), *steps, accumulation_steps=2).samples_per_s == 4 * 1 / 0.5
+    several = [step(each, passes=1, optimizers=2) for each in range(1, 5)]  # what belongs to which is not known
+    assert measured(built(), held(), *several, accumulation_steps=2).samples_per_s == 4 * 2 / 0.5
+
+
 def test_passes_of_several_optimizers_are_no_accumulation() -> None:
     assert passes_per_step([step(each, passes=3, optimizers=2) for each in range(1, 5)]) == 1
 
