@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 
+from memplan.children.compiled_modules import reduced_compiled_module
+
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Cloudpickle, with what it cannot find by name, and with the storage of several tensors once.
@@ -17,7 +19,7 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
     By name go modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
     another name than they were defined with, such as ``torch.nn.attention.SDPBackend``. Views of one storage, such as
     the samples of a data set in memory, would each take all of it along: ``Tensor.__reduce_ex__`` makes a
-    ``TypedStorage`` of its own every time.
+    ``TypedStorage`` of its own every time. Compiled modules are compiled again.
     """
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -29,6 +31,9 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         if (type(obj).__module__, type(obj).__name__) == ("torch.storage", "TypedStorage"):
             first = self._storages.setdefault((obj._cdata, obj.dtype), obj)  # noqa: SLF001 - as torch.save knows it
             return super().reducer_override(obj) if first is obj else (_itself, (first,))
+        compiled = reduced_compiled_module(obj)
+        if compiled is not None:
+            return compiled
         name = _found_as(obj)
         return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
 

@@ -6,9 +6,12 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend
 
+from memplan.children.compiled_modules import reduced_compiled_module
 from memplan.children.pickling import pickled
+from memplan.integrations.parcels import Parcel
 from memplan.units import MIB
 
 
@@ -34,3 +37,48 @@ def test_a_storage_that_many_tensors_view_is_sent_once() -> None:
     assert torch.equal(arrived["samples"][3], samples[3])
     arrived["whole"][3 * 1024] = -1.0
     assert arrived["samples"][3][0] == -1.0
+
+
+class Doubling(nn.Module):
+    """Doubles what it is given."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return 2 * batch
+
+
+def triple(graph: torch.fx.GraphModule, _inputs: object) -> object:
+    """Compile a graph wrongly, so that it shows."""
+    return lambda *values: tuple(3 * each for each in graph(*values))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
+def test_a_module_that_is_compiled_arrives_compiled_in_the_same_way() -> None:
+    model = nn.Sequential(nn.Identity(), Doubling())
+    model[1].compile(backend=triple)
+    for arrived in (pickle.loads(pickled(model)), pickle.loads(pickle.dumps(Parcel(model))).opened()):
+        assert arrived[0]._compiled_call_impl is None
+        assert arrived(torch.ones(())) == model(torch.ones(())) == 6
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # as above
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {"options": None, "dynamic": None}),
+        ({"mode": "reduce-overhead"}, {"options": {"triton.cudagraphs": True}, "dynamic": None}),
+        ({"backend": "aot_eager", "dynamic": True}, {"backend": "aot_eager", "dynamic": True}),
+    ],
+)
+def test_what_a_module_is_compiled_with_is_kept(given: dict[str, object], kept: dict[str, object]) -> None:
+    module = nn.Identity()
+    module.compile(**given)
+    reduced = reduced_compiled_module(module)
+    assert reduced is not None
+    assert reduced[2][1] == kept
+
+
+def test_a_module_that_is_not_compiled_or_kept_from_it_is_pickled_as_always() -> None:
+    module = nn.Identity()
+    assert reduced_compiled_module(module) is None
+    module.compile(disable=True)
+    assert reduced_compiled_module(module) is None
