@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.probe.compilation import has_compiled
-from memplan.probe.known_blocks import PLAIN_TENSORS, known_components, still_held, visible_storages
+from memplan.probe.known_blocks import has_own_storage, known_components, still_held, visible_storages
 from memplan.probe.training_loop import run_evaluation, run_optimizer_step
 from memplan.training.dense_parts import dense_parts
 from memplan.units import MIB
@@ -84,7 +84,7 @@ class _TakenStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run an operator; subclasses with a dispatch of their own come first, and their operators are seen next."""
-        subclasses = set(types) - PLAIN_TENSORS
+        subclasses = {kind for kind in types if not has_own_storage(kind)}
         for each in tree_leaves((args, kwargs)):
             for part in dense_parts(each) if isinstance(each, torch.Tensor) else ():
                 if type(part) not in subclasses:

@@ -21,11 +21,16 @@ from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from memplan.probe.training_loop import TrainingState
 
 _MICRO_STEPS = 2
-PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+
+
+def has_own_storage(kind: type[torch.Tensor]) -> bool:
+    """Whether a type's tensors have storages as PyTorch's have: subclasses do that leave operators to PyTorch."""
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def known_components(state: TrainingState) -> dict[int, Component]:
@@ -65,14 +70,19 @@ def still_held(references: Mapping[int, StorageWeakRef]) -> frozenset[int]:
     )
 
 
-def _held_storages(device_type: str) -> Iterator[torch.UntypedStorage]:
+def _held_storages(device_type: str) -> list[torch.UntypedStorage]:
     objects = gc.get_objects()
     # By the id of type(): isinstance() and the hash of a type may run user code, which resolves lazy proxies, and
     # issubclass() takes longest, of a million objects that a process may have.
     kinds = set(map(id, _with_subclasses(torch.Tensor)))
-    for each in objects:
-        if id(type(each)) in kinds and each.device.type == device_type:
-            yield from (storage for storage in _storages(each) if storage.data_ptr() and storage.nbytes())
+    with _without_code_of_subclasses():
+        held = [each for each in objects if id(type(each)) in kinds and each.device.type == device_type]
+    storages = (storage for each in held for storage in _storages(each))
+    return [each for each in storages if each.data_ptr() and each.nbytes()]
+
+
+def _without_code_of_subclasses() -> AbstractContextManager[None]:
+    return torch._C.DisableTorchFunctionSubclass()  # noqa: SLF001 - public under no other name
 
 
 def _with_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -87,7 +97,8 @@ def _addressed(tensors: Iterable[torch.Tensor], component: Component) -> dict[in
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     """The storages of a tensor, or of what it wraps; none of a subclass that does not tell what it is made of."""
-    return [part.untyped_storage() for part in dense_parts(tensor) if type(part) in PLAIN_TENSORS]
+    with _without_code_of_subclasses():
+        return [part.untyped_storage() for part in dense_parts(tensor) if has_own_storage(type(part))]
 
 
 def shortened(state: TrainingState) -> TrainingState:

@@ -181,6 +181,19 @@ def test_once_code_is_compiled_all_that_is_held_counts() -> None:
     assert in_mib(attributed_as_in_a_trial(loss=loss, batch=rows_of(data)), Component.TEMPORARIES) >= 32
 
 
+class Marked(torch.nn.Parameter):
+    """A weight that the user's code tells from others."""
+
+
+def test_weights_of_a_type_of_the_users_count_as_others_do() -> None:
+    def marked() -> torch.nn.Module:
+        model = Wide()
+        model.first.weight = Marked(model.first.weight.data)
+        return model
+
+    assert attributed_as_in_a_trial(model=marked).components == attributed_as_in_a_trial().components
+
+
 def test_tied_weights_count_once() -> None:
     def tied() -> torch.nn.Module:
         model = Wide()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from memplan.probe.known_blocks import visible_storages
 
@@ -36,3 +37,19 @@ def test_objects_of_user_code_are_not_asked_what_they_are() -> None:
     proxy, held = Proxy(), torch.ones(512)
     assert visible_storages("cpu")[held.data_ptr()] == 2048
     assert proxy.asked == []
+
+
+class Guarded(nn.Parameter):
+    """A weight of the user's, whose own code refuses everything."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_weights_of_a_users_own_type_are_held_and_lazy_ones_not_yet() -> None:
+    weight, lazy = Guarded(torch.ones(512)), nn.LazyLinear(4)
+    with torch._C.DisableTorchFunctionSubclass():
+        address = weight.untyped_storage().data_ptr()
+    assert visible_storages("cpu")[address] == 2048
+    assert nn.parameter.is_lazy(lazy.weight)
