@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -17,7 +19,7 @@ from memplan.estimators.breakdown import live_blocks_at
 from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
-from memplan.units import GIB
+from memplan.units import GIB, MIB
 from memplan.workload import Workload
 from tests.contract.tracing import FOUR_SAMPLES, traced
 
@@ -46,6 +48,10 @@ def multiplied_waves(values: torch.Tensor) -> torch.Tensor:
     return waves(values @ (values.T @ values))
 
 
+def waves_compiled_when_needed(values: torch.Tensor) -> torch.Tensor:
+    return torch.compile(waves)(values)
+
+
 def doubled_waves(values: torch.Tensor) -> torch.Tensor:
     """Decides by a value of a tensor, as a graph cannot."""
     return waves(2 * values if values.sum().item() > 0 else values)
@@ -54,7 +60,7 @@ def doubled_waves(values: torch.Tensor) -> torch.Tensor:
 class Net(nn.Linear):
     """A product and a function of it."""
 
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor] = waves, *, checkpoints: bool = False) -> None:
+    def __init__(self, function: Callable[[torch.Tensor], Any] = waves, *, checkpoints: bool = False) -> None:
         super().__init__(WIDTH, WIDTH, bias=False)
         self.function = function
         self.checkpoints = checkpoints
@@ -62,6 +68,20 @@ class Net(nn.Linear):
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         product = super().forward(batch)
         return checkpoint(self.function, product, use_reentrant=False) if self.checkpoints else self.function(product)
+
+
+@dataclass
+class Waves:
+    """Holds what a function returns, as a cache or a model's output does."""
+
+    values: torch.Tensor
+
+    def sum(self) -> torch.Tensor:
+        return self.values.sum()
+
+
+def held_waves(values: torch.Tensor) -> Waves:
+    return Waves(waves(values))
 
 
 def compiled_by_itself() -> nn.Module:
@@ -86,11 +106,18 @@ def trace_of(model: Callable[[], nn.Module], device: DeviceSpec = CARD) -> StepT
 
 def kept_rows(trace: StepTrace) -> float:
     """Return how many rows of numbers the forward pass leaves for the backward pass, for each sample."""
+    return sum(kept_rows_by_module(trace).values())
+
+
+def kept_rows_by_module(trace: StepTrace) -> dict[str, float]:
     (timeline,) = trace.timelines
     last = int(np.flatnonzero(timeline.event_phases == PHASES.index(Phase.FORWARD))[-1])
-    live = live_blocks_at(timeline, last)
-    kept = [each for each in live if timeline.components[each] == Component.ACTIVATIONS]
-    return float(timeline.block_bytes(SAMPLES)[kept].sum()) / (SAMPLES * ROW_BYTES)
+    sizes = timeline.block_bytes(SAMPLES) / (SAMPLES * ROW_BYTES)
+    rows: dict[str, float] = defaultdict(float)
+    for each in live_blocks_at(timeline, last):
+        if timeline.components[each] == Component.ACTIVATIONS:
+            rows[timeline.module_names[timeline.modules[each]]] += sizes[each]
+    return rows
 
 
 def test_uncompiled_code_keeps_what_each_operator_needs() -> None:
@@ -105,7 +132,9 @@ def test_uncompiled_code_keeps_what_each_operator_needs() -> None:
         pytest.param(lambda: torch.compile(Net()), 1, id="a compiled module"),
         pytest.param(compiled_by_itself, 1, id="a module that compiled itself"),
         pytest.param(lambda: Net(torch.compile(waves)), 1, id="a compiled function"),
-        pytest.param(compiled_layers, 3, id="two compiled layers"),  # the second keeps what it reads of the first
+        pytest.param(lambda: Net(waves_compiled_when_needed), 1, id="a function that the step compiles"),
+        pytest.param(lambda: Net(torch.compile(held_waves)), 1, id="a function that returns an object"),
+        pytest.param(compiled_layers, 3, id="two compiled layers"),  # the second reads what the first returns
     ],
 )
 def test_compiled_code_keeps_its_products_and_computes_the_rest_again(
@@ -128,10 +157,32 @@ def test_what_cannot_be_captured_is_traced_as_it_runs_uncompiled() -> None:
     assert GRAPHS_NOTE not in trace.notes
 
 
+@pytest.mark.parametrize(
+    ("model", "first", "second"),
+    [
+        pytest.param(lambda: torch.compile(nn.Sequential(Net(), Net())), "_orig_mod.0", "_orig_mod.1", id="a model"),
+        pytest.param(compiled_layers, "0._orig_mod", "1._orig_mod", id="layers that share graphs"),
+    ],
+)
+def test_what_compiled_modules_keep_is_told_apart(model: Callable[[], nn.Module], first: str, second: str) -> None:
+    rows = kept_rows_by_module(trace_of(model))
+    assert rows[first] == pytest.approx(2, abs=0.01)  # its product, and what the second reads
+    assert rows[second] == pytest.approx(1, abs=0.01)
+
+
 def test_on_the_cpu_compiled_code_is_traced_uncompiled() -> None:
     trace = trace_of(lambda: torch.compile(Net()), HOST)
     assert kept_rows(trace) == pytest.approx(4, abs=0.01)
     assert trace.notes == (UNCOMPILED_NOTE,)
+
+
+def test_kernels_are_timed_in_the_first_step_alone_with_a_buffer_as_large_as_the_cards_cache() -> None:
+    (timeline,) = trace_of(lambda: torch.compile(Net())).timelines
+    timing = timeline.operator_names.index("timing of compiled kernels")
+    timed = [each for each in np.flatnonzero(timeline.operators == timing) if timeline.block_bytes(SAMPLES)[each]]
+    assert max(timeline.block_bytes(SAMPLES)[timed]) == 40 * MIB  # of an A100
+    second_step = timeline.step_starts[-1]
+    assert not set(timed) & set(timeline.event_blocks[second_step:])
 
 
 def test_every_size_is_answered_by_one_timeline() -> None:

@@ -113,6 +113,100 @@ def test_an_average_of_the_weights_is_a_second_copy() -> None:
     assert after_forward(trace(), Component.OPTIMIZER_STATE) == 0
 
 
+def wide_teacher() -> nn.Module:
+    return nn.Sequential(nn.Linear(512, 4 * 512, bias=False), nn.Linear(4 * 512, 512, bias=False))  # 8 MiB
+
+
+def distils(model: nn.Module, teacher: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        wanted = teacher(batch)
+    return (model(batch) - wanted).square().sum()
+
+
+class Distilled(nn.Module):
+    """Holds a teacher where it is not registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+        self._teacher = [wide_teacher()]
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return distils(self.layer, self._teacher[0], batch)
+
+
+def taught_in_a_closure() -> StepTrace:
+    teacher = wide_teacher()
+    return trace(loss=lambda model, batch: distils(model, teacher, batch))
+
+
+def taught_from_the_first_step_on() -> StepTrace:
+    made: list[nn.Module] = []
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        if not made:
+            made.append(wide_teacher().to(batch.device))
+        return distils(model, made[0], batch)
+
+    return trace(loss=loss)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [taught_in_a_closure, taught_from_the_first_step_on, lambda: trace(model=Distilled)],
+    ids=["closure of the loss", "made in the first step", "plain attribute"],
+)
+def test_the_weights_of_a_teacher_are_held_throughout(make: Callable[[], StepTrace]) -> None:
+    taught = make()
+    assert largest(taught, Component.PARAMETERS) == 1 + 8
+    held, phases = levels(taught, ROWS)
+    assert held[phases == PHASES.index(Phase.OPTIMIZER_STEP), Component.PARAMETERS].min() == 9 * MIB
+
+
+def test_a_teacher_lies_on_the_card_before_the_first_step() -> None:
+    (timeline,) = taught_in_a_closure().timelines
+    sizes = timeline.block_bytes(ROWS)[timeline.event_blocks[: timeline.step_starts[0]]]
+    assert sizes.tolist() == [MIB, 4 * MIB, 4 * MIB]
+    assert np.diff(timeline.event_phases[: timeline.step_starts[0] + 1]).tolist() == [0, 0, 1]
+
+
+def test_a_teachers_weights_are_cast_in_each_pass_that_autocast_runs() -> None:
+    teacher = wide_teacher().requires_grad_(False)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return distils(model, teacher, batch)
+
+    casts = trace(replace(FOUR_SAMPLES, precision="bf16"), loss=loss).timelines[0]
+    of_teacher = casts.block_bytes(4) == 2 * MIB  # half of 4 MiB
+    assert {casts.operator_names[each] for each in casts.operators[of_teacher]} == {"aten._to_copy"}
+
+
+def test_an_average_that_the_loss_only_writes_is_held() -> None:
+    averages: list[torch.Tensor] = []
+
+    def model() -> nn.Module:
+        made = layer()
+        averages[:] = [each.detach().clone() for each in made.parameters()]
+        return made
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        for average, each in zip(averages, model.parameters(), strict=True):
+            average.mul_(0.9).add_(each.detach(), alpha=0.1)
+        return total(model, batch)
+
+    assert largest(trace(model=model, loss=loss), Component.BUFFERS) == 1
+
+
+def test_of_a_data_set_on_the_host_only_what_is_moved_is_on_the_card() -> None:
+    samples = torch.zeros(64 * 512, 512)  # 64 MiB
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        drawn = samples[torch.randint(len(samples), (len(batch),))].to(batch.device)
+        return total(model, batch + drawn + samples[: len(batch)].to(batch.device))
+
+    assert largest(trace(loss=loss), Component.BUFFERS) == 0
+
+
 def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).square().sum()
 

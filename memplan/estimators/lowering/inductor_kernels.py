@@ -1,10 +1,9 @@
 """The kernels that Inductor makes of a graph, in the order in which they run, and the buffers that they write.
 
-Inductor joins operators that work element by element, and reductions, into kernels. A value inside of a kernel has no
-buffer; one that another kernel, an operator of a library or the caller reads has. What is joined are the rules of
-``torch/_inductor/graph.py``, ``ir.py`` and ``scheduler.py`` (torch 2.13), but that kernels are told apart by stages
-alone: the number of calls of libraries, one after the other, that a value needs before it can be computed. Kernels of a
-stage that Inductor keeps apart, because their loops differ, are taken for one.
+Inductor joins operators that work element by element, and reductions, into kernels: ``torch/_inductor/scheduler.py``
+(torch 2.13). Here kernels are told apart by stages alone: the number of calls of libraries, scatters and reductions in
+two kernels, one after the other, that a value needs before it can be computed. Kernels of a stage that Inductor keeps
+apart, because their loops differ, are taken for one.
 """
 
 from __future__ import annotations
@@ -14,104 +13,26 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-from torch._inductor.lowering import lowerings
-from torch._ops import OpOverload
-
+from memplan.estimators.lowering.buffer_reuse import reusing_buffers
+from memplan.estimators.lowering.inductor_values import Values, is_scatter, layout_of, owner_of, size_bytes_of
 from memplan.estimators.lowering.launch_order import Step, Steps, least_order
+from memplan.estimators.lowering.launches import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torch import fx
 
-_READS_IF_SHARED = 4  # realize_reads_threshold of torch/_inductor/config.py: what several read is written beyond these
-_READS = 8  # realize_acc_reads_threshold: so is what reads more buffers, whoever reads it
-_OPERATORS = 30  # realize_opcount_threshold: so is what joins more operators
-_OF_LIBRARIES = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_grouped_mm", "_int_mm", "convolution", "convolution_backward"}
-)
-_REDUCTIONS = frozenset({
-    "sum", "mean", "amax", "amin", "max", "min", "prod", "any", "argmax", "argmin", "var", "var_mean", "std", "cumsum",
-    "cumprod", "logcumsumexp", "prepare_softmax_online",
-})  # fmt: skip
-_KEEPING_ORDER = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "alias"})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A kernel, or a call of a library, when it runs.
-
-    Args:
-        computes: nodes whose values are needed and were not before, in order.
-        is_joined: whether it is a kernel of joined operators, which allocates no more than what it writes.
-        writes: nodes whose values get a buffer; of a library's call, those are its own matter.
-        in_place: the buffers that some of them take over.
-        releases: nodes whose values no later launch needs.
-    """
-
-    computes: tuple[fx.Node, ...]
-    is_joined: bool
-    writes: tuple[fx.Node, ...]
-    in_place: dict[fx.Node, fx.Node]
-    releases: tuple[fx.Node, ...]
-
-
-def schedule(graph: fx.Graph, donated: Collection[str] = ()) -> tuple[Launch, ...]:
+def schedule(graph: fx.Graph, sm_count: int | None, donated: Collection[str] = ()) -> tuple[Launch, ...]:
     """Return what runs a graph whose operators are decomposed as Inductor has it.
 
     Args:
         graph: the graph; its nodes say in ``meta["val"]`` what they return.
+        sm_count: multiprocessors of the card; None where only its memory is known.
         donated: names of inputs that may be written over.
     """
-    return _Scheduler(graph, frozenset(donated)).launches()
-
-
-def owner_of(node: fx.Node) -> fx.Node:
-    """Return the node whose buffer holds a node's value, itself unless it returns its first operand or a part of it."""
-    while is_view(node) or _mutates(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def is_view(node: fx.Node) -> bool:
-    """Whether a node returns a part of what it was given; results of a library's call are not parts of one buffer."""
-    if node.target is operator.getitem:
-        return _is_joined(node.all_input_nodes[0])
-    return isinstance(node.target, OpOverload) and node.target.is_view
-
-
-def _is_joined(node: fx.Node) -> bool:
-    """Whether a node that is no view becomes part of a kernel."""
-    if not isinstance(node.target, OpOverload) or _name(node) in _OF_LIBRARIES:
-        return False
-    lowering = lowerings.get(node.target)
-    return lowering is not None and not getattr(lowering, "_is_fallback_handler", False)
-
-
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable  # noqa: SLF001 - in no public attribute
-
-
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Value:
-    """What is known of a node's value.
-
-    Args:
-        reads: realized values that are read to compute it; whether all of it is read in the order of its elements.
-        stage: number of calls of libraries, one after the other, before it can be computed.
-        inlined: operators that are computed with it.
-        is_realized: whether it is computed once and not wherever it is read.
-    """
-
-    reads: dict[fx.Node, bool]
-    stage: int
-    inlined: frozenset[fx.Node] = frozenset()
-    is_realized: bool = False
+    return _Scheduler(Values(graph, sm_count), frozenset(donated)).launches()
 
 
 @dataclass(slots=True)
@@ -122,72 +43,17 @@ class _Kernel:
 
 
 class _Scheduler:
-    def __init__(self, graph: fx.Graph, donated: frozenset[str]) -> None:
-        self._nodes = list(graph.nodes)
+    def __init__(self, values: Values, donated: frozenset[str]) -> None:
+        self._values = values
+        self._nodes = values.nodes
         self._donated = donated
         self._positions = {node: position for position, node in enumerate(self._nodes)}
-        self._joined = {node for node in self._nodes if is_view(node) or _is_joined(node)}
-        self._values: dict[fx.Node, _Value] = {}
-        for node in self._nodes:
-            self._values[node] = self._value_of(node)
-        self._written = self._find_written()
-
-    def _value_of(self, node: fx.Node) -> _Value:
-        operands = [(each, self._values[each]) for each in node.all_input_nodes]
-        stage = max((value.stage for _, value in operands), default=0)
-        if node not in self._joined:
-            is_call = node.op == "call_function" and node.target is not operator.getitem
-            return _Value(reads={node: True}, stage=stage + is_call, is_realized=True)
-        reads: dict[fx.Node, bool] = {}
-        inlined: set[fx.Node] = set()
-        is_reduction = _name(node) in _REDUCTIONS
-        for each, value in operands:
-            is_same_loop = is_reduction or _elements(each) == _elements(node)
-            keeps_order = is_same_loop and (not is_view(node) or _name(node) in _KEEPING_ORDER)
-            for buffer, in_order in ({each: True} if value.is_realized else value.reads).items():
-                reads[buffer] = reads.get(buffer, True) and in_order and keeps_order
-            inlined |= frozenset() if value.is_realized else value.inlined
-        if is_view(node):
-            return _Value(reads=reads, stage=stage, inlined=frozenset(inlined))
-        inlined.add(node)
-        is_realized = (
-            is_reduction
-            or _mutates(node)
-            or len(inlined) > _OPERATORS
-            or len(reads) > (_READS_IF_SHARED if len(node.users) > 1 else _READS)
-            or self._is_read_from_memory(node)
-        )
-        return _Value(reads=reads, stage=stage, inlined=frozenset(inlined), is_realized=is_realized)
-
-    def _is_read_from_memory(self, node: fx.Node) -> bool:
-        """Whether an operator of a library or the caller reads a value, also by way of views."""
-        return any(
-            self._is_read_from_memory(each) if is_view(each) else each not in self._joined for each in node.users
-        )
-
-    def _find_written(self) -> set[fx.Node]:
-        """Return the joined operators whose results are written, and compute others where they are read.
-
-        What kernels of one later stage alone read is computed there.
-        """
-        stages: dict[fx.Node, set[int]] = {}
-        written: set[fx.Node] = set()
-        for node in reversed(self._nodes):
-            value = self._values[node]
-            if node not in self._joined or not value.is_realized:
-                continue
-            readers = stages.get(node, set())
-            if self._is_read_from_memory(node) or len(readers) > 1:
-                written.add(node)
-            elif readers:
-                value.stage = max(readers)
-            for each in value.reads:
-                stages.setdefault(each, set()).add(value.stage)
-        return written
 
     def launches(self) -> tuple[Launch, ...]:
         ordered = self._in_order(self._kernels())
-        ordered = [ordered[number] for number in least_order(self._steps(ordered))]
+        steps = self._steps(ordered)
+        order = least_order(steps)
+        ordered = [ordered[number] for number in order]
         last: dict[fx.Node, int] = {}
         for number, kernel in enumerate(ordered):
             for each in (*kernel.reads, *map(owner_of, kernel.members)):
@@ -200,25 +66,28 @@ class _Scheduler:
         computed: set[fx.Node] = {node for node in self._nodes if node.op in ("placeholder", "get_attr")}
         found: list[Launch] = []
         for number, kernel in enumerate(ordered):
-            is_joined = kernel.members[0] in self._joined
+            writes = tuple(each for each in kernel.members if each in self._values.written)
+            over = self._in_place(kernel, last, number)
             found.append(
                 Launch(
                     computes=tuple(self._needed(kernel.members, computed)),
-                    is_joined=is_joined,
-                    writes=tuple(each for each in kernel.members if each in self._written),
-                    in_place=self._in_place(kernel, last, number),
+                    is_joined=kernel.members[0] in self._values.joined,
+                    writes=writes,
+                    mutates=tuple(each for each in writes if each in over or is_scatter(each)),
+                    takes_over=over,
                     releases=tuple(ends.get(number, ())),
                 )
             )
         outputs = tuple(self._needed(self._nodes[-1].all_input_nodes, computed))
-        return (*found, Launch(computes=outputs, is_joined=True, writes=(), in_place={}, releases=()))
+        found.append(Launch(computes=outputs, is_joined=True, writes=(), mutates=(), takes_over={}, releases=()))
+        return reusing_buffers(found, steps.live_bytes(order))
 
     def _steps(self, kernels: Sequence[_Kernel]) -> Steps:
         """Describe kernels by the buffers that they read and write; weights are held by the caller and left out."""
         numbers: dict[fx.Node, int] = {}
         for kernel in kernels:
             for each in kernel.members:
-                if each in self._written or each not in self._joined:
+                if each in self._values.written or each not in self._values.joined:
                     numbers[each] = len(numbers)
         for node in self._nodes:
             if node.op == "placeholder" and not node.name.startswith("primals_"):
@@ -231,7 +100,7 @@ class _Scheduler:
                 )
                 for kernel in kernels
             ],
-            buffer_bytes={number: _size_bytes(node) for node, number in numbers.items()},
+            buffer_bytes={number: size_bytes_of(node) for node, number in numbers.items()},
             outputs={
                 numbers[owner] for each in self._nodes[-1].all_input_nodes if (owner := owner_of(each)) in numbers
             },
@@ -241,17 +110,18 @@ class _Scheduler:
         """Return the kernels: realized values of a stage that read each other, and calls of libraries."""
         kernels: dict[fx.Node, _Kernel] = {}
         for node in self._nodes:
-            value = self._values[node]
+            value = self._values.of[node]
             if node.op != "call_function" or not value.is_realized:
                 continue
-            if node.target is operator.getitem and node not in self._joined:
+            if node.target is operator.getitem and node not in self._values.joined:
                 kernels[node] = kernels[node.all_input_nodes[0]]
                 kernels[node].members.append(node)
                 continue
             kernel = _Kernel(members=[node])
             kernels[node] = kernel
-            for each in value.reads if node in self._joined else ():
-                if each in self._joined and (self._values[each].stage == value.stage or each not in self._written):
+            for each in value.reads if node in self._values.joined else ():
+                is_of_stage = self._values.of[each].stage == value.stage or each not in self._values.written
+                if each in self._values.joined and is_of_stage:
                     kernel = _merge(kernels, kernel, kernels[each])
         unique = {id(each): each for each in kernels.values()}
         for kernel in unique.values():
@@ -265,8 +135,8 @@ class _Scheduler:
         return list(unique.values())
 
     def _memory_read_by(self, node: fx.Node) -> dict[fx.Node, bool]:
-        if node in self._joined:
-            return self._values[node].reads
+        if node in self._values.joined:
+            return self._values.of[node].reads
         return {owner_of(each): True for each in node.all_input_nodes}
 
     def _in_order(self, kernels: Iterable[_Kernel]) -> list[_Kernel]:
@@ -305,11 +175,11 @@ class _Scheduler:
     def _in_place(self, kernel: _Kernel, last: dict[fx.Node, int], number: int) -> dict[fx.Node, fx.Node]:
         found: dict[fx.Node, fx.Node] = {}
         for node in kernel.members:
-            if node not in self._written:
+            if node not in self._values.written:
                 continue
             for buffer, in_order in kernel.reads.items():
-                is_free = buffer.op == "call_function" or buffer.name in self._donated
-                fits = in_order and _layout(buffer) == _layout(node)
+                is_free = buffer.name in self._donated or (buffer.op == "call_function" and not is_scatter(buffer))
+                fits = in_order and layout_of(buffer) == layout_of(node)
                 if is_free and fits and last[buffer] == number and buffer not in found.values():
                     found[node] = buffer
                     break
@@ -325,19 +195,3 @@ def _merge(kernels: dict[fx.Node, _Kernel], kept: _Kernel, other: _Kernel) -> _K
     for node in other.members:
         kernels[node] = kept
     return kept
-
-
-def _elements(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() if isinstance(value, torch.Tensor) else 0
-
-
-def _size_bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    tensors = value if isinstance(value, tuple | list) and _is_joined(node) else (value,)
-    return sum(each.numel() * each.element_size() for each in tensors if isinstance(each, torch.Tensor))
-
-
-def _layout(node: fx.Node) -> tuple[int, torch.dtype] | None:
-    value = node.meta.get("val")
-    return (value.numel(), value.dtype) if isinstance(value, torch.Tensor) else None

@@ -44,20 +44,24 @@ class Steps:
 
     def peak_bytes(self, order: Sequence[int]) -> int:
         """Return the most that buffers take in an order of the steps."""
+        return max(sum(self.buffer_bytes[each] for each in self.inputs()), *self.live_bytes(order), 0)
+
+    def live_bytes(self, order: Sequence[int]) -> list[int]:
+        """Return what buffers take during each step of an order."""
         readers = self.readers()
         waiting = {buffer: len(found) for buffer, found in readers.items()}
         live = sum(self.buffer_bytes[each] for each in self.inputs())
-        peak = live
+        found: list[int] = []
         for number in order:
             step = self.steps[number]
             live += self.size_bytes(step)
-            peak = max(peak, live)
+            found.append(live)
             for each in step.reads:
                 waiting[each] -= 1
                 if not waiting[each] and each not in self.outputs:
                     live -= self.buffer_bytes[each]
             live -= sum(self.buffer_bytes[each] for each in step.writes if not self._outlives(each, readers))
-        return peak
+        return found
 
     def _outlives(self, buffer: int, readers: Mapping[int, Collection[int]]) -> bool:
         return buffer in readers or buffer in self.outputs

@@ -13,6 +13,7 @@ from memplan.estimators.fake_tensors.plain_derivatives import install_plain_deri
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import install_cuda_operators
 from memplan.estimators.lowering.flex_attention import FlexAttention
+from memplan.estimators.lowering.inductor_card import InductorCard, inductor_card
 from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
 from memplan.estimators.lowering.operator_rules import unknown_kernels
 from memplan.estimators.lowering.transformer_fast_path import take_fast_path
@@ -80,6 +81,12 @@ def kernels_of(device: DeviceSpec) -> KernelRules:
     if capability is None:
         return host_kernels()
     return cuda_kernels(capability, device.sm_count)
+
+
+def inductor_card_of(device: DeviceSpec) -> InductorCard | None:
+    """Return what Inductor is told of the device; None for the CPU, whose compiled code is not followed."""
+    capability = _lowered_capability(device)
+    return None if capability is None else inductor_card(capability, device.sm_count)
 
 
 def uncounted_on(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import nn
 
 from memplan.errors import MemplanError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
 
 UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 GRAPHS_NOTE = (
@@ -19,7 +22,10 @@ GRAPHS_NOTE = (
     "CUDA graphs and padded products are not counted"
 )
 _COMPILE_ANEW = "_memplan_compile_anew"  # of what replaces compiled functions: compiles another in the same way
+_FLEX_ATTENTION = "torch.nn.attention.flex_attention"
+_COMPILING = ("torch._dynamo", "torch.compiler")  # what stands between a call of ``torch.compile`` and its effect
 _watching: list[CompiledCalls] = []  # those of the step that is traced
+_of_inductor: list[str] = []  # names of the functions that were given to Inductor
 
 
 class NotCapturableError(MemplanError):
@@ -92,13 +98,17 @@ def redirect_compiled_calls() -> None:
     from torch._dynamo.eval_frame import OptimizeContext, innermost_fn  # noqa: PLC0415 - 80 MiB of modules
 
     compile_with: Callable[..., Any] = OptimizeContext.__call__
+    if compile_with.__module__ == __name__:  # they are already
+        return
 
     def compiling(context: OptimizeContext, function: Any) -> Any:
         made = compile_with(context, function)
         inner = innermost_fn(function)
-        if isinstance(made, nn.Module | type) or _is_of_torch(inner):  # a module compiles its own call
-            return made
-        is_inductors = _backend_of(context) == "inductor"
+        if isinstance(made, nn.Module | type) or (_is_of_torch(inner) and _is_compiled_by_torch(inner)):
+            return made  # a module compiles its own call
+        is_inductors = _backend_of(context) == "inductor" and not _steps(inner)
+        if is_inductors:
+            _of_inductor.append(getattr(inner, "__name__", ""))
 
         @functools.wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -113,6 +123,11 @@ def redirect_compiled_calls() -> None:
         return call
 
     OptimizeContext.__call__ = compiling  # type: ignore[method-assign, assignment]  # all ways to compile pass it
+
+
+def is_inductor_given_any() -> bool:
+    """Whether user code compiled any function with Inductor since its calls are redirected; it need not be called."""
+    return bool(_of_inductor)
 
 
 def compile_copies(model: nn.Module, original: nn.Module) -> None:
@@ -132,8 +147,36 @@ def _backend_of(context: Any) -> str | None:
 
 
 def _is_of_torch(function: Any) -> bool:
-    """Whether the function is PyTorch's own: FlexAttention compiles its operator."""
+    """Whether the function is PyTorch's own."""
     cells = (each.cell_contents for each in getattr(function, "__closure__", None) or ())
     if any(isinstance(each, nn.Module) for each in (getattr(function, "__self__", None), *cells)):
         return False  # PyTorch calls a module for the user
     return getattr(function, "__module__", None) in (None, "torch") or function.__module__.startswith("torch.")
+
+
+def _is_compiled_by_torch(function: Any) -> bool:
+    """Whether PyTorch compiles its own function, or traces it as if: FlexAttention does, whoever calls for it."""
+    if getattr(function, "__module__", None) == _FLEX_ATTENTION:
+        return True
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - as documented, there is no other way
+    wrappers = tuple(_codes_of(torch.compile))  # Lightning replaces it by one of its own
+    while frame is not None and (frame.f_code in wrappers or _module_of(frame).startswith(_COMPILING)):
+        frame = frame.f_back
+    return frame is not None and _module_of(frame).startswith("torch.")
+
+
+def _codes_of(function: Any) -> Iterator[CodeType]:
+    """Yield the code of a function and of those that it wraps."""
+    while function is not None:
+        yield function.__code__
+        function = getattr(function, "__wrapped__", None)
+
+
+def _module_of(frame: FrameType) -> str:
+    name = str(frame.f_globals.get("__name__", ""))
+    return "torch._dynamo" if name == "torch" else name  # where ``torch.compile`` is
+
+
+def _steps(function: Any) -> bool:
+    """Whether the function is a method of an optimizer, which makes its state when it is first called."""
+    return (getattr(function, "__module__", None) or "").startswith("torch.optim.")

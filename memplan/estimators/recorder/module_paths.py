@@ -41,6 +41,15 @@ class ModulePaths:
             entering.remove()
             leaving.remove()
 
+    @contextmanager
+    def inside(self, part: str) -> Iterator[None]:
+        """Count code that runs while the context is open to a part of the running module, by its path from there."""
+        self._stack.append(".".join(each for each in (self.current, part) if each))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         self._stack.append(self._names.get(module, self._stack[-1]))
 

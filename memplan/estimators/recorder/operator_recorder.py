@@ -26,6 +26,7 @@ from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.recorder.in_place_formulas import InPlaceFormulas, is_in_backward, joins_masks
+from memplan.estimators.recorder.outside_tensors import OutsideTensors
 from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
@@ -105,6 +106,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._pending: _PendingReuse | None = None
         self._kept_workspaces: set[tuple[bool, int, str]] = set()  # backward pass's thread or not, stream, and library
         self._formulas = InPlaceFormulas()
+        self._outside = OutsideTensors(ledger, host_copies, fakes)
 
     def paused(self) -> AbstractContextManager[None]:
         """Record nothing while the context is open."""
@@ -160,6 +162,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self.resolve_pending_reuse()
         if func is EMPTY_CACHE:
             return self._recording.return_cache()
+        if not self._paused:
+            self._outside.take_in(func, args, module=self._paths.current)
         if self._fakes is not None and only_writes(func, args) and not is_known(args[0]):
             return args[0] if func._schema.returns else None  # noqa: SLF001 - in no public attribute
         if self._fakes is not None and joins_masks(func):
@@ -202,11 +206,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self._host_copies is not None:
-            if self._host_copies.keep(args, result):
-                return
-            found = self._host_copies.found_on_card(args)
-            self._ledger.track_all(found, Component.BUFFERS, module=self._paths.current, operator="attribute")
+        if self._host_copies is not None and self._host_copies.keep(args, result):
+            return
         operator = str(func.overloadpacket)
         if kwargs and operator in KEYWORDS_READ:
             args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))

@@ -12,7 +12,7 @@ from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from memplan.estimators.temporaries.convolutions import Convolution
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
@@ -68,17 +68,38 @@ class Recording:
         module: str,
         operator: str,
         kernel_call: Convolution | RuledBlock | None = None,
+        before_steps: bool = False,
     ) -> int:
-        """Record a new block and return its number."""
+        """Record a new block and return its number.
+
+        Args:
+            size_bytes: what is requested.
+            component: what the block holds.
+            module: path of the running module.
+            operator: name of the operator that makes it.
+            kernel_call: the convolution or rule whose temporary it is.
+            before_steps: whether it has been there since before the first step.
+        """
         block = len(self.block_bytes)
         self.block_bytes.append(size_bytes)
         self.components.append(component)
         self.modules.append(self.module_names.setdefault(module, len(self.module_names)))
         self.operators.append(self.operator_names.setdefault(operator, len(self.operator_names)))
-        self.streams.append(self.stream_number())
+        self.streams.append(0 if before_steps else self.stream_number())
         self.kernel_calls.append(kernel_call)
         self._event(block, allocates=True)
+        if before_steps and self.step_starts:
+            self._move_last_event_before_steps()
         return block
+
+    def _move_last_event_before_steps(self) -> None:
+        start = self.step_starts[0]
+        self.event_blocks.insert(start, self.event_blocks.pop())
+        self.event_allocates.insert(start, self.event_allocates.pop())
+        del self.event_phases[-1]
+        self.event_phases.insert(start, PHASES.index(Phase.SETUP))
+        self.step_starts = [each + 1 for each in self.step_starts]
+        self.cache_returns = [each + (each >= start) for each in self.cache_returns]
 
     def allocate_again(self, block: int, size_bytes: int) -> int:
         """Record a new block for what an older one held, and return its number."""
@@ -137,11 +158,19 @@ class Recording:
     @property
     def peak_bytes(self) -> int:
         """Largest sum of the bytes of live blocks."""
-        sizes = (
+        return max(self._live_bytes_by_event(), default=0)
+
+    @property
+    def room_bytes(self) -> int:
+        """What could be allocated now without a new peak."""
+        live = list(self._live_bytes_by_event())
+        return max(live) - live[-1] if live else 0
+
+    def _live_bytes_by_event(self) -> Iterator[int]:
+        return accumulate(
             self.block_bytes[block] if allocates else -self.block_bytes[block]
             for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
         )
-        return max(accumulate(sizes), default=0)
 
     def held_bytes(self, blocks: Iterable[int], component: Component) -> int:
         """Return the bytes of those blocks that are of a component."""

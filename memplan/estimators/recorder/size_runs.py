@@ -73,7 +73,8 @@ class SizeRunner:
             return SizeRuns(runs=tuple(runs))
         third = self.record(self.sizes[2])
         if uniform and same_structure([recordings[0], third.recording]):
-            return self._curved([*runs, third])
+            beyond = 2 * self.sizes[2] if self.recipe_size in self.sizes else self.recipe_size
+            return self._curved([*runs, third], beyond)
         if not uniform and same_structure([recordings[1], third.recording]):
             return SizeRuns(runs=(runs[1], third))  # the smallest size took another path, as for a dimension of one
         return self._of_varying_structure([*runs, third])
@@ -91,15 +92,14 @@ class SizeRunner:
             reference = largest
         return SizeRuns(runs=(*(run for run in runs if run is not reference), reference), samples_vary=True)
 
-    def _curved(self, runs: list[RecordedRun]) -> SizeRuns:
+    def _curved(self, runs: list[RecordedRun], other: int) -> SizeRuns:
         """Decide by one more size between a line with an intercept, a parabola and irregular sizes."""
         recordings = [run.recording for run in runs]
         if fits(fit_timeline(recordings[:2]), recordings[2]):
             return SizeRuns(runs=(runs[0], runs[2]))
-        beyond = 2 * self.sizes[2] if self.recipe_size in self.sizes else self.recipe_size
-        if not self.may_run(runs[2], beyond):
+        if not self.may_run(runs[2], other):
             return self.runs_of_varying_samples(runs)
-        fourth = self.record(beyond)
+        fourth = self.record(other)
         parabola = fit_timeline(recordings)
         if not same_structure([recordings[0], fourth.recording]) or not nearly_fits(parabola, fourth.recording):
             return self.runs_of_varying_samples([*runs, fourth])
@@ -111,9 +111,20 @@ class SizeRunner:
             return SizeRuns(runs=tuple(runs))
         if self.recipe_size < max(self.sizes):
             return SizeRuns(runs=(*runs, self.record(self.recipe_size)))
-        around = (self.record(self.recipe_size // 2), self.record(self.recipe_size))
-        recordings = [run.recording for run in around]
-        return SizeRuns(runs=around, samples_vary=same_structure(recordings) and needs_third_run(recordings))
+        around = [self.record(self.recipe_size // 2), self.record(self.recipe_size)]
+        if not _is_doubtful(around):
+            return SizeRuns(runs=tuple(around))
+        if self.may_run(around[1], 2 * self.recipe_size):
+            doubled = self.record(2 * self.recipe_size)
+            if same_structure([around[0].recording, doubled.recording]):
+                return self._curved([*around, doubled], 3 * self.recipe_size // 2)
+        return SizeRuns(runs=tuple(around), samples_vary=True)
+
+
+def _is_doubtful(runs: Sequence[RecordedRun]) -> bool:
+    """Whether two runs of one structure do not determine how blocks grow."""
+    recordings = [run.recording for run in runs]
+    return same_structure(recordings) and needs_third_run(recordings)
 
 
 def samples_vary(batches: Mapping[int, Any]) -> bool:

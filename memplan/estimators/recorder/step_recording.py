@@ -18,7 +18,7 @@ from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS,
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.result_cache import ResultCache
 from memplan.estimators.fake_tensors.storage_addresses import addressed_storages
-from memplan.estimators.lowering.target_device import kernels_of
+from memplan.estimators.lowering.target_device import inductor_card_of, kernels_of
 from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls, compile_copies
 from memplan.estimators.recorder.fake_model import (
@@ -163,7 +163,7 @@ class StepRecorder:
             convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
             model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
-        compiled = CompiledCalls(functools.partial(self._compiled_graphs, operators, ledger, paths))
+        compiled = CompiledCalls(functools.partial(self._compiled_graphs, recording, operators, ledger, paths))
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
         addressed = addressed_storages() if self.on_fakes and self.workload.shard is not None else nullcontext()
         with (
@@ -195,13 +195,14 @@ class StepRecorder:
         )
 
     def _compiled_graphs(
-        self, operators: OperatorRecorder, ledger: StorageLedger, paths: ModulePaths
+        self, recording: Recording, operators: OperatorRecorder, ledger: StorageLedger, paths: ModulePaths
     ) -> CompiledGraphs | None:
-        if not self.runs_graphs:
+        card = inductor_card_of(self.device)
+        if not self.runs_graphs or card is None:
             return None
         from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - imports Inductor
 
-        return CompiledGraphs(operators, ledger, paths)
+        return CompiledGraphs(recording, operators, ledger, paths, card=card)
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""

@@ -42,12 +42,24 @@ class StorageLedger:
         parts = (part for tensor in tensors for part in dense_parts(tensor))
         return {block for part in parts if (block := self.block_of(part)) is not None}
 
-    def track(self, tensor: torch.Tensor, component: Component, *, module: str, operator: str) -> None:
-        """Record each storage of the tensor as a new block, unless it is tracked already."""
+    def track(
+        self, tensor: torch.Tensor, component: Component, *, module: str, operator: str, before_steps: bool = False
+    ) -> None:
+        """Record each storage of the tensor as a new block, unless it is tracked already.
+
+        Args:
+            tensor: the tensor.
+            component: what it is.
+            module: path of the running module.
+            operator: name of the operator that made it.
+            before_steps: whether it has been there since before the first step.
+        """
         for part in dense_parts(tensor):
             storage = part.untyped_storage()
             if id(storage) not in self._blocks and storage.nbytes():
-                block = self._recording.allocate(storage.nbytes(), component, module=module, operator=operator)
+                block = self._recording.allocate(
+                    storage.nbytes(), component, module=module, operator=operator, before_steps=before_steps
+                )
                 self._add(storage, block)
 
     def _add(self, storage: torch.UntypedStorage, block: int) -> None:

@@ -31,10 +31,14 @@ _HINTS = (
         r"process group twice|^'(WORLD_SIZE|(LOCAL_)?RANK)'$",
         "the shard function runs in a process group of the replicas already: ask torch.distributed for rank and size",
     ),
+    (
+        r"out of meta tensor; no data!$",
+        "make a criterion that has weights part of the model; the loss may set no data of tensors outside of it",
+    ),
     (r"from meta device|on device meta", "make the model on the CPU, outside of torch.device('meta')"),
     (
-        r"process group|NCCL|FSDP needs",
-        "return the model as it is before it is wrapped: replicas are counted all the same",
+        r"process group|Unsupported group type|NCCL|FSDP needs",
+        "wrap no model, since replicas are counted all the same, and gather only if torch.distributed.is_initialized()",
     ),
     (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
     (

@@ -12,7 +12,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_to
-from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, is_inductor_given_any
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
@@ -104,23 +104,31 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
 
 
 def _trace_as_compiled(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
-    """Trace the step; where it runs compiled functions, again with these as Inductor's graphs, if that is possible.
+    """Trace the step with what it compiled as Inductor's graphs, or else as it runs uncompiled."""
+    follows = request.device.kind is DeviceKind.CUDA and recorder.workload.shard is None
+    was_compiled = is_inductor_given_any()
+    compiled = _trace_graphs(recorder, request) if follows and was_compiled else None
+    if compiled is not None:
+        return compiled
+    trace = _trace_at_working_sizes(recorder, request, batches)
+    if follows and not was_compiled and UNCOMPILED_NOTE in trace.notes:  # the step itself compiles
+        return _trace_graphs(recorder, request) or trace
+    return trace
+
+
+def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | None:
+    """Trace with the functions that the step compiled as Inductor's graphs; None if it cannot be or runs none of them.
 
     What the graphs recompute depends on the size of the batch, so that they are made near the recipe's.
     """
-    trace = _trace_at_working_sizes(recorder, request, batches)
-    on_card = request.device.kind is DeviceKind.CUDA
-    if UNCOMPILED_NOTE not in trace.notes or not on_card or recorder.workload.shard is not None:
-        return trace
     first = max(request.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
     sized = replace(request, batch_sizes=(first, first + 1, first + 2))
     try:
-        compiled = _trace(
-            replace(recorder, runs_graphs=True), sized, made_batches(recorder.workload, sized.batch_sizes[:2])
-        )
+        batches = made_batches(recorder.workload, sized.batch_sizes[:2])
+        trace = _trace(replace(recorder, runs_graphs=True), sized, batches)
     except WorkloadError:
-        return trace
-    return compiled if GRAPHS_NOTE in compiled.notes else trace
+        return None
+    return trace if GRAPHS_NOTE in trace.notes else None
 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:

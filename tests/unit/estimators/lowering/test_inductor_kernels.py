@@ -11,22 +11,26 @@ from torch.fx.experimental.proxy_tensor import make_fx
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.estimators.lowering.inductor_kernels import Launch
+    from memplan.estimators.lowering.launches import Launch
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method:DeprecationWarning"
 )  # of what Inductor imports
 
 
-def _launches(function: Callable[..., object], *inputs: torch.Tensor) -> list[Launch]:
+def _launches(function: Callable[..., object], *inputs: torch.Tensor, sm_count: int | None = 108) -> list[Launch]:
     from memplan.estimators.lowering.inductor_kernels import schedule  # noqa: PLC0415 - imports Inductor
 
     graph = make_fx(function, tracing_mode="fake")(*inputs)
-    return [each for each in schedule(graph.graph) if each.computes]
+    return [each for each in schedule(graph.graph, sm_count) if each.computes]
 
 
 def _written(launches: list[Launch]) -> list[str]:
     return [node.name for each in launches for node in each.writes]
+
+
+def _taken_over(launches: list[Launch]) -> set[str]:
+    return {over.name for each in launches for over in each.takes_over.values()}
 
 
 SQUARE = torch.ones(4, 4)
@@ -63,17 +67,17 @@ def test_a_cheap_value_of_two_kernels_is_computed_twice_and_a_reduction_is_writt
 
 def test_a_kernel_writes_over_a_product_that_it_alone_reads() -> None:
     launches = _launches(lambda x: (x @ x).sin(), SQUARE)
-    assert {over.name for each in launches for over in each.in_place.values()} == {"mm"}
+    assert _taken_over(launches) == {"mm"}
 
 
 def test_a_kernel_does_not_write_over_what_it_reads_in_another_order_or_what_is_read_later() -> None:
-    assert not any(each.in_place for each in _launches(lambda x: (x @ x).t().sin().contiguous(), SQUARE))
+    assert not any(each.takes_over for each in _launches(lambda x: (x @ x).t().sin().contiguous(), SQUARE))
 
     def read_later(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         product = x @ x
         return product.sin() @ x, product @ x
 
-    assert not any(each.in_place for each in _launches(read_later, SQUARE))
+    assert "mm" not in _taken_over(_launches(read_later, SQUARE))
 
 
 def test_inputs_are_written_over_where_they_are_given_away() -> None:
@@ -81,8 +85,8 @@ def test_inputs_are_written_over_where_they_are_given_away() -> None:
 
     graph = make_fx(torch.sin, tracing_mode="fake")(SQUARE).graph
     (given,) = graph.find_nodes(op="placeholder")
-    assert schedule(graph)[0].in_place == {}
-    assert set(schedule(graph, {given.name})[0].in_place.values()) == {given}
+    assert schedule(graph, 108)[0].takes_over == {}
+    assert set(schedule(graph, 108, {given.name})[0].takes_over.values()) == {given}
 
 
 def test_values_are_released_after_the_last_launch_that_reads_them() -> None:
@@ -90,3 +94,52 @@ def test_values_are_released_after_the_last_launch_that_reads_them() -> None:
     released = [{each.name for each in launch.releases} for launch in launches]
     assert "mm" in released[1]
     assert "sin" in released[2]
+
+
+def test_what_scatters_write_is_read_by_another_kernel_and_not_written_over() -> None:
+    def scattered(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return x.scatter_add(0, places, x).sin()
+
+    launches = _launches(scattered, SQUARE, torch.zeros(4, 4, dtype=torch.int64))
+    assert _written(launches) == ["scatter_add", "sin"]
+    assert len(launches) == 2
+    assert not any(each.takes_over for each in launches)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "sm_count", "kernels"),
+    [
+        pytest.param(129, 64, 1, 1, id="as many results as fill the card"),
+        pytest.param(129, 63, 1, 2, id="few results of what does not lie side by side"),
+        pytest.param(128, 63, 1, 1, id="few elements each"),
+        pytest.param(129, 63, None, 1, id="a card of which only the memory is known"),
+    ],
+)
+def test_a_reduction_to_few_results_is_split_and_ends_a_kernel(
+    rows: int, columns: int, sm_count: int | None, kernels: int
+) -> None:
+    def normalized(x: torch.Tensor) -> torch.Tensor:
+        return x / x.sum(0, keepdim=True)
+
+    assert len(_launches(normalized, torch.ones(rows, columns), sm_count=sm_count)) == kernels
+
+
+def test_a_buffer_takes_the_place_of_the_last_of_its_size_that_is_not_needed_any_more() -> None:
+    def products(x: torch.Tensor) -> torch.Tensor:
+        first = x @ x
+        second = first @ x
+        return (second @ x) @ x
+
+    launches = _launches(products, SQUARE)
+    assert [{node.name: over.name for node, over in each.takes_over.items()} for each in launches] == [
+        {},
+        {},
+        {"mm_2": "mm"},
+        {"mm_3": "mm_1"},
+    ]
+    assert [{each.name for each in launch.releases if each.name.startswith("mm")} for launch in launches] == [
+        set(),
+        set(),
+        {"mm"},
+        {"mm_1", "mm_2"},
+    ]

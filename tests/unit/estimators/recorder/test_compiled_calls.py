@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,15 +108,59 @@ def test_copies_of_a_module_that_compiles_itself_are_compiled() -> None:
         assert made(torch.ones(())) == 2
 
 
-def test_what_torch_compiles_or_keeps_from_being_compiled_is_not_told() -> None:
-    sine = torch.compile(torch.sin)
+def test_what_torch_keeps_from_being_compiled_is_not_told() -> None:
     parameter = torch.nn.Parameter(torch.ones(2, 2))
     parameter.grad = torch.ones(2, 2)
     calls = _calls()
     with calls.watched():
         torch.optim.AdamW([parameter]).step()
-        sine(parameter)
     assert calls.notes == ()
+
+
+def test_calls_that_are_redirected_stay_as_they_are() -> None:
+    from torch._dynamo.eval_frame import OptimizeContext  # noqa: PLC0415 - 80 MiB of modules
+
+    once = OptimizeContext.__call__
+    redirect_compiled_calls()
+    assert OptimizeContext.__call__ is once
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_what_torch_compiles_of_its_own_is_not_told(is_wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_with = torch.compile
+
+    @functools.wraps(compile_with)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:  # as Lightning does, once it is imported
+        return compile_with(*args, **kwargs)
+
+    if is_wrapped:
+        monkeypatch.setattr(torch, "compile", wrapped)
+    code = "import torch\nsine = torch.compile(torch.sin)"
+    in_torch: dict[str, Any] = {"__name__": "torch.nn.waves"}
+    exec(code, in_torch)  # noqa: S102 - the module that compiles it decides
+    calls = _calls()
+    with calls.watched():
+        in_torch["sine"](torch.ones(()))
+    assert calls.notes == ()
+
+
+@pytest.mark.parametrize("function", [torch.sin, nn.functional.logsigmoid, nn.functional.normalize])
+def test_functions_of_torch_that_the_user_compiles_run_as_graphs(function: Callable[..., Any]) -> None:
+    compiled, calls = torch.compile(function), _calls(_Graphs())
+    with calls.watched():
+        assert torch.equal(compiled(torch.ones(1, 1)), function(torch.ones(1, 1)) + 1)
+    assert calls.notes == (GRAPHS_NOTE,)
+
+
+def test_a_step_of_torchs_optimizers_that_the_user_compiles_is_told_to_run_as_it_is() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    step, calls = torch.compile(optimizer.step), _calls(_Graphs())
+    with calls.watched():
+        step()
+    assert parameter.sum() == 0
+    assert calls.notes == (UNCOMPILED_NOTE,)
 
 
 def test_nothing_is_heard_after_the_step() -> None:

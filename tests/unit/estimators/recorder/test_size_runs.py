@@ -81,6 +81,22 @@ def test_where_the_number_of_blocks_depends_on_few_samples_they_are_run_beside_t
     assert sizes_of(runs(lambda b: 512 * b, blocks=lambda b: b, recipe_size=3)) == [2, 3, 5]
 
 
+def more_above_three(micro_batch_size: int) -> int:
+    return 2 if micro_batch_size > 3 else 1
+
+
+def test_where_small_batches_make_fewer_blocks_a_square_is_found_around_the_size_that_is_asked_about() -> None:
+    found = runs(lambda b: 512 * b * b, blocks=more_above_three)
+    assert (sizes_of(found), found.samples_vary) == ([8, 16, 32], False)
+
+
+def test_where_small_batches_make_fewer_blocks_sizes_without_a_rule_are_taken_as_they_are() -> None:
+    found = runs(lambda b: b * (LONGEST | {8: 40, 24: 30, 32: 60})[b], blocks=more_above_three)
+    assert (found.samples_vary, found.reference.block_bytes) == (True, [1600, 1600])
+    found = runs(lambda b: 512 * b * b, blocks=lambda b: more_above_three(b) + (b > 16))
+    assert (sizes_of(found), found.samples_vary) == ([8, 16], True)
+
+
 def padded(lengths: dict[int, int]) -> dict[int, torch.Tensor]:
     return {size: torch.zeros(size, length) for size, length in lengths.items()}
 

@@ -30,6 +30,17 @@ def makes_weights_on_meta() -> torch.Tensor:
     return nn.Linear(2, 2, device="meta")(torch.zeros(1, 2))
 
 
+def gathers_without_a_group() -> None:
+    raise ValueError("Unsupported group type: <class 'NoneType'>, None")
+
+
+def keeps_what_is_computed() -> None:
+    criterion = nn.Linear(2, 2)
+    with FakeTensorMode():
+        criterion.weight.data = torch.zeros(2, 2)
+    criterion.weight.to("cpu")
+
+
 def asks_the_gpu() -> None:
     raise AssertionError("Torch not compiled with CUDA enabled")
 
@@ -47,10 +58,12 @@ def test_a_function_of_memplans_own_is_named_by_its_role_only() -> None:
 @pytest.mark.parametrize(
     ("function", "hint"),
     [
-        (wraps_without_a_group, "as it is before it is wrapped"),
+        (wraps_without_a_group, "wrap no model"),
         (makes_the_group_again, "in a process group of the replicas already"),
         (asks_the_launcher, "ask torch.distributed for rank and size"),
         (makes_weights_on_meta, "make the model on the CPU"),
+        (gathers_without_a_group, "gather only if torch.distributed.is_initialized"),
+        (keeps_what_is_computed, "part of the model"),
         (asks_the_gpu, "no GPU is visible"),
         (steps_without_a_closure, "needs no closure"),
     ],
