@@ -33,6 +33,7 @@ class Case:
         cudnn_benchmark: whether cuDNN measures its algorithms instead of choosing by heuristics.
         channels_last: whether the model and its images use that memory format.
         replicas: over how many FSDP shards the model, of which one runs; 1 leaves it whole.
+        compiled: whether ``torch.compile`` makes the model's kernels.
         grad_clip_norm: largest gradient norm; None where gradients are not clipped.
         cap_bytes: what the allocator may hold; None for the whole card.
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF``; None for the defaults.
@@ -49,6 +50,7 @@ class Case:
     cudnn_benchmark: bool = False
     channels_last: bool = False
     replicas: int = 1
+    compiled: bool = False
     grad_clip_norm: float | None = None
     cap_bytes: int | None = None
     allocator_settings: str | None = None
@@ -57,9 +59,12 @@ class Case:
     @property
     def key(self) -> str:
         """Short name that stays the same as long as the case does."""
-        described = repr(self).replace(", replicas=1,", ",")  # as records name cases from before any was sharded
+        described = repr(self)
+        for default in ("replicas=1", "compiled=False"):  # records name cases from before there were others
+            described = described.replace(f", {default},", ",")
         digest = hashlib.sha256(described.encode()).hexdigest()[:8]
-        return f"{self.model}-{self.precision}-{self.optimizer}-b{self.micro_batch_size}-{digest}"
+        optimizer = f"{self.optimizer}-compiled" if self.compiled else self.optimizer
+        return f"{self.model}-{self.precision}-{optimizer}-b{self.micro_batch_size}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +217,10 @@ _BENCHMARKED = ("resnet50", "vgg16", "unet", "deeplabv3-resnet50", "convnext-tin
 _CHANNELS_LAST = ("resnet50", "efficientnet-b0", "unet")
 _SHARDED = ("llama-160m", "gpt2", "vit-base", "bert-base")
 _REPLICAS = 8
+_COMPILED = (
+    *("resnet18", "resnet50", "convnext-tiny", "mobilenetv3", "unet", "vit-small", "swin-tiny"),
+    *("bert-base", "gpt2", "llama-160m", "t5-small"),
+)
 _EXPANDABLE = ("resnet50", "gpt2", "swin-tiny", "unet")
 _HISTORIES = {
     ("resnet50", "fp32"), ("resnet50", "bf16"), ("unet", "fp32"), ("vit-base", "fp32"), ("vit-base", "bf16"),
@@ -267,6 +276,9 @@ def _variations() -> Iterator[Case]:
     yield _at("llama-1b", precision="bf16", replicas=_REPLICAS, activation_checkpointing=True, optimizer="adamw-fused")
     yield _at("gpt2", precision="bf16", replicas=_REPLICAS, accumulation_steps=4, grad_clip_norm=1.0)
     yield from (_at(m, grad_clip_norm=1.0) for m in ("gpt2", "resnet50"))
+    yield from (_at(m, precision="bf16", compiled=True) for m in _COMPILED)
+    yield from (_at(m, compiled=True) for m in ("resnet18", "gpt2", "vit-small"))
+    yield from (_at(m, precision="bf16", compiled=True, activation_checkpointing=True) for m in ("gpt2", "llama-160m"))
 
 
 def _at(name: str, **settings: Any) -> Case:

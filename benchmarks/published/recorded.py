@@ -19,7 +19,7 @@ from memplan.units import MIB
 from memplan.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     import torch
@@ -81,7 +81,7 @@ def workload_of(case: Case) -> Workload:
     """Build the recorded step."""
     parts = trainable(case)
     return Workload(
-        model=functools.partial(in_benchmark_mode, parts.model) if case.cudnn_benchmark else parts.model,
+        model=functools.partial(_model, case, parts.model),
         batch=parts.batch,
         loss=parts.loss,
         optimizer=functools.partial(_optimizer, case.optimizer),
@@ -89,6 +89,13 @@ def workload_of(case: Case) -> Workload:
         channels_last=case.channels_last,
         shard=None if case.replicas == 1 else lambda model, recipe: shard(model, recipe.precision),
     )
+
+
+def _model(case: Case, make: Callable[[], nn.Module]) -> nn.Module:
+    model = in_benchmark_mode(make) if case.cudnn_benchmark else make()
+    if case.compiled:
+        model.compile()
+    return model
 
 
 def _optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
