@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
+from memplan.children.compiled_modules import INDUCTOR, compile_as, unwrapped_backend
 from memplan.errors import MemplanError
 
 if TYPE_CHECKING:
@@ -21,11 +23,10 @@ GRAPHS_NOTE = (
     "compiled parts are counted as the kernels that Inductor makes of each function as one graph; graph breaks, "
     "CUDA graphs and padded products are not counted"
 )
-_COMPILE_ANEW = "_memplan_compile_anew"  # of what replaces compiled functions: compiles another in the same way
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 _COMPILING = ("torch._dynamo", "torch.compiler")  # what stands between a call of ``torch.compile`` and its effect
 _watching: list[CompiledCalls] = []  # those of the step that is traced
-_of_inductor: list[str] = []  # names of the functions that were given to Inductor
+_inductor_is_given_any = threading.Event()  # set once Inductor was given a function
 
 
 class NotCapturableError(MemplanError):
@@ -106,9 +107,10 @@ def redirect_compiled_calls() -> None:
         inner = innermost_fn(function)
         if isinstance(made, nn.Module | type) or (_is_of_torch(inner) and _is_compiled_by_torch(inner)):
             return made  # a module compiles its own call
-        is_inductors = _backend_of(context) == "inductor" and not _steps(inner)
+        compiler = getattr(unwrapped_backend(context.callback), "compiler_name", None)
+        is_inductors = compiler == INDUCTOR and not _steps(inner)
         if is_inductors:
-            _of_inductor.append(getattr(inner, "__name__", ""))
+            _inductor_is_given_any.set()
 
         @functools.wraps(made)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -119,7 +121,6 @@ def redirect_compiled_calls() -> None:
             _watching[-1].note_uncompiled()
             return inner(*args, **kwargs)
 
-        setattr(call, _COMPILE_ANEW, functools.partial(compiling, context))
         return call
 
     OptimizeContext.__call__ = compiling  # type: ignore[method-assign, assignment]  # all ways to compile pass it
@@ -127,23 +128,13 @@ def redirect_compiled_calls() -> None:
 
 def is_inductor_given_any() -> bool:
     """Whether user code compiled any function with Inductor since its calls are redirected; it need not be called."""
-    return bool(_of_inductor)
+    return _inductor_is_given_any.is_set()
 
 
 def compile_copies(model: nn.Module, original: nn.Module) -> None:
     """Compile those modules of a copy that are compiled in the original by ``Module.compile``, which no copy is."""
     for made, source in zip(model.modules(), original.modules(), strict=True):
-        compile_anew = getattr(source._compiled_call_impl, _COMPILE_ANEW, None)  # noqa: SLF001 - in no public attribute
-        if compile_anew is not None:
-            made._compiled_call_impl = compile_anew(made._call_impl)  # noqa: SLF001 - as above
-
-
-def _backend_of(context: Any) -> str | None:
-    """Return the name of the compiler that a context gives graphs to, as ``torch.compile`` calls its own."""
-    backend = context.callback
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend  # noqa: SLF001 - how wrappers of backends hold what they wrap
-    return getattr(backend, "compiler_name", None)
+        compile_as(made, source)
 
 
 def _is_of_torch(function: Any) -> bool:

@@ -13,6 +13,7 @@ that finds such timings on disk repeats none.
 from __future__ import annotations
 
 import functools
+import itertools
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,6 @@ class CompiledGraphs:
         self._ledger = ledger
         self._paths = paths
         self._card = card
-        self._timed: set[fx.GraphModule] = set()
         self._known: dict[Any, _Graphs] = {}
         self.is_capturing = False
 
@@ -165,24 +165,23 @@ class CompiledGraphs:
         example_inputs: Sequence[Any],  # noqa: ARG002 - AOTAutograd's
     ) -> Callable[[list[Any]], Any]:
         launches = schedule(gm.graph, self._card.sm_count, gm.meta.get(_DONATED, ()))
+        run_numbers = itertools.count()
 
         def run(inputs: list[Any]) -> Any:
-            return self._run(gm, launches, inputs)
+            is_first = not self.is_capturing and next(run_numbers) == 0
+            return self._run(gm, launches, inputs, is_timed=is_first)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - lets AOTAutograd give its inputs away
         return run
 
-    def _run(self, graph: fx.GraphModule, launches: tuple[Launch, ...], inputs: list[Any]) -> Any:
+    def _run(self, graph: fx.GraphModule, launches: tuple[Launch, ...], inputs: list[Any], *, is_timed: bool) -> Any:
         values = _given(graph, inputs)
-        is_timed = not self.is_capturing and graph not in self._timed
         for launch in launches:
             self._launch(launch, values)
             if is_timed and launch.writes:
                 self._time_kernels(launch)
             for node in launch.releases:
                 values.pop(node, None)
-        if is_timed:
-            self._timed.add(graph)
         (output,) = graph.graph.find_nodes(op="output")
         return fx.map_arg(output.args[0], values.__getitem__)
 
