@@ -182,10 +182,15 @@ def resident(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 def measure(case: Case) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Run a case in this process, which nothing else uses, and return its record and its history."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:  # kernels are timed, as in a first run
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
+        return measure_without_caches(case)
+
+
+def measure_without_caches(case: Case) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Run a case where no compiled code is kept from earlier runs, and return its record and its history."""
     if case.allocator_settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = case.allocator_settings
-    if case.compiled:  # kernels are timed, as in the first run of all
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
     before_bytes = settled_on_card_bytes()
     torch.backends.cudnn.benchmark = case.cudnn_benchmark
     torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"  # in convolutions it is allowed by default
