@@ -6,8 +6,12 @@ precision, transposed convolutions and gradients of strided ones are copied to c
 more. Channels-last images are read directly. Windows without a vector kernel are unfolded for the weight's gradient,
 and dilated ones that are strided or of a single channel for the image's, too.
 
+oneDNN has no kernels for float16 where the processor has not (``use_mkldnn`` in ``Convolution.cpp``). ATen then unfolds
+all images of a group, group by group, and joins the results (``slow_conv2d_forward`` in ``ConvolutionMM2d.cpp``); one
+image at a time where windows are dilated.
+
 Not counted: the unfolding of other wide dilated windows for image and result, scratch pads of a few hundred kilobytes,
-and those of bfloat16 products.
+those of bfloat16 products, and what transposed convolutions take in float16 without such kernels.
 """
 
 from __future__ import annotations
@@ -39,6 +43,11 @@ def convolution(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
     """Return the temporaries of ``aten.convolution``: copies of image, weight and result."""
     image, weight, transposed, groups = args[0], args[1], args[6], args[8]
     stride = of_each_dimension(args[3], image.dim() - 2)
+    if _is_unfolded_by_groups(weight, transposed):
+        columns_bytes = _columns_of_group_bytes(result, weight, args[5])
+        if groups == 1:
+            return TemporaryBytes(after_results=(columns_bytes,))
+        return TemporaryBytes(before_results=(image.nbytes // groups + columns_bytes,), around_results=(result.nbytes,))
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(after_results=(_reordered_weight_bytes(weight, groups),))
     if _runs_uncopied(image, weight, stride, groups):
@@ -66,6 +75,14 @@ def convolution_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     gradient, image, weight, transposed, groups = args[0], args[1], args[2], args[7], args[9]
     stride, dilation = (of_each_dimension(each, image.dim() - 2) for each in (args[4], args[6]))
     wants_image, wants_weight = args[10][:2]
+    if _is_unfolded_by_groups(weight, transposed):
+        columns_bytes = _columns_of_group_bytes(gradient, weight, args[6])
+        if groups == 1:
+            return TemporaryBytes(after_results=(columns_bytes,))
+        return TemporaryBytes(
+            before_results=((gradient.nbytes + image.nbytes) // groups + columns_bytes,),
+            around_results=(image.nbytes if wants_image else 0,),
+        )
     if _is_channels_last(image) or _is_channels_last(weight):
         return TemporaryBytes(  # the weight in blocks, then its gradient in blocks and in channels-last
             between_results=(_reordered_weight_bytes(weight, groups),) if wants_image else (),
@@ -152,6 +169,17 @@ def _runs_uncopied(image: torch.Tensor, weight: torch.Tensor, stride: Sequence[i
     is_small = torch.get_num_threads() == 1 and image.shape[0] < _MANY_IMAGES
     pointwise = all(size == 1 for size in weight.shape[2:][-2:]) and all(step == 1 for step in stride)
     return is_small and pointwise and groups == 1 and not is_half(weight)
+
+
+def _is_unfolded_by_groups(weight: torch.Tensor, transposed: bool) -> bool:
+    has_kernels = torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001 - public under no other name
+    return weight.dtype is torch.float16 and not transposed and not has_kernels
+
+
+def _columns_of_group_bytes(result: torch.Tensor, weight: torch.Tensor, dilation: Any) -> int:
+    """Bytes of the unfolded images of one group, of one image where windows are dilated."""
+    is_dilated = max(of_each_dimension(dilation, weight.dim() - 2)) > 1
+    return _columns_bytes(result, weight) // (result.shape[0] if is_dilated else 1)
 
 
 def _columns_bytes(gradient: torch.Tensor, weight: torch.Tensor) -> int:
